@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from fedmf.accounting import Verdict
     from fedmf.records import Ledger
     from fedmf.statements import Document, PrivacyStatement, RunHeader, UserCosts
+
+#: Figures of parts on a screen; a file has all of them.
+MOST_SHOWN: Final = 6
 
 
 def account(
@@ -122,7 +125,7 @@ def account(
         tell_verdict(run_dir, evidence.verdict)
         if users is not None:
             _write_users(users, *evidence.records)
-        quality = _quality(evidence.ledger.metrics())
+        noted = _noted(evidence.header, evidence.ledger.metrics())
     if page is not None:
         _write_page(page, run_document(statement.to_dict()))
     if publish is not None and document is not None:
@@ -133,7 +136,7 @@ def account(
         typer.echo(statement.render_text())
         _show_users(statement)
     else:
-        typer.echo(summarise(statement.to_dict(), _again(run_dirs), [("quality", quality)]), nl=False)
+        typer.echo(summarise(statement.to_dict(), _again(run_dirs), noted), nl=False)
 
 
 def _again(directories: list[Path]) -> str:
@@ -141,19 +144,38 @@ def _again(directories: list[Path]) -> str:
     return shlex.join(["fedmf", "account", *map(str, directories), "--full"])
 
 
-def _quality(rows: Mapping[int, Mapping[str, Any]]) -> str:
-    """What the records say of the newest model that was evaluated: the columns of ``metrics.parquet``."""
+def _noted(header: RunHeader, rows: Mapping[int, Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """What the records say of the newest model that was evaluated, the columns of ``metrics.parquet``: how
+    good it is, and what was released beside it."""
+    from fedmf.parts import beside_the_plan
+
     if not rows:
-        return ""
+        return []
     rounds, row = max(rows.items())
-    texts = []
+    parts = (*header.plan.parts, *beside_the_plan(header.run))
+    columns = [column for part in parts for column in part.columns]
+    quality = []
     for column, value in row.items():
         name = column.removesuffix("_not_private").removesuffix("_private")
-        if value is None or name.endswith("_std") or name.startswith(("epsilon", "clip_norm", "canaries")):
+        if value is None or name.endswith("_std") or name.startswith(("epsilon", "canaries")):
             continue
-        mark = "" if column == name else f" ({column.removeprefix(name + '_').replace('_', ' ')})"
-        texts.append(f"{name.removeprefix('federated_').replace('_', ' ')} {value:.4g}{mark}")
-    return f"{', '.join(texts)} after round {rounds}" if texts else ""
+        if column not in columns:
+            mark = "" if column == name else f" ({column.removeprefix(name + '_').replace('_', ' ')})"
+            quality.append(f"{name.removeprefix('federated_').replace('_', ' ')} {value:.4g}{mark}")
+    said = {"quality": quality, "released": released(columns, row)}
+    return [(name, f"{', '.join(texts)} after round {rounds}") for name, texts in said.items() if texts]
+
+
+def released(columns: Sequence[str], row: Mapping[str, Any]) -> list[str]:
+    """What parts released, of a row of metrics, in words; of many figures the first few.
+
+    Args:
+        columns: those of the parts.
+        row: of metrics; it may have nothing of some.
+    """
+    there = [column for column in columns if row.get(column) is not None]
+    more = [f"{len(there) - MOST_SHOWN} more figures"] if len(there) > MOST_SHOWN else []
+    return [f"{column.replace('_', ' ')} {row[column]:.4g}" for column in there[:MOST_SHOWN]] + more
 
 
 def tell_verdict(directory: Path, verdict: Verdict | None) -> None:

@@ -128,6 +128,20 @@ def test_its_value_survives_records_and_its_words_are_in_every_statement(seen, t
         verify_statement(public)
 
 
+def test_the_screen_names_what_it_released_and_does_not_call_it_quality(
+    seen, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, path, _ = seen
+    assert command(["account", str(path)]) == 0
+    said = {line[:13].strip(): line[13:].strip() for line in capsys.readouterr().out.splitlines()[1:]}
+    with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
+        rounds, row = max(ledger.metrics().items())
+    released = f"clip norm {row['clip_norm']:.4g}, mean norm {row['mean_norm']:.4g} after round {rounds}"
+    assert said["released"] == released
+    assert said["quality"].startswith("loss ")
+    assert "norm" not in said["quality"]
+
+
 def test_a_statistic_that_lies_of_its_bound_is_cut_to_it() -> None:
     """A faulty function costs accuracy; what one user moves stays within what was accounted for."""
 
