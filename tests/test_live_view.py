@@ -13,7 +13,9 @@ from rich.console import Console
 from support.small_runs import linear_regression, small_run
 
 import fedmf
+from fedmf.cli.account import released
 from fedmf.cli.view import Column, LiveTable, RunView
+from fedmf.parts import Health, QuantileClipping
 from fedmf.rounds import run_in_process
 from fedmf.runs import VERDICTS, Run
 from fedmf.training import Task
@@ -53,6 +55,30 @@ def test_the_table_follows_the_run(tmp_path: Path) -> None:
     assert "users/s" in last
     assert "0:00:00 left" in last
     assert "trend: " in last
+
+
+def test_what_parts_release_has_columns_and_is_not_called_quality(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every column that a part declares is in the table; of many the first few."""
+    health = Health(share=0.1, rounds_per_release=2)
+    run = dataclasses.replace(small_run(**KEYS), clipping=QuantileClipping(quantile=0.4), beside=(health,))
+    text = shown(tmp_path / "run", run)
+    header = text[text.rindex("round  ") :].splitlines()[0]
+    titles = [column.replace("_", " ") for part in run.parts for column in part.columns]
+    assert titles[:2] == ["clip norm", "health contributions"]
+    places = [header.index(title) for title in [*titles, "ε so far"]]
+    assert places == sorted(places)
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line[:13].strip(): line for line in lines}
+    there = titles[:3]  # too few contributions to say which share is clipped
+    assert all(title in rows["released"] for title in there)
+    assert not any(title in rows["quality"] for title in titles)
+    assert len(lines) <= 12
+    lines = shown(tmp_path / "again", run, terminal=False).splitlines()
+    assert all(title in lines[-1] for title in there)
+    figures = {f"own_{number}": float(number) for number in range(9)}
+    assert released(list(figures), figures)[-2:] == ["own 5 5", "3 more figures"]
 
 
 def test_without_a_terminal_lines_are_what_they_were(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedmf.accounting import at_least, at_most
+from fedmf.cli.account import MOST_SHOWN, released
 from fedmf.runs import (
     FAILURES,
     STATEMENT_TEXT,
@@ -130,6 +131,7 @@ class RunView:
         self._console = console or Console(stderr=True)
         self._horizon = session.server.horizon
         self._check = LocalCheck(session)
+        self._of_parts = [column for part in session.run.parts for column in part.columns]
         begun, size = session.server.t, session.run.cohorts.size
         self._table = LiveTable(list(self._columns()), self._horizon, begun, size)
         self._live = Live(self._table, console=self._console, refresh_per_second=4)
@@ -220,14 +222,20 @@ class RunView:
             full: whether the whole privacy statement is printed.
         """
         session, path = self._session, self._session.directory.path
-        quality = self._describe(session.metrics[max(session.metrics)], epsilon=False)
-        quality = f"{quality}  after {session.server.t} of {self._horizon} rounds" if quality else ""
+        row, after = (
+            session.metrics[max(session.metrics)],
+            f"after {session.server.t} of {self._horizon} rounds",
+        )
+        quality, beside = ("  ".join(texts) for texts in (self._quality(row), released(self._of_parts, row)))
+        said = {
+            name: f"{text}  {after}" for name, text in (("quality", quality), ("released", beside)) if text
+        }
         if full:
-            print(f"{quality}\n" if quality else "", session.statement().render_text(), sep="\n")
+            print(*said.values(), "", session.statement().render_text(), sep="\n")
             print(f"Run directory: {path} (which users failed, if any: {FAILURES}, secret)")
         else:
             rest = f"--full, or {STATEMENT_TEXT} there"
-            model = [("quality", quality), ("trend", _said(judge_learning(session)))]
+            model = [*said.items(), ("trend", _said(judge_learning(session)))]
             place = (
                 f"{path}: metrics, learning curve, statement; the key, the ledger and {FAILURES} are secret"
             )
@@ -248,7 +256,8 @@ class RunView:
         return central("loss", self._session.task.dataset) != "loss"
 
     def _columns(self) -> Iterator[Column]:
-        """Loss and metrics by name, exact and noised figures of users' own examples, and ε so far."""
+        """Loss and metrics by name, exact and noised figures of users' own examples, what parts released (the
+        first few of many figures), and ε so far."""
         task, run = self._session.task, self._session.run
         owned = self._test_owned
         yield Column("loss", _number(central("loss", task.dataset), "{:.4f}".format), owned)
@@ -259,12 +268,19 @@ class RunView:
             for value, *spread in filter(None, [run.evaluation.columns(metric.name)]):
                 shown, exact = _estimate(value, spread, metric), run.evaluation.without_noise
                 yield Column(f"users' own {metric.name}", shown, exact)
+        for column in self._of_parts[:MOST_SHOWN]:
+            yield Column(column.replace("_", " "), _number(column, "{:.4g}".format))
         yield Column(
             "ε so far", lambda row: "none" if row["epsilon"] is None else at_least(row["epsilon"], 4)
         )
 
-    def _describe(self, row: Mapping[str, Any], epsilon: bool = True) -> str:
-        """Loss and metrics by name, shares in percent, and ε so far."""
+    def _describe(self, row: Mapping[str, Any]) -> str:
+        """Loss and metrics by name, shares in percent, what parts released, and ε so far."""
+        spent = "no privacy" if row["epsilon"] is None else f"ε so far {at_least(row['epsilon'], 4)}"
+        return "  ".join([*self._quality(row), *released(self._of_parts, row), spent])
+
+    def _quality(self, row: Mapping[str, Any]) -> list[str]:
+        """Loss and metrics by name, shares in percent."""
         dataset, metrics = self._session.task.dataset, self._session.task.metrics
         many = self._session.run.privacy.unit.plural
         judged = central("loss", dataset) in row  # without tests nothing is
@@ -272,17 +288,12 @@ class RunView:
         texts += [_shown(metric, row[central(metric.name, dataset)]) for metric in metrics if judged]
         if judged and self._test_owned:
             texts.append("(not private)")
-        texts += [
+        return texts + [
             f"{many}' own {_shown(metric, row[value])} ± {_spread(metric, row[spread])}"
             for metric in metrics[:1]
             for value, spread in [private_columns(metric.name)]
             if value in row
         ]
-        if epsilon:
-            texts.append(
-                "no privacy" if row["epsilon"] is None else f"ε so far {at_least(row['epsilon'], 4)}"
-            )
-        return "  ".join(texts)
 
 
 def _said(learning: Learning) -> str:

@@ -41,7 +41,7 @@ def summarise(
     Args:
         statement: of the run.
         rest: where all of it is.
-        model: (name, value) of what is known of the model, two rows at most.
+        model: (name, value) of what is known of the model, three rows at most.
         place: where the run's files are.
     """
     s, unit = statement, UNITS[statement["unit"]]
