@@ -105,6 +105,16 @@ def test_what_stands_for_not_set_is_as_good_as_nothing() -> None:
     assert same(run_of(UNSET), Run())
 
 
+@pytest.mark.parametrize("table", ["health", "canaries", "own", "local", "execution"])
+def test_a_table_without_kinds_says_so(table: str) -> None:
+    """And does not ask whether the kind of some other table was meant."""
+    with pytest.raises(
+        ConfigError, match=rf"^\[{table}\] must have no key kind, since it has no kinds; got"
+    ) as told:
+        run_of({"data.kind": "digits", f"{table}.kind": "capped"})
+    assert str(told.value).endswith(f"; got 'capped'. Leave it out; fedmf keys {table}. lists its keys.")
+
+
 @pytest.mark.parametrize("table", by_table(KEYS))
 def test_every_key_survives_a_file_and_flower(table: str, tmp_path: Path) -> None:
     for name in by_table(KEYS)[table]:
@@ -143,7 +153,16 @@ RUNS = {
             storage=NoiseStorage("buffer", "float64", 2**40),
         ),
         optimizer=JmeAdam(schedule="cosine", warmup=3, update_clip=2.0, second_form="squared-mean"),
-        local=LocalSGD(3, 4, 0.25, 0.5, 0.125, "loop", 7),
+        local=LocalSGD(
+            epochs=3,
+            batch_size=4,
+            learning_rate=0.25,
+            momentum=0.5,
+            proximal=0.125,
+            engine="loop",
+            micro_batch=7,
+            seed=11,
+        ),
         execution=Execution(messages="per-user", worker_gpus=0.5, output_dir='a "b"\n\\c é', resume=True),
     ),
     "no hidden layers": Run(task=Classification(model=Mlp(hidden_units=()))),

@@ -336,6 +336,12 @@ def _refuse_unknown(given: Mapping[str, Any], known: Mapping[str, Key]) -> None:
     for name in given:
         if name in known:
             continue
+        table, _, key = name.partition(".")
+        if key == "kind" and table in TABLES:
+            raise ConfigError(
+                f"[{table}] must have no key kind, since it has no kinds; got {one_line(repr(given[name]))}. "
+                f"Leave it out; fedmf keys {table}. lists its keys."
+            )
         last = {dotted.partition(".")[2]: dotted for dotted in known}
         kebab = name.replace("_", "-")
         key = kebab.rpartition(".")[2]
