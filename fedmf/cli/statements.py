@@ -162,11 +162,17 @@ def _show(found: Verification) -> None:
         "patterns of rounds allowed"
     )
     sections = (
+        (
+            "Beside the model, counted in these",
+            [": ".join(row) for row in figures["beside_the_model"].items()],
+        ),
         ("Verified", found.verified),
         ("Not verified", found.unverified),
         ("The operator's word alone", found.stated),
     )
     for title, entries in sections:
+        if not entries:
+            continue
         typer.echo(f"{title}:")
         for entry in entries:
             typer.echo(f"  - {entry}")

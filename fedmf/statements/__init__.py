@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         build_statement,
         planned_statement,
     )
-    from fedmf.statements.text import run_document, summarise
+    from fedmf.statements.text import beside_the_model, run_document, summarise
     from fedmf.statements.words import OPERATING_SYSTEM_KEY, PUBLIC_KEY
 else:
     __getattr__ = lazily(__name__)
@@ -52,6 +52,7 @@ __all__ = [
     "adjacencies",
     "allowed_patterns",
     "as_json",
+    "beside_the_model",
     "build_joint_statement",
     "build_statement",
     "compose",

@@ -111,7 +111,9 @@ def test_a_wrapped_app_has_those_of_a_run(tmp_path: Path) -> None:
     np.testing.assert_allclose(means(tmp_path / "app"), means(tmp_path / "run"), atol=1e-5)
 
 
-def test_its_value_survives_records_and_its_words_are_in_every_statement(seen, tmp_path: Path) -> None:
+def test_its_value_survives_records_and_its_words_are_in_every_statement(
+    seen, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     _, path, statement = seen
     named = dataclasses.replace(small_run(), beside=(PART,))
     assert Run.from_dict(named.to_dict()).beside == run_of(dotted_keys(named)).beside == (PART,)
@@ -120,7 +122,16 @@ def test_its_value_survives_records_and_its_words_are_in_every_statement(seen, t
     assert "mean of every round, for 30 % of mu^2" in (path / "statement.txt").read_text()
     assert command(["account", str(path), "--publish", str(tmp_path / "public")]) == 0
     public = tmp_path / "public" / "statement.json"
-    verify_statement(public, run=path)
+    found = verify_statement(public, run=path).figures["beside_the_model"]
+    assert list(found) == ["clip norm", "norms"]
+    assert found["norms"] == "mean of every round, for 30 % of mu^2"
+    assert f"for {100 * RULE.share:g} % of mu^2" in found["clip norm"]
+    capsys.readouterr()
+    assert command(["verify", str(public)]) == 0
+    said = capsys.readouterr().out
+    assert (
+        f"\nBeside the model, counted in these:\n  - clip norm: {found['clip norm']}\n  - norms: mean" in said
+    )
     document = json.loads(public.read_text())
     document["norms"]["of_all"] /= 2
     public.write_text(as_json(document))

@@ -23,6 +23,7 @@ from fedmf.statements import (
     adjacencies,
     allowed_patterns,
     as_json,
+    beside_the_model,
     evidence_of,
     in_todays_words,
     planned_statement,
@@ -211,6 +212,7 @@ def verify_statement(
         "adjacencies": adjacencies(header.plan),
         **{name: recomputed[name] for name in _FIGURES},
         "allowed_patterns": allowed_patterns(header.plan.participation),
+        "beside_the_model": beside_the_model(recomputed),
     }
     stated = [*operators_words(header, statement, run is not None)]
     return Verification(figures, verified, unverified, stated)
