@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from support.pair_runs import RecordedPair
@@ -16,6 +15,8 @@ from fedmf.accounting import UserLevel
 from fedmf.errors import ConfigError
 from fedmf.parts import QuantileClipping
 from fedmf.runs import CentralEvaluation, Run, local_trainer
+
+from .subjects import of_parts
 
 
 def carried_out_aggregated(
@@ -48,8 +49,7 @@ def carried_out_aggregated(
             opened.release()
         released = {name: torch.from_numpy(array) for name, array in opened.model.items()}
         numbers: dict[str, NDArray[Any]] = {"model": task.model.flatten(released).numpy()}
-        if run.clipping.moves_clip_norm:
-            numbers["clip norm"] = np.array([opened.metrics[run.cohorts.rounds]["clip_norm"]])
+        numbers |= of_parts(run, opened.metrics)
         statement = opened.statement().to_dict()
     if isinstance(run.optimizer, RecordedPair):
         numbers["second moments"] = run.optimizer.seconds()

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from support.pair_runs import RecordedPair
 from support.training_cases import examples_of, task_of_kind
 from torch import Tensor, nn
@@ -198,6 +200,12 @@ class Subject:
             task=task, cohorts=COHORTS[self.cohorts], optimizer=optimizer, local=LocalSGD(**local),
             execution=execution, **values,
         )  # fmt: skip
+
+
+def of_parts(run: Run, metrics: Mapping[int, Mapping[str, Any]]) -> dict[str, NDArray[Any]]:
+    """What the parts of a run released last, by the columns that they declare."""
+    row = metrics[run.cohorts.rounds]
+    return {name: np.array([row[name]]) for part in run.parts for name in part.columns if name in row}
 
 
 def _optimizer(name: str, dimension: int) -> Any:

@@ -22,7 +22,7 @@ from fedmf.runs import PrivateEvaluator, Session
 
 from .aggregating import carried_out_aggregated
 from .paths import AGGREGATED, BFLOAT16_BOUND, BOUND, FEW, HOSTS, PATHS, PROCESSES, REFERENCE, WRAPPED, Path
-from .subjects import PLAIN, Subject, pairs, singles
+from .subjects import PLAIN, Subject, of_parts, pairs, singles
 from .wrapping import carried_out_wrapped
 
 #: Of a statement, what every path promises alike.
@@ -79,9 +79,7 @@ def carried_out(subject: Subject, path: Path) -> Released:
             numbers = {"model": session.server.parameters.numpy().copy()}
             if isinstance(session.evaluator, PrivateEvaluator):
                 numbers["private evaluations"] = session.evaluator._released.copy()
-            if run.clipping.moves_clip_norm:
-                last = session.directory.ledger.metrics()[run.cohorts.rounds]
-                numbers["clip norm"] = np.array([last["clip_norm"]])
+            numbers |= of_parts(run, session.directory.ledger.metrics())
             facts = {
                 "who took part": sorted(session.directory.ledger.participations()),
                 "who failed": sorted(_failed(session.directory.path)),

@@ -35,6 +35,7 @@ from fedmf.noise import NoiseStorage
 from fedmf.optim import OPTIMIZERS as OPTIMIZER_KINDS
 from fedmf.optim.blocks import BlockKind
 from fedmf.parts import CLIPPINGS
+from fedmf.parts import PARTS as PART_KINDS
 from fedmf.runs import Execution, Run
 from fedmf.runs.evaluation import EVALUATIONS
 from fedmf.training import LocalSGD, engines
@@ -166,6 +167,14 @@ def test_every_kind_that_fedmf_has_is_in_the_table() -> None:
     assert {LocalSGD(**values).precision for values in LOCAL.values()} == set(get_args(Precision))
 
 
+def test_every_part_that_fedmf_has_is_in_the_table() -> None:
+    """Each kind of each: what it releases is then compared on every path."""
+    chosen = {(part.name, part.kind) for name in PARTS for part in Subject(part=name).run(REFERENCE).parts}
+    known = {(name, kind) for name, kinds in PART_KINDS.items() for kind in kinds}
+    missing = ", ".join(f"{name} of kind {kind}" for name, kind in sorted(known - chosen))
+    assert not missing, f"PARTS of tests/conformance/subjects.py must have every part; it has no {missing}."
+
+
 def literals(value: type, field: str) -> set[str]:
     """The texts that an annotation admits."""
     stated = next(found[field] for base in value.__mro__ if field in (found := inspect.get_annotations(base)))
@@ -175,7 +184,7 @@ def literals(value: type, field: str) -> set[str]:
 def test_every_value_of_a_run_is_an_axis() -> None:
     """And every field of local training and execution either varies here or is no path.
 
-    What is released beside the model takes every path in tests/runs/test_another_part.py.
+    A part that fedmf does not have takes every path in tests/runs/test_another_part.py.
     """
     assert {field.name for field in dataclasses.fields(Run)} == {
         "task", "cohorts", "optimizer", "local", "clipping", "canaries", "evaluation", "mechanism", "privacy",
@@ -202,7 +211,7 @@ def test_every_argument_of_the_wrapper_is_an_axis_or_no_path() -> None:
     }  # fmt: skip
     others = {"identity", "frozen", "tied", "max_epsilon", "user_budgets", "waiting", "trusted_subclass"}
     others |= {"observers", "stop"}  # who only looks on: tests/flower/wrapper/test_looked_on.py
-    others |= {"beside"}  # every part, on every path: tests/runs/test_another_part.py
+    others |= {"beside"}  # every part: the axis of parts, and tests/runs/test_another_part.py
     assert inspect.signature(CorrelatedNoise).parameters.keys() == given | others
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -21,6 +20,8 @@ from fedmf.flower import CorrelatedNoise, InProcessGrid
 from fedmf.parts import QuantileClipping
 from fedmf.records import Ledger
 from fedmf.runs import NotPrivateEvaluation, PrivateEvaluation, PrivateEvaluator, Run, local_trainer
+
+from .subjects import of_parts
 
 #: What a run has and a wrapped app has no argument for.
 NOT_OFFERED = "CorrelatedNoise has no argument for "
@@ -109,8 +110,7 @@ def carried_out_wrapped(
     statement = strategy.statement().to_dict()
     strategy.close()
     with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
-        if run.clipping.moves_clip_norm:
-            numbers["clip norm"] = np.array([ledger.metrics()[run.cohorts.rounds]["clip_norm"]])
+        numbers |= of_parts(run, ledger.metrics())
     if isinstance(run.optimizer, RecordedPair):
         numbers["second moments"] = run.optimizer.seconds()
     return numbers, {name: statement.get(name) for name in promised}

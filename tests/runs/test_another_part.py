@@ -40,7 +40,13 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def register(patched: pytest.MonkeyPatch) -> None:
-    """Readers of records and of configurations look it up."""
+    """Readers of records and of configurations look it up.
+
+    Raises:
+        ValueError: fedmf has a part of that name, which nothing would test any more.
+    """
+    if MeanNorm.name in PARTS:
+        raise ValueError(f"name (of the part of tests) must be no part of fedmf; got {MeanNorm.name!r}.")
     patched.setitem(PARTS, "norms", {MeanNorm.kind: MeanNorm})
     patched.setitem(TABLES, "norms", ValueTable("norms", PARTS["norms"]))
     patched.setattr(configuration, "_known", configuration._known.__wrapped__)  # it is asked once a process
@@ -109,6 +115,11 @@ def test_a_wrapped_app_has_those_of_a_run(tmp_path: Path) -> None:
     same_as_a_run(run, tmp_path)
     assert len(means(tmp_path / "run")) == 12
     np.testing.assert_allclose(means(tmp_path / "app"), means(tmp_path / "run"), atol=1e-5)
+
+
+def test_no_part_of_fedmf_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"must be no part of fedmf; got 'norms'\."):
+        register(monkeypatch)  # it is there already
 
 
 def test_its_value_survives_records_and_its_words_are_in_every_statement(
