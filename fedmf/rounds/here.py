@@ -19,8 +19,10 @@ from fedmf.rounds.loop import Observer, Rounds, unseen
 from fedmf.rounds.requests import WATCHERS, Answer, MessageForm, Request, SentMessage, judged, trained
 from fedmf.runs import PrivateEvaluator, Session, Waiting, local_trainer
 from fedmf.training import (
+    LOSSES,
     ExampleTotals,
     FixedPointSum,
+    Task,
     Trainer,
     UserFailure,
     copied_vector,
@@ -217,6 +219,17 @@ def check_users_here(session: Session) -> None:
         )
 
 
+def _say_who_sees_models(task: Task) -> None:
+    """Why no round trains while the last is committed, if that is for the loss alone: said of the task."""
+    if task.loss not in LOSSES:
+        name = getattr(task.loss, "__name__", type(task.loss).__name__)
+        _log.info(
+            "each round waits for the commit of the last: the task's loss %s is not of fedmf and sees every "
+            "model, so a model must be durable before it is shown",
+            name,
+        )
+
+
 def run_in_process(session: Session, observer: Observer = unseen) -> None:
     """Carry a session out to its horizon in this process and write its reports: no Flower, no messages.
 
@@ -235,6 +248,8 @@ def run_in_process(session: Session, observer: Observer = unseen) -> None:
     for line in session.server.beforehand:
         _log.info(line)
     trainer = local_trainer(session.run, session.task)
+    if not trainer.confined:
+        _say_who_sees_models(session.task)
     dialogue = _Here(session, trainer)
     rounds = Rounds(session, dialogue, evaluation_of(session, dialogue, _EvaluationHere), observer)
     rounds.carry_out(LinkHere(trainer.confined))

@@ -21,7 +21,7 @@ from fedmf.training.isolated import IsolatedTrainer
 from fedmf.training.kinds import classification, multi_label, next_token, regression, tagging
 from fedmf.training.local import LocalTrainer
 from fedmf.training.local_sgd import LocalSGD
-from fedmf.training.losses import cross_entropy
+from fedmf.training.losses import LOSSES, cross_entropy
 from fedmf.training.metrics import ACCURACY, AUC, F1, MAE, METRICS, PERPLEXITY, RMSE, TOKEN_ACCURACY, Metric
 from fedmf.training.task import Task
 from fedmf.training.trainer import Trainer, checked_sum, seconds_of_training
@@ -33,6 +33,7 @@ __all__ = [
     "AUC",
     "F1",
     "FRACTION_BITS",
+    "LOSSES",
     "MAE",
     "METRICS",
     "PART",
