@@ -135,7 +135,8 @@ def stream(
         None,
         "--output",
         metavar="FILE",
-        help="Releases, by its ending: .csv, .parquet, else JSON lines. Default: JSON on standard output.",
+        help="Releases, by its ending: .csv, .parquet, or .jsonl for JSON lines. Default: JSON on standard "
+        "output.",
     ),
     state: Path | None = typer.Option(
         None,

@@ -27,15 +27,12 @@ from fedmf.streaming.state import StateError, StreamState
 from fedmf.streaming.statements import stream_statement
 from fedmf.streaming.text_rows import CsvReader, JsonLinesReader
 
-_SUFFIXES: Final = {
-    ".csv": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
+#: How rows are written: each format with the endings of files that have it.
+FORMATS: Final = {
+    "csv": (".csv",),
+    "jsonl": (".jsonl", ".ndjson", ".json"),
+    "parquet": (".parquet", ".pq"),
 }
-FORMATS: Final = ("csv", "jsonl", "parquet")
 
 
 @contextmanager
@@ -60,7 +57,8 @@ def open_reader(
     """
     if file_format not in (None, *FORMATS):
         raise InputError(f"input format must be one of {', '.join(FORMATS)}; got {file_format!r}.")
-    guess = file_format or (None if source is None else _SUFFIXES.get(source.suffix.lower()))
+    ending = "" if source is None else source.suffix.lower()
+    guess = file_format or next((name for name, endings in FORMATS.items() if ending in endings), None)
     columns, user, labels = settings.columns, settings.user_column, tuple(settings.labels.values())
     check = None
     if (declared := settings.data_contract) is not None:

@@ -18,6 +18,9 @@ from fedmf.streaming.outputs.shapes import SHAPES, Shape
 from fedmf.streaming.position import Releases
 
 _GROUP_BYTES: Final = 1 << 25
+#: Endings of files of JSON lines, and of Parquet.
+_LINES: Final = (".jsonl", ".ndjson", ".json")
+_PARQUET: Final = (".parquet", ".pq")
 #: About what a label takes in memory.
 _LABEL_BYTES: Final = 256
 
@@ -148,16 +151,25 @@ def output_name(path: Path | None, shape: str = "json", density: bool = False) -
 
 
 def shape_of(path: Path | None, begun: str) -> str:
-    """The shape of an output by its ending: CSV of a row a step for .csv, JSON lines for others.
+    """The shape of an output by its ending: CSV of a row a step for .csv, JSON lines for theirs or none.
 
     Args:
         path: the file; None for standard output.
-        begun: the name under which a stream has written so far: JSON lines in a .csv file, as earlier
-            versions wrote them, go on.
+        begun: the name under which a stream has written so far: JSON lines in a file of another ending, as
+            earlier versions wrote them, go on.
+
+    Raises:
+        ValueError: an ending that says nothing.
     """
-    if path is None or path.suffix.lower() != ".csv":
+    if path is None or begun in (output_name(path), output_name(path, density=True)):
         return "json"
-    return "json" if begun in (output_name(path), output_name(path, density=True)) else "wide"
+    known = {"": "json", ".csv": "wide", **dict.fromkeys((*_LINES, *_PARQUET), "json")}
+    if (ending := path.suffix.lower()) not in known:
+        raise ValueError(
+            f"output (file) must end in {', '.join(filter(None, known))}, or in nothing for JSON lines; got "
+            f"{path.name!r}. Or say its format: --format json, tidy or wide."
+        )
+    return known[ending]
 
 
 def open_output(path: Path | None, fresh: bool, shape: str = "json", density: bool = False) -> Output:
@@ -178,7 +190,7 @@ def open_output(path: Path | None, fresh: bool, shape: str = "json", density: bo
         raise ValueError(f"output (file) must lie in a folder that exists; got {path}.")
     if path.is_dir() or (fresh and path.exists()):
         raise ValueError(f"output (file) must not exist before the stream; got {path}. Choose another name.")
-    if path.suffix.lower() not in (".parquet", ".pq"):
+    if path.suffix.lower() not in _PARQUET:
         return TextFile(path, shape, density)
     if shape != "json":
         raise ValueError(f"format must be json for Parquet, a row each step; got {shape}. Name a .csv file.")
