@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedmf.cli.app import run as fedmf
-from fedmf.cli.reproduce.command import runner
+from fedmf.cli.reproduce import runner
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"

@@ -39,7 +39,7 @@ def reproduce(
     raise typer.Exit(subprocess.run([sys.executable, str(script), *arguments], check=False).returncode)
 
 
-def runner(package: Path = Path(__file__).parents[2]) -> Path:
+def runner(package: Path = Path(__file__).parents[1]) -> Path:
     """The script of the checkout that this package is in.
 
     Args:
