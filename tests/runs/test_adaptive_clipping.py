@@ -207,12 +207,6 @@ def test_rows_and_slices_have_the_same_signs(tmp_path: Path) -> None:
             assert summed.told(SIGNS) == by_row.told(SIGNS) == expected  # type: ignore[attr-defined]
 
 
-def test_per_user_messages_move_the_norm_as_slices_do(seen, tmp_path: Path) -> None:
-    watched, _, _ = seen
-    rows = watch(tmp_path / "run", moving_run(TASK, **KEYS, messages="per-user"))
-    np.testing.assert_array_equal(rows.norms, watched.norms)
-
-
 def test_the_statement_tells_the_course_and_the_epsilon_of_a_fixed_norm(seen, tmp_path: Path) -> None:
     watched, statement, path = seen
     run_small(tmp_path / "run", dataclasses.replace(moving_run(TASK, **KEYS), clipping=FixedClipping()))

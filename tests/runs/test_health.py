@@ -106,19 +106,6 @@ def test_power_is_that_of_the_prefix_sums_of_the_noise() -> None:
     assert "cannot tell 0 from 10 contributions a round within 40 rounds" in Power.of(C, 10, 7000.0).words()
 
 
-@pytest.mark.parametrize("engine", ["auto", "vectorised", "loop"])
-@pytest.mark.parametrize("messages", ["slice", "per-user"])
-def test_every_engine_and_kind_of_message_counts_the_same(engine: str, messages: str, tmp_path: Path) -> None:
-    run = small_run(dataset="digits", rounds=4, local_engine=engine, messages=messages)
-    reference = small_run(dataset="digits", rounds=4, local_engine="loop")
-    part = Health(share=0.2, rounds_per_release=2)
-    fedmf.simulate(dataclasses.replace(run, beside=(part,)), tmp_path / "run")
-    fedmf.simulate(dataclasses.replace(reference, beside=(part,)), tmp_path / "reference")
-    found, wanted = noted(tmp_path / "run"), noted(tmp_path / "reference")
-    assert set(found[4]) >= {"health_contributions", "health_contributions_error"}
-    assert found == wanted
-
-
 @pytest.mark.parametrize("named", [keys(ACCOUNTANTS[0]), {"server_optimizer": "jme-adam"}])
 def test_it_stands_beside_nothing_that_no_theorem_covers(named: dict, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"health must be left out with .*: no theorem"):

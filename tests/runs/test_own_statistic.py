@@ -16,8 +16,6 @@ import numpy as np
 import pytest
 import torch
 from support.amplified_runs import ACCOUNTANTS, keys
-from support.apps_of_runs import TASK as APP_TASK
-from support.apps_of_runs import same_as_a_run
 from support.child_processes import die_at_flush, in_child
 from support.moving_norms import RULE, moving_run, uneven_task, updates_of, watch
 from support.own_functions import halves
@@ -115,25 +113,6 @@ def test_a_worker_cannot_send_more_than_its_users_add_up_to() -> None:
     assert not bool(total.told_vector(statistic).any())
     total.add_parts({**sent, "own": torch.tensor([2**40, -(2**40)])}, 2)
     assert total.told_vector(statistic).tolist() == [0.8, -0.8]
-
-
-@pytest.mark.parametrize("engine", ["auto", "vectorised", "loop"])
-@pytest.mark.parametrize("messages", ["slice", "per-user"])
-def test_every_engine_and_kind_of_message_releases_the_same(
-    engine: str, messages: str, tmp_path: Path
-) -> None:
-    run = small_run(dataset="digits", rounds=4, local_engine=engine, messages=messages)
-    reference = small_run(dataset="digits", rounds=4, local_engine="loop")
-    fedmf.simulate(dataclasses.replace(run, beside=(OWN,)), tmp_path / "run")
-    fedmf.simulate(dataclasses.replace(reference, beside=(OWN,)), tmp_path / "reference")
-    np.testing.assert_allclose(released(tmp_path / "run"), released(tmp_path / "reference"), atol=1e-5)
-
-
-def test_a_wrapped_app_releases_those_of_a_run(tmp_path: Path) -> None:
-    run = dataclasses.replace(small_run(APP_TASK, mechanism="bisr", epsilon=20.0), beside=(OWN,))
-    same_as_a_run(run, tmp_path)
-    assert len(released(tmp_path / "run")) == 12
-    np.testing.assert_allclose(released(tmp_path / "app"), released(tmp_path / "run"), atol=1e-5)
 
 
 def test_its_value_survives_records_and_its_words_are_marked_as_its_authors(seen, tmp_path: Path) -> None:
