@@ -16,7 +16,8 @@ from fedmf.factorization.algebra.search import minimize_from, minimize_on_interv
 from fedmf.factorization.algebra.series import binomial_series, reciprocal, settled_reciprocal
 from fedmf.factorization.matrices.closed_form import bfr, bifr
 from fedmf.factorization.matrices.scaled_toeplitz import ColumnScaled
-from fedmf.factorization.matrices.toeplitz import InverseToeplitz, Toeplitz
+from fedmf.factorization.matrices.toeplitz import InverseToeplitz, Toeplitz, normalized
+from fedmf.factorization.matrices.trees import kary_tree, tree
 from fedmf.factorization.mechanisms.catalogue import build
 from fedmf.factorization.objectives.error import query_variances as variances_of
 from fedmf.factorization.objectives.inverse_objective import InverseObjective
@@ -55,6 +56,29 @@ def test_the_quick_error_is_the_stated_one(k: int, b: int, workload: str) -> Non
     for C in (bifr(0.6, 16, n), bifr(0.5, 4000, n), bfr(0.4, 100, n), bfr(0.5, n, n), signed):
         variance = float(variances_of(C, queries).mean())
         assert error(C) == pytest.approx(math.sqrt(variance) * quick_upper_bound(C, contract), rel=1e-10)
+
+
+@pytest.mark.parametrize(("n", "k", "b"), [(1, 1, 1), (7, 3, 2), (50, 50, 1), (100, 4, 20), (200, 2, 100)])
+def test_trees_are_chosen_as_if_each_was_searched(n: int, k: int, b: int) -> None:
+    contract = Participation(n, k, b)
+    error = QuickError(contract, prefix(n))
+    for columns in (lambda C: C, normalized):
+        prefixed = "normalized-" if columns is normalized else ""
+        arities = {arity: error(columns(kary_tree(arity, n))) for arity in (2, 3, 4, 6, 8, 12, 16)}
+        kinds = {full: error(columns(tree(n, bool(full)))) for full in (1, 0)}
+        arity = build(f"{prefixed}kary-tree", contract).params["arity"]
+        full = build(f"{prefixed}tree", contract).params["full"]
+        assert arities[arity] <= min(arities.values()) * (1 + 1e-12)
+        assert kinds[full] <= min(kinds.values()) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("k", "b"), [(4, 20), (10, 3)])
+def test_an_error_beyond_the_limit_is_bounded_from_below(k: int, b: int) -> None:
+    error = QuickError(Participation(80, k, b), prefix(80))
+    for C in (kary_tree(3, 80), normalized(tree(80)), normalized(bfr(0.5, 40, 80))):
+        whole = error(C)
+        assert 0 < error(C, 0.0) <= whole * (1 + 1e-12)
+        assert error(C, whole * (1 + 1e-9)) == whole  # not above the limit: told exactly
 
 
 def test_an_error_that_overflows_is_infinite() -> None:

@@ -198,7 +198,7 @@ def _lower_triangular(values: ArrayLike) -> Array:
     if not np.isfinite(matrix).all():
         row, column = np.argwhere(~np.isfinite(matrix))[0].tolist()
         raise ValueError(f"C (matrix) must be finite; got {matrix[row, column]} at ({row}, {column}).")
-    if any(row[t + 1 :].any() for t, row in enumerate(matrix)):
+    if np.triu(matrix, 1).any():
         row, column = np.argwhere(np.triu(matrix, 1))[0].tolist()
         raise ValueError(
             f"C (matrix) must be lower triangular; got {matrix[row, column]} at ({row}, {column})."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final
@@ -54,6 +53,7 @@ from fedmf.factorization.mechanisms.parameter import (
     WORST,
     Accuracy,
     DesignRequest,
+    Error,
     Free,
     Parameter,
     Values,
@@ -88,9 +88,7 @@ _WIDEST_INVERSE = 64
 _WIDEST_ROBUST = 1024
 
 
-def _optimal_width(
-    request: DesignRequest, values: Values, error: Callable[[float], float], accuracy: Accuracy
-) -> float:
+def _optimal_width(request: DesignRequest, values: Values, error: Error, accuracy: Accuracy) -> float:
     """The optimal error falls with p; stop where it falls by less than 0.1 %.
 
     With kb ≥ n nothing was gained beyond p = b in any setting tried: only users with few participations
@@ -113,9 +111,7 @@ def _affordable_width(request: DesignRequest, values: Values) -> float:
     return min(request.separation, _WIDEST_BANDED, max(1, _MOST_ENTRIES // request.rounds))
 
 
-def _rate_power(
-    request: DesignRequest, values: Values, error: Callable[[float], float], accuracy: Accuracy
-) -> float:
+def _rate_power(request: DesignRequest, values: Values, error: Error, accuracy: Accuracy) -> float:
     if request.workload.column_weights is None:
         return 0.0
     return best_on_interval(lambda n, p: (0.0, 1.0), lambda u, p: u)(request, values, error, accuracy)

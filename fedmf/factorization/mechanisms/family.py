@@ -246,8 +246,8 @@ class _Search:
     def choice(self, free: Free, values: Values, later: Sequence[Free]) -> float:
         """The value of one parameter, given those before it."""
 
-        def error(value: float) -> float:
-            return self.error(_with(values, free, value), later)
+        def error(value: float, limit: float = math.inf) -> float:
+            return self.error(_with(values, free, value), later, limit)
 
         return free.choose(self.request, values, error, self._accuracy_for(free, values, later))
 
@@ -276,9 +276,9 @@ class _Search:
         """Of a coarse search."""
         return self.accuracy.trail or Trail()
 
-    def error(self, values: Values, later: Sequence[Free]) -> float:
+    def error(self, values: Values, later: Sequence[Free], limit: float) -> float:
         """The error with these values; later parameters are chosen coarsely, without normalised columns."""
-        return self.coarse.least(values, later) if later else self.judged(values)
+        return self.coarse.least(values, later) if later else self.judged(values, limit)
 
     def least(self, values: Values, later: Sequence[Free]) -> float:
         """The least error over the later parameters."""
@@ -288,17 +288,17 @@ class _Search:
         if free.symbol in self.given:
             return self.least(values, rest)
 
-        def error(value: float) -> float:
+        def error(value: float, limit: float = math.inf) -> float:
             return self.least(_with(values, free, value), rest)
 
         return chosen(free, self.request, values, error, self.accuracy)[1]
 
-    def judged(self, values: Values) -> float:
+    def judged(self, values: Values, limit: float = math.inf) -> float:
         try:
-            error = self._error(self.made(values))
+            error = self._error(self.made(values), limit)
         except NotRepresentable:
             return math.inf
-        if error < self._least and self.request.rounds <= LONG:
+        if error <= limit and error < self._least and self.request.rounds <= LONG:
             self._least, self._best = error, self._latest
         return error
 

@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from fedmf.factorization.algebra import minimize_from, minimize_on_interval
 from fedmf.factorization.objectives import LARGEST_RATED, RMSE, Objective
@@ -141,8 +141,16 @@ class Accuracy:
     trail: Trail | None = None
 
 
+class Error(Protocol):
+    """The error with a value in the place of the parameter that is chosen."""
+
+    def __call__(self, value: float, limit: float = math.inf, /) -> float:
+        """Of an error above the limit no more is told than a bound from below that is above it as well."""
+        ...
+
+
 #: Choose a value, given the request, the values fixed already, and the error with a value in its place.
-Choose = Callable[[DesignRequest, Values, Callable[[float], float], Accuracy], float]
+Choose = Callable[[DesignRequest, Values, Error, Accuracy], float]
 
 
 @dataclass(frozen=True)
@@ -159,13 +167,13 @@ class Free:
 
 
 def chosen(
-    free: Free, request: DesignRequest, values: Values, error: Callable[[float], float], accuracy: Accuracy
+    free: Free, request: DesignRequest, values: Values, error: Error, accuracy: Accuracy
 ) -> tuple[float, float]:
     """The value chosen and its error."""
     judged: dict[float, float] = {}
 
-    def recorded(value: float) -> float:
-        judged[value] = min(latest := error(value), judged.get(value, math.inf))
+    def recorded(value: float, limit: float = math.inf) -> float:
+        judged[value] = min(latest := error(value, limit), judged.get(value, math.inf))
         return latest
 
     value = free.choose(request, values, recorded, accuracy)
@@ -184,9 +192,7 @@ def best_on_interval(
     1.0
     """
 
-    def choose(
-        request: DesignRequest, values: Values, error: Callable[[float], float], accuracy: Accuracy
-    ) -> float:
+    def choose(request: DesignRequest, values: Values, error: Error, accuracy: Accuracy) -> float:
         p = values.get("bands", 1)
         low, high = interval(request.rounds, p)
         if low == high:
@@ -208,8 +214,23 @@ def best_on_interval(
 
 
 def one_of(*candidates: float) -> Choose:
-    """The candidate of least error, the first among equals."""
-    return lambda request, values, error, accuracy: min(candidates, key=error)
+    """The candidate of least error, the first among equals; what cannot be it is not looked at closely.
+
+    >>> from fedmf.workload import prefix
+    >>> asked = DesignRequest(Participation(4, 1, 4), prefix(4))
+    >>> one_of(3, 2, 1)(asked, {}, lambda value, limit=math.inf: abs(value - 1.5), Accuracy(3, 0.1))
+    2
+    """
+
+    def choose(request: DesignRequest, values: Values, error: Error, accuracy: Accuracy) -> float:
+        lowest = {value: error(value, 0.0) for value in candidates}
+        errors: dict[float, float] = {}
+        for value in sorted(candidates, key=lowest.__getitem__):
+            if lowest[value] <= (least := min(errors.values(), default=math.inf)):
+                errors[value] = error(value, least)
+        return min((value for value in candidates if value in errors), key=errors.__getitem__)
+
+    return choose
 
 
 def at_once(rule: Callable[[DesignRequest, Values], float]) -> Choose:
@@ -222,9 +243,7 @@ def widths(request: DesignRequest) -> list[int]:
     return sorted({*(2**i for i in range(request.rounds.bit_length())), request.separation})
 
 
-def best_width(
-    request: DesignRequest, values: Values, error: Callable[[float], float], accuracy: Accuracy
-) -> float:
+def best_width(request: DesignRequest, values: Values, error: Error, accuracy: Accuracy) -> float:
     """The bands of least error among powers of two and b.
 
     At long horizons no more is tried once twice in a row wider ones than b were worse than the best.

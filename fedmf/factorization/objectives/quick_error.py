@@ -10,7 +10,12 @@ from fedmf.factorization.algebra import multiply, padded
 from fedmf.factorization.matrices import Factorization
 from fedmf.factorization.objectives.error import query_variances
 from fedmf.factorization.objectives.objective import RMSE, Objective
-from fedmf.factorization.sensitivity import comb_sum, monotone_envelope, quick_upper_bound
+from fedmf.factorization.sensitivity import (
+    comb_sum,
+    earliest_pattern,
+    monotone_envelope,
+    quick_upper_bound,
+)
 from fedmf.participation import Participation
 from fedmf.typing import Vector
 from fedmf.workload import ToeplitzWorkload
@@ -54,8 +59,13 @@ class QuickError:
         self._prefix = bool((workload.coefficients == 1.0).all())
         self._reached = np.minimum(k, -(-(n - np.arange(n)) // b)).astype(np.float64)
 
-    def __call__(self, strategy: Factorization) -> float:
+    def __call__(self, strategy: Factorization, limit: float = math.inf) -> float:
         """The error; σ and the budget left out.
+
+        Args:
+            strategy: C.
+            limit: an error above it need not be told exactly. Where the bound on the sensitivity takes a
+                search, the error of the user of the earliest pattern is returned if it is above.
 
         Raises:
             NotRepresentable: C or its inverse overflows.
@@ -65,8 +75,13 @@ class QuickError:
             with np.errstate(over="ignore", invalid="ignore"):
                 error = self._variance(pair[1]) * self._square(pair[0])
             return math.sqrt(error / self._participation.rounds) if error < math.inf else math.inf
-        variance = self._objective.squared_error(query_variances(strategy, self._workload))
-        return math.sqrt(variance) * quick_upper_bound(strategy, self._participation)
+        deviation = math.sqrt(self._objective.squared_error(query_variances(strategy, self._workload)))
+        if limit < math.inf:
+            k, b = self._participation.max_participations, self._participation.min_separation
+            least = deviation * float(np.linalg.norm(strategy.column_sum(earliest_pattern(k, b))))
+            if least > limit:
+                return least
+        return deviation * quick_upper_bound(strategy, self._participation)
 
     def _variance(self, h: Vector) -> float:
         """Σ_t S_t w_t²."""
