@@ -29,7 +29,7 @@ from fedmf.runs.tables.value_table import ValueTable
 from fedmf.statements import as_json
 from fedmf.training import FixedPointSum
 
-DIMENSION, PART = 20, MeanNorm(0.3)
+DIMENSION, PART, NAME = 20, MeanNorm(0.3), MeanNorm.name
 TASK = uneven_task(DIMENSION)
 
 
@@ -45,10 +45,10 @@ def register(patched: pytest.MonkeyPatch) -> None:
     Raises:
         ValueError: fedmf has a part of that name, which nothing would test any more.
     """
-    if MeanNorm.name in PARTS:
-        raise ValueError(f"name (of the part of tests) must be no part of fedmf; got {MeanNorm.name!r}.")
-    patched.setitem(PARTS, "norms", {MeanNorm.kind: MeanNorm})
-    patched.setitem(TABLES, "norms", ValueTable("norms", PARTS["norms"]))
+    if NAME in PARTS:
+        raise ValueError(f"name (of the part of tests) must be no part of fedmf; got {NAME!r}.")
+    patched.setitem(PARTS, NAME, {MeanNorm.kind: MeanNorm})
+    patched.setitem(TABLES, NAME, ValueTable(NAME, PARTS[NAME]))
     patched.setattr(configuration, "_known", configuration._known.__wrapped__)  # it is asked once a process
 
 
@@ -82,7 +82,7 @@ def test_it_releases_the_mean_and_noise_of_the_level_that_is_its_share(seen) -> 
         for cohort, zeta in zip(watched.cohorts, watched.norms, strict=True)
     ]
     rounds, m = len(sums), statement["cohort_size"]
-    source = GaussianSource(NoiseKey.from_seed(7), 1, Domain.of_part("norms"))
+    source = GaussianSource(NoiseKey.from_seed(7), 1, Domain.of_part(NAME))
     z = np.array([float(source.block(t, 0, 1)[0]) for t in range(rounds)])
     C = np.eye(rounds) + 0.5 * np.eye(rounds, k=-1)
     std = statement["noise_multiplier"] * statement["sensitivity"] / math.sqrt(PART.mu_share)
@@ -118,7 +118,7 @@ def test_a_wrapped_app_has_those_of_a_run(tmp_path: Path) -> None:
 
 
 def test_no_part_of_fedmf_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"must be no part of fedmf; got 'norms'\."):
+    with pytest.raises(ValueError, match=r"must be no part of fedmf; got 'mean_norms'\."):
         register(monkeypatch)  # it is there already
 
 
@@ -128,7 +128,7 @@ def test_its_value_survives_records_and_its_words_are_in_every_statement(
     _, path, statement = seen
     named = dataclasses.replace(small_run(), beside=(PART,))
     assert Run.from_dict(named.to_dict()).beside == run_of(dotted_keys(named)).beside == (PART,)
-    assert statement["norms"] == PART.to_dict()
+    assert statement[NAME] == PART.to_dict()
     assert "norms are those of clipped updates" in statement["assumptions"]
     assert "mean of every round, for 30 % of mu^2" in (path / "statement.txt").read_text()
     assert command(["account", str(path), "--publish", str(tmp_path / "public")]) == 0
@@ -144,9 +144,9 @@ def test_its_value_survives_records_and_its_words_are_in_every_statement(
         f"\nBeside the model, counted in these:\n  - clip norm: {found['clip norm']}\n  - norms: mean" in said
     )
     document = json.loads(public.read_text())
-    document["norms"]["of_all"] /= 2
+    document[NAME]["of_all"] /= 2
     public.write_text(as_json(document))
-    with pytest.raises(StatementRefused, match="norms"):
+    with pytest.raises(StatementRefused, match=NAME):
         verify_statement(public)
 
 

@@ -35,7 +35,7 @@ class MeanNorm(Part):
     """
 
     kind: ClassVar[str] = "mean"
-    name: ClassVar[str] = "norms"
+    name: ClassVar[str] = "mean_norms"
 
     of_all: float = 0.1
 
