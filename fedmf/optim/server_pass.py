@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, TypeGuard
+from typing import Any, Final, TypeGuard
 
 import numpy as np
 import torch
@@ -12,24 +12,49 @@ from torch import Tensor
 
 from fedmf.compiled import compiled, fused_multiply_add
 from fedmf.noise import BlockedNoise, NoiseStream
+from fedmf.noise.kernels import TileWork, chunk_of, chunks_of, fma, without_noise
 from fedmf.optim.server_optimizer import ServerOptimizer
 from fedmf.optim.sgd import ServerSGD
-from fedmf.training import FixedPointSum, empty_vector, on_all_cores
+from fedmf.training import FixedPointSum, ReusedVectors, on_all_cores
 
 _fma = fused_multiply_add()
 
 
 @compiled
-def mean_part(noisy, size, mean):
-    """mean = noisy/size in float32.
+def _noisy(tile, chunk, integers, unit):
+    """unit·integers + noise for a chunk of a tile (see `chunk_of`), and where in the tile it begins."""
+    y, scale, first = chunk_of(tile, chunk)
+    summed = integers[first : first + y.size]
+    for i in range(y.size):
+        y[i] = fma(scale, y[i], np.float64(summed[i]) * unit)
+    return y, first
+
+
+@compiled
+def mean_tile(tile, integers, unit, size, mean):
+    """mean = (unit·integers + noise)/size in float32, chunk by chunk of a tile.
 
     Args:
-        noisy: float64.
+        tile: of noise, as `TileWork` gives it.
+        integers: int64.
+        unit: float64.
         size: m > 0, float64.
         mean: float32; set.
     """
-    for i in range(noisy.size):
-        mean[i] = np.float32(noisy[i] / size)
+    for chunk in range(chunks_of(tile)):
+        noisy, first = _noisy(tile, chunk, integers, unit)
+        into = mean[first : first + noisy.size]
+        for i in range(noisy.size):
+            into[i] = np.float32(noisy[i] / size)
+
+
+@compiled
+def step_tile(tile, integers, unit, size, rule, parameters, velocity, stepped, moving):
+    """`step_part` of unit·integers + noise, chunk by chunk of a tile; other arguments as for `mean_tile`."""
+    for chunk in range(chunks_of(tile)):
+        noisy, first = _noisy(tile, chunk, integers, unit)
+        at = slice(first, first + noisy.size)
+        step_part(noisy, size, rule, parameters[at], velocity[at], stepped[at], moving[at])
 
 
 @compiled
@@ -69,9 +94,7 @@ def step_part(
         stepped[i] = _fma(rate, direction, before)
 
 
-#: Entries of a part: few enough for a core's share of the last cache, enough that threads seldom wait for the
-#: interpreter between compiled passes. Two threads at d = 10⁷ take 139, 107, 81, 65, 90, 110 ms with
-#: 2¹⁵ to 2²⁰ entries.
+#: Entries of a part, which a thread takes through its tiles: enough that threads seldom wait for each other.
 _CPU_PART: Final = 1 << 18
 _GPU_PART: Final = 1 << 20
 _NONE: Final = np.empty(0, np.float32)
@@ -86,13 +109,17 @@ class ServerPass:
         noise: makes the noise of parts; from `parts_of`.
         size: m, the planned cohort size, in the unit that means are wanted in.
         std: standard deviation of the noise per unit of C⁻¹z; 0 adds none.
+        vectors: where those that are returned come from.
 
     Guarantees:
         The bits do not depend on parts and threads. No argument changes but the position of the noise.
     """
 
-    def __init__(self, noise: BlockedNoise, size: float, std: float) -> None:
+    def __init__(
+        self, noise: BlockedNoise, size: float, std: float, vectors: ReusedVectors | None = None
+    ) -> None:
         self._noise, self._size, self._std = noise, float(size), std
+        self._vectors = ReusedVectors() if vectors is None else vectors
 
     @staticmethod
     def part_on(device: torch.device) -> int:
@@ -112,9 +139,12 @@ class ServerPass:
             self._each(t, total, lambda part, noisy: mean[part].copy_(noisy.div_(self._size)))
             return mean
 
-        mean = empty_vector(like.numel(), torch.float32)
-        values = mean.numpy()
-        self._each(t, total, lambda part, noisy: mean_part(noisy.numpy(), self._size, values[part]))
+        mean = self._vectors.empty(like.numel())
+
+        def work(tile: Any, integers: Any, unit: float, into: Any) -> None:
+            mean_tile(tile, integers, unit, self._size, into)
+
+        self._in_tiles(t, total, work, mean.numpy())
         return mean
 
     @staticmethod
@@ -134,19 +164,37 @@ class ServerPass:
             parameters: θ_t, float32.
             state: of the rule.
         """
-
-        stepped = empty_vector(parameters.numel(), torch.float32)
-        new = {name: empty_vector(value.numel(), torch.float32) for name, value in state.items()}
+        stepped = self._vectors.empty(parameters.numel())
+        new = {name: self._vectors.empty(value.numel()) for name, value in state.items()}
         velocity, moving = (each["velocity"].numpy() if each else _NONE for each in (state, new))
-        before, after = parameters.detach().numpy(), stepped.numpy()
+        numbers, vectors = rule.numbers(t), (parameters.detach().numpy(), velocity, stepped.numpy(), moving)
 
-        def work(part: slice, noisy: Tensor) -> None:
-            numbers = rule.numbers(t)
-            vectors = (vector[part] for vector in (before, velocity, after, moving))
-            step_part(noisy.numpy(), self._size, numbers, *vectors)
+        def work(tile: Any, integers: Any, unit: float, *parts: Any) -> None:
+            step_tile(tile, integers, unit, self._size, numbers, *parts)
 
-        self._each(t, total, work)
+        self._in_tiles(t, total, work, *vectors)
         return stepped, new
+
+    def _in_tiles(self, t: int, total: FixedPointSum, work: Callable[..., None], *vectors: Any) -> None:
+        """Do the work on each tile, given its noise, integers, their unit and its parts of the vectors."""
+        integers = total.fixed_point.numpy()
+
+        def one(block: tuple[slice, NoiseStream]) -> None:
+            part, noise = block
+            given = [vector[part] for vector in (integers, *vectors)]
+
+            def on_tile(tile: Any, low: int, high: int) -> None:
+                summed, *parts = (vector[low:high] for vector in given)
+                work(tile, summed, total.unit, *parts)
+
+            if self._std > 0:
+                noise.add_(TileWork(part.stop - part.start, on_tile), self._std)
+            else:
+                noise.skip()
+                without_noise(TileWork(part.stop - part.start, on_tile))
+
+        self._noise.seek(t)
+        on_all_cores(one, list(self._noise.blocks()))
 
     def _each(self, t: int, total: FixedPointSum, work: Callable[[slice, Tensor], object]) -> None:
         """Do the work on the noisy sum of every part, (its place, its entries in float64)."""

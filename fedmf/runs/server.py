@@ -18,7 +18,7 @@ from fedmf.runs.directory import RunDirectory
 from fedmf.runs.recorded import PhaseTimes, read_of_part
 from fedmf.runs.releases import Made, RoundUnderWay, second_stream, sums_for
 from fedmf.statements import Plan
-from fedmf.training import FixedPointSum
+from fedmf.training import FixedPointSum, ReusedVectors
 
 
 class BudgetExhaustedError(RuntimeError):
@@ -83,7 +83,7 @@ class PrivateServer:
         self._row_variances = plan.mechanism.factorization.noise_row_variances()
         restored = directory.restore()
         self._t = 0 if restored is None else restored[0]
-        self.times = PhaseTimes()
+        self.times, self._vectors = PhaseTimes(), ReusedVectors()
         self._under_way = RoundUnderWay(directory, self._adopt, self.times)
         self.keys = KeySchedule.of_record(directory.key, directory.ledger, self._t)
         self._noise = self._noise_stream(initial.numel(), storage or NoiseStorage())
@@ -319,7 +319,7 @@ class PrivateServer:
         rule, t = self._optimizer, self._t
         m = self.plan.cohorts.size * self.plan.unit(self.clip_norm)
         std = self.plan.noise_std_at(self.clip_norm)
-        whole = ServerPass(self._noise, m, std)
+        whole = ServerPass(self._noise, m, std, self._vectors)
         if ServerPass.steps(rule, self._parameters):
             return *whole.step(t, total, rule, self._parameters, self._state), None
         mean = whole.mean(t, total, self._parameters)

@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING
 from fedmf.lazy import lazily
 from fedmf.noise.kernels.layout import MAX_DIMENSION, NORMALS_PER_BLOCK
 from fedmf.noise.kernels.protocol import NoiseKernels
-from fedmf.noise.kernels.row_pass import STORED_DTYPES, RowPass, check_vector
+from fedmf.noise.kernels.row_pass import STORED_DTYPES, Row, RowPass, TileWork, check_vector
 
 if TYPE_CHECKING:
-    from fedmf.noise.kernels.cpu import FEWEST_PER_THREAD, TILE, CpuKernels, Worker, side_by_side
+    from fedmf.noise.kernels.cpu import (
+        FEWEST_PER_THREAD,
+        TILE,
+        CpuKernels,
+        Worker,
+        side_by_side,
+        without_noise,
+    )
     from fedmf.noise.kernels.gpu import TritonKernels
-    from fedmf.noise.kernels.passes import each_round
+    from fedmf.noise.kernels.passes import chunk_of, chunks_of, each_round
     from fedmf.noise.kernels.transform import fma, scratch
 else:
     __getattr__ = lazily(__name__)
@@ -26,12 +33,17 @@ __all__ = [
     "TILE",
     "CpuKernels",
     "NoiseKernels",
+    "Row",
     "RowPass",
+    "TileWork",
     "TritonKernels",
     "Worker",
     "check_vector",
+    "chunk_of",
+    "chunks_of",
     "each_round",
     "fma",
     "scratch",
     "side_by_side",
+    "without_noise",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Final
 
@@ -19,14 +20,21 @@ from fedmf.noise.kernels.layout import (
     NORMALS_PER_BLOCK,
     PAIRS_PER_BLOCK,
 )
-from fedmf.noise.kernels.passes import add_rounds, add_row, add_stored_row
-from fedmf.noise.kernels.row_pass import RowPass
-from fedmf.noise.kernels.transform import find_coarse, scratch
+from fedmf.noise.kernels.passes import add_rounds, add_row, buffers
+from fedmf.noise.kernels.row_pass import Row, RowPass, TileWork
+from fedmf.noise.kernels.transform import find_coarse
 from fedmf.noise.key import NONCE_BYTES, NoiseKey
 from fedmf.noise.schedule import KeySchedule
 
 TILE: Final = 1 << 15
-"""Elements per tile: keystream, sums and zeros to encrypt take at most 640 KiB per thread whatever d is."""
+"""Most elements of a tile; a row of many rounds has shorter ones."""
+
+_WORDS: Final = 1 << 16
+"""Words of keystream at once, of as many rounds as that is: with the zeros to encrypt, what a core's second
+cache holds. Sums of more rounds than fit are of short tiles."""
+
+_SHORTEST: Final = 1 << 12
+"""Elements of a tile below which calls cost more than the cache gives."""
 
 FEWEST_PER_THREAD: Final = 1 << 17
 """A thread for fewer elements would take longer to start than it saves."""
@@ -37,9 +45,11 @@ MOST_ERAS: Final = 64
 _ZEROS: Final = memoryview(bytes(TILE * BLOCK_BYTES // NORMALS_PER_BLOCK))
 _NOTHING: Final = np.empty(0, np.uint64)
 _NO_SUMS: Final = np.empty(0)
+_NO_ROUNDS: Final = np.empty((0, TILE), np.uint32), np.empty(0, np.int64), _NOTHING, np.empty(0)
+_NONE_STORED: Final = np.empty((0, 0)), 0, np.empty(0, np.int64), np.empty(0)
 
 _Rounds = tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.uint64], NDArray[np.float64]]
-_Pass = Callable[[_Rounds, NDArray[np.float64], int, int, int], None]
+_Stored = tuple[NDArray[Any], int, NDArray[np.int64], NDArray[np.float64]]
 
 
 class CpuKernels:
@@ -67,48 +77,43 @@ class CpuKernels:
         self._threads = threads
         self._idle: list[Worker] = []
 
-    def add_(self, row: RowPass, out: torch.Tensor, start: int, stored: torch.Tensor | None = None) -> None:
+    def add_(self, row: RowPass, out: Row, start: int, stored: torch.Tensor | None = None) -> None:
         """See `NoiseKernels.add_`."""
         if out.device.type != "cpu":
             raise ValueError(f"out (vector) must be on the CPU; got {out.device}. No noise was added.")
         row.check_fit(out, start, stored)
-        values, scale, eras = _array(out), float(row.scale), self.keys.eras(row.rounds)
-        if stored is None or not row.vectors:
-
-            def work(last: _Rounds, sums: NDArray[np.float64], low: int, high: int, skip: int) -> None:
-                add_row(last, sums, values[low:high], skip, scale)
-
-        else:
-            vectors, reads = _array(stored), len(row.reads)
+        if not isinstance(out, TileWork):
+            values = _array(out)
+            out = TileWork(out.numel(), lambda tile, low, high: add_row(tile, values[low:high]))
+        vectors, scale = _NONE_STORED, float(row.scale)
+        if stored is not None and row.vectors:
             places = np.array((*row.reads, *row.writes), np.int64)
-            factors = np.array((*row.read_weights, *row.decays, scale), np.float64)
+            factors = np.array((*row.read_weights, *row.decays), np.float64)
+            vectors = _array(stored), len(row.reads), places, factors
+        eras, weights = self.keys.eras(row.rounds), np.array(row.weights, np.float64)
 
-            def work(last: _Rounds, sums: NDArray[np.float64], low: int, high: int, skip: int) -> None:
-                add_stored_row(last, sums, values[low:high], skip, vectors, low, reads, places, factors)
+        def share(low: int, high: int) -> None:
+            with self._worker() as worker:
+                worker.draw(out.work, row.rounds, eras, weights, vectors, scale, start, low, high)
 
-        self._share(work, row, eras, start, out.numel())
-
-    def _share(self, work: _Pass, row: RowPass, eras: list[int], start: int, count: int) -> None:
-        """Give each thread a range of whole tiles of elements 0 … count − 1, and wait for all."""
+        count = out.count
         threads = count // FEWEST_PER_THREAD
         if threads > 1:
             threads = min(threads, torch.get_num_threads() if self._threads is None else self._threads)
         if threads <= 1:
-            self._work(work, row, eras, start, 0, count)
-            return
-        edges = [*(count * n // threads // TILE * TILE for n in range(threads)), count]
-        side_by_side(lambda low, high: self._work(work, row, eras, start, low, high), edges)
+            share(0, count)
+        else:  # each has a range of whole tiles
+            side_by_side(share, [*(count * n // threads // TILE * TILE for n in range(threads)), count])
 
-    def _work(self, work: _Pass, row: RowPass, eras: list[int], start: int, low: int, high: int) -> None:
-        """One thread's share, elements low … high − 1 of `out`, tile by tile."""
+    @contextmanager
+    def _worker(self) -> Iterator[Worker]:
+        """One that is idle, for one thread."""
         try:
             worker = self._idle.pop()
         except IndexError:
             worker = Worker(self.keys, self.domain)
-        weights = np.array(row.weights, np.float64)
         try:
-            for part in _tiles(start, low, high):
-                worker.draw(work, row.rounds, eras, weights, start, *part)
+            yield worker
         finally:
             self._idle.append(worker)
 
@@ -139,58 +144,78 @@ def side_by_side(run: Callable[[int, int], None], edges: Sequence[int]) -> None:
         raise failures[0]
 
 
-def _tiles(start: int, low: int, high: int) -> Iterator[tuple[int, int, int]]:
+def _tiles(start: int, low: int, high: int, most: int) -> Iterator[tuple[int, int, int]]:
     """(low, high, skip) of each tile: the elements it is for and how many unwanted ones precede them.
 
     Tiles consist of whole keystream blocks, so that each stream is read from front to back once.
     """
     skip = (start + low) % NORMALS_PER_BLOCK
     while low < high:
-        edge = min(high, low - skip + TILE)
+        edge = min(high, low - skip + most)
         yield low, edge, skip
         low, skip = edge, 0
 
 
+def without_noise(work: TileWork) -> None:
+    """Do the work on a row of zeros, in this thread."""
+    memory = buffers()
+    for low, high, skip in _tiles(0, 0, work.count, TILE):
+        words = _NO_ROUNDS[0][:, : -(-(high - low) // NORMALS_PER_BLOCK) * NORMALS_PER_BLOCK]
+        last = (words, *_NO_ROUNDS[1:])
+        stored, reads, places, factors = _NONE_STORED
+        tile = last, _NO_SUMS, skip, high - low, stored, low, reads, places, factors, 0.0, memory
+        work.work(tile, low, high)
+
+
 class Worker:
-    """Keystreams and buffers of one thread, used again by later calls; 256 KiB more for sums of rounds."""
+    """Keystreams and buffers of one thread, used again by later calls."""
 
     def __init__(self, keys: KeySchedule, domain: Domain) -> None:
         self._keys, self._domain = keys, domain
         self._streams: dict[int, tuple[CipherContext, CipherContext]] = {}
         self._place: tuple[int, int, int] | None = None  # era, round and block that its stream gives next
-        self._words = np.empty(TILE, np.uint32)
+        self._words = np.empty(_WORDS, np.uint32)
         self._bytes = self._words.data.cast("B")
-        self._positions = np.empty(TILE // 2, np.int64)  # hardly ever written, so that no cache holds it
-        self._sums, self._scratch = np.empty(0), scratch()
+        self._positions = np.empty(_WORDS // 2, np.int64)  # hardly ever written, so that no cache holds it
+        self._sums, self._memory = np.empty(0), buffers()
 
     def draw(
         self,
-        work: _Pass,
+        work: Callable[[Any, int, int], None],
         rounds: Sequence[int],
         eras: Sequence[int],
         weights: NDArray[np.float64],
+        vectors: _Stored,
+        scale: float,
         start: int,
         low: int,
         high: int,
-        skip: int,
     ) -> None:
-        """Do the work on a tile with the words of the last rounds and the weighted sum of those before them.
+        """Do the work on the tiles of elements low … high − 1, in order.
 
-        Rounds of a short tile are drawn together: all that fit into the words of a long one.
+        Rounds are drawn together, as many as the memory of words takes.
         """
-        block = (start + low) // NORMALS_PER_BLOCK
-        count = -(-(skip + high - low) // NORMALS_PER_BLOCK) * NORMALS_PER_BLOCK
-        together = TILE // count
-        last = (len(rounds) - 1) // together * together
-        sums = _NO_SUMS
-        if last:
-            if not self._sums.size:
-                self._sums = np.empty(TILE)
-            sums = self._sums[:count]
-            sums.fill(0.0)
-        for j in range(0, last, together):
-            add_rounds(self.rounds(rounds, eras, weights, j, j + together, block, count), sums, self._scratch)
-        work(self.rounds(rounds, eras, weights, last, len(rounds), block, count), sums, low, high, skip)
+        most = TILE
+        while most > _SHORTEST and len(rounds) * most > _WORDS:
+            most //= 2
+        for begin, end, skip in _tiles(start, low, high, most):
+            block = (start + begin) // NORMALS_PER_BLOCK
+            count = -(-(skip + end - begin) // NORMALS_PER_BLOCK) * NORMALS_PER_BLOCK
+            together = _WORDS // count
+            last = (len(rounds) - 1) // together * together
+            sums = _NO_SUMS
+            if last:
+                if not self._sums.size:
+                    self._sums = np.empty(TILE)
+                sums = self._sums[:count]
+                sums.fill(0.0)
+            for j in range(0, last, together):
+                drawn = self.rounds(rounds, eras, weights, j, j + together, block, count)
+                add_rounds(drawn, sums, self._memory[1])
+            drawn = self.rounds(rounds, eras, weights, last, len(rounds), block, count)
+            stored, reads, places, factors = vectors
+            tile = drawn, sums, skip, end - begin, stored, begin, reads, places, factors, scale, self._memory
+            work(tile, begin, end)
 
     def rounds(
         self,

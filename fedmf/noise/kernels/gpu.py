@@ -11,7 +11,7 @@ import torch
 
 from fedmf.noise.domain import Domain
 from fedmf.noise.kernels.layout import NORMALS_PER_BLOCK
-from fedmf.noise.kernels.row_pass import RowPass
+from fedmf.noise.kernels.row_pass import Row, RowPass
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.schedule import KeySchedule
 
@@ -59,9 +59,9 @@ class TritonKernels:
         if self.device.index is None:
             self.device = torch.device("cuda", torch.cuda.current_device())
 
-    def add_(self, row: RowPass, out: torch.Tensor, start: int, stored: torch.Tensor | None = None) -> None:
+    def add_(self, row: RowPass, out: Row, start: int, stored: torch.Tensor | None = None) -> None:
         """See `NoiseKernels.add_`."""
-        if out.device != self.device:
+        if not isinstance(out, torch.Tensor) or out.device != self.device:
             raise ValueError(
                 f"out (vector) must be on {self.device}, where these kernels work; got {out.device}. "
                 "No noise was added."

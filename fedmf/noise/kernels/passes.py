@@ -1,7 +1,8 @@
 """What happens to a tile of noise beside Box–Muller: reading, rounding and writing vectors of any dtype.
 
 A tile is a whole number of keystream blocks. The last rounds are added to the sum of the others just before
-it is used, chunk by chunk, so that the usual sum of one round never leaves the fastest cache.
+it is used, chunk by chunk, so that the usual sum of one round never leaves the fastest cache. What then is
+done with a chunk of the row is up to whoever asked for it, who may live above this room.
 Tensors of bfloat16 come as uint16.
 """
 
@@ -71,7 +72,7 @@ def _compile_narrow(value, like):
 
 @compiled
 def buffers() -> Any:
-    """Working memory for `weighted_sum`."""
+    """Working memory for `chunk_of`."""
     return np.empty(CHUNK), scratch()
 
 
@@ -100,72 +101,64 @@ def each_round(drawn: Any, z: Any, memory: Any) -> None:
 
 
 @compiled
-def weighted_sum(last: Any, sums: Any, start: int, stop: int, memory: Any) -> Any:
-    """Σ_j weights[j]·z(rounds[j], ·) of elements start … stop − 1 of the tile, whole blocks.
+def chunks_of(tile: Any) -> int:
+    """How many chunks a tile, see `chunk_of`, has."""
+    return (tile[0][0].shape[1] + CHUNK - 1) // CHUNK
+
+
+@compiled
+def chunk_of(tile: Any, chunk: int) -> Any:
+    """y of a `RowPass` for a chunk of a tile, its scale, and the element of y[0]; stores what it must.
 
     Args:
-        last: the last rounds, as for `add_rounds`.
-        sums: the earlier rounds; of length 0 if there are none.
+        tile: (last, sums, skip, count, stored, column, reads, places, factors, scale, memory):
+            the last rounds, as for `add_rounds`;
+            the sum of the earlier rounds, of length 0 if there are none;
+            unwanted elements before the first wanted one, and how many are wanted;
+            (vectors, elements) that are stored, and the column of the first wanted element;
+            how many of the places are read, the others being written;
+            int64, the places of a `RowPass`;
+            float64, the weights and decays that belong to the places;
+            the scale;
+            from `buffers`: y lies there until the next chunk is asked for.
+        chunk: its number.
     """
-    y, rest = memory
+    last, sums, skip, count, stored, column, reads, places, factors, scale, memory = tile
+    words, positions, refinements, weights = last
+    start, (y, rest) = CHUNK * chunk, memory
+    stop = min(start + CHUNK, words.shape[1])
     y = y[: stop - start]
     if sums.size:
         for i in range(y.size):
             y[i] = sums[start + i]
     else:
         y[:] = 0.0
-    words, positions, refinements, weights = last
     for j in range(weights.size):
         first = (j * words.shape[1] + start) // NORMALS_PER_BLOCK
         add_blocks(words[j, start:stop], first, positions, refinements, weights[j], y, rest)
-    return y
+    first, end = max(start, skip), min(stop, skip + count)
+    y = y[first - start : end - start]
+    columns = slice(column + first - skip, column + end - skip)
+    for m in range(reads):
+        vector, weight = stored[places[m]][columns], -factors[m]
+        for i in range(y.size):
+            y[i] = fma(weight, _widen(vector[i]), y[i])
+    for m in range(reads, places.size):
+        vector, decay = stored[places[m]][columns], factors[m]
+        if decay == 0.0:
+            for i in range(y.size):
+                vector[i] = _narrow(y[i], vector[i])
+        else:
+            for i in range(y.size):
+                vector[i] = _narrow(fma(decay, _widen(vector[i]), y[i]), vector[i])
+    return y, scale, first - skip
 
 
 @compiled
-def add_row(last: Any, sums: Any, out: Any, skip: int, scale: float) -> None:
-    """The pass of `NoiseKernels.add_` over a tile, without stored vectors; out begins `skip` elements in."""
-    memory = buffers()
-    for start in range(0, last[0].shape[1], CHUNK):
-        stop = min(start + CHUNK, last[0].shape[1])
-        first, end = max(start, skip), min(stop, skip + out.size)
-        y = weighted_sum(last, sums, start, stop, memory)[first - start : end - start]
-        values = out[first - skip : end - skip]
-        for i in range(values.size):
-            values[i] = _narrow(fma(scale, y[i], _widen(values[i])), values[i])
-
-
-@compiled
-def add_stored_row(
-    last: Any, sums: Any, out: Any, skip: int, stored: Any, column: int, reads: int, places: Any, factors: Any
-) -> None:
-    """The pass of `NoiseKernels.add_` over a tile.
-
-    Args:
-        last: the last rounds, as for `add_rounds`.
-        sums: the earlier rounds; of length 0 if there are none.
-        out: begins `skip` elements into the tile.
-        stored: (vectors, elements); out belongs to the columns from `column` on.
-        reads: how many of the places are read; the others are written.
-        places: int64, those of a `RowPass`.
-        factors: float64, the weights and decays that belong to the places, then the scale.
-    """
-    memory, scale = buffers(), factors[places.size]
-    for start in range(0, last[0].shape[1], CHUNK):
-        stop = min(start + CHUNK, last[0].shape[1])
-        first, end = max(start, skip), min(stop, skip + out.size)
-        y = weighted_sum(last, sums, start, stop, memory)[first - start : end - start]
-        values, columns = out[first - skip : end - skip], slice(column + first - skip, column + end - skip)
-        for m in range(reads):
-            vector, weight = stored[places[m]][columns], -factors[m]
-            for i in range(values.size):
-                y[i] = fma(weight, _widen(vector[i]), y[i])
-        for m in range(reads, places.size):
-            vector, decay = stored[places[m]][columns], factors[m]
-            if decay == 0.0:
-                for i in range(values.size):
-                    vector[i] = _narrow(y[i], vector[i])
-            else:
-                for i in range(values.size):
-                    vector[i] = _narrow(fma(decay, _widen(vector[i]), y[i]), vector[i])
+def add_row(tile: Any, out: Any) -> None:
+    """out += scale·y; see `chunk_of`."""
+    for chunk in range(chunks_of(tile)):
+        y, scale, first = chunk_of(tile, chunk)
+        values = out[first : first + y.size]
         for i in range(values.size):
             values[i] = _narrow(fma(scale, y[i], _widen(values[i])), values[i])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -15,6 +17,33 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 STORED_DTYPES = (torch.float32, torch.float64)
 """Of stored vectors. bfloat16 is not among them: its rounding would move the noise by more than what
 one user moves it by (decision 0007)."""
+
+
+@dataclass(frozen=True)
+class TileWork:
+    """What is done with a row of noise on a processor instead of adding it to a vector.
+
+    Args:
+        count: of the row's elements.
+        work: given a tile as `passes.chunk_of` reads it, and its place among the elements; called once for
+            each tile, by several threads for different ones.
+    """
+
+    count: int
+    work: Callable[[Any, int, int], None]
+
+    @property
+    def device(self) -> torch.device:
+        """The processor."""
+        return torch.device("cpu")
+
+    def numel(self) -> int:
+        """How many elements the row has."""
+        return self.count
+
+
+Row = torch.Tensor | TileWork
+"""What a row of noise is added to, or what is done with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +99,7 @@ class RowPass:
             )
         object.__setattr__(self, "vectors", max(places) + 1 if places else 0)
 
-    def check_fit(self, out: torch.Tensor, start: int, stored: torch.Tensor | None) -> None:
+    def check_fit(self, out: Row, start: int, stored: torch.Tensor | None) -> None:
         """Refuse tensors that this pass cannot work on, wherever they lie.
 
         Raises:
@@ -97,13 +126,14 @@ class RowPass:
             )
 
 
-def check_vector(out: torch.Tensor, start: int) -> None:
+def check_vector(out: Row, start: int) -> None:
     """Refuse an `out` no kernel can write to, wherever it lies.
 
     Raises:
         ValueError: its type, shape or layout, or the elements it stands for, are out of range.
     """
-    if out.dtype not in DTYPES or out.ndim != 1 or not out.is_contiguous():
+    plain = isinstance(out, TileWork)
+    if not plain and (out.dtype not in DTYPES or out.ndim != 1 or not out.is_contiguous()):
         raise ValueError(
             "out (vector) must be a contiguous vector of float32, float64 or bfloat16; "
             f"got {out.dtype} of shape {tuple(out.shape)}, strides {out.stride()}. No noise was added."

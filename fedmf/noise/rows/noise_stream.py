@@ -11,7 +11,7 @@ import torch
 
 from fedmf.errors import HorizonExceededError
 from fedmf.factorization import StreamingInverse
-from fedmf.noise.kernels import NoiseKernels, check_vector
+from fedmf.noise.kernels import NoiseKernels, Row, check_vector
 from fedmf.noise.rows.costs import measured_costs
 from fedmf.noise.rows.noise_storage import NoiseStorage
 from fedmf.noise.rows.storage import check_inflation, choose_rows, digest_of, stored_bytes
@@ -120,14 +120,14 @@ class NoiseStream:
         """What they take."""
         return stored_bytes(self._rule, self.stop - self.start, self._dtype)
 
-    def add_(self, out: torch.Tensor, scale: float) -> None:
+    def add_(self, out: Row, scale: float) -> None:
         """Add scale·[C⁻¹z]_t to `out` in place and advance to round t + 1.
 
         The row is formed in float64, and its sum with `out` is rounded once to the type of `out`.
 
         Args:
             out: contiguous vector of shape (stop − start,), float32, float64 or bfloat16; stored vectors
-                move to its device.
+                move to its device. Or what is done with the row instead, tile by tile.
             scale: absolute standard deviation per unit of C⁻¹z, that is ζ·σ·sens(C); finite.
 
         Raises:
@@ -313,7 +313,7 @@ class NoiseStream:
                 "Plan a longer run: noise past the horizon was never calibrated."
             )
 
-    def _check_out(self, out: torch.Tensor) -> None:
+    def _check_out(self, out: Row) -> None:
         check_vector(out, self.start)
         if out.numel() != self.stop - self.start:
             raise ValueError(

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedmf.factorization import BlockSums, Recurrence, SparseRows, StateSpace, StreamingInverse, closed_levels
-from fedmf.noise.kernels import NoiseKernels, RowPass
+from fedmf.noise.kernels import NoiseKernels, Row, RowPass
 
 Form = TypeVar("Form", bound=StreamingInverse)
 
@@ -35,7 +35,7 @@ class RowRule(ABC, Generic[Form]):
         """The pass of round t, which adds scale·[C⁻¹z]_t."""
 
     def row_(
-        self, kernels: NoiseKernels, out: torch.Tensor, scale: float, start: int, t: int, stored: torch.Tensor
+        self, kernels: NoiseKernels, out: Row, scale: float, start: int, t: int, stored: torch.Tensor
     ) -> None:
         """out ← out + scale·[C⁻¹z]_t, and stored as after round t."""
         kernels.add_(self.row_pass(scale, t), out, start, stored)
@@ -105,7 +105,7 @@ class CachedRows(RowRule[Recurrence]):
         return RowPass(tuple(rounds[:drawn]), tuple(weights[:drawn]), self._scaled(scale, t), reads, past)
 
     def row_(
-        self, kernels: NoiseKernels, out: torch.Tensor, scale: float, start: int, t: int, stored: torch.Tensor
+        self, kernels: NoiseKernels, out: Row, scale: float, start: int, t: int, stored: torch.Tensor
     ) -> None:
         """See `RowRule.row_`."""
         super().row_(kernels, out, scale, start, t, stored)
@@ -159,7 +159,7 @@ class StateRows(RowRule[StateSpace]):
         return RowPass((t,), (1.0,), scale, self._sums, self._weights, self._sums, self._decays)
 
     def row_(
-        self, kernels: NoiseKernels, out: torch.Tensor, scale: float, start: int, t: int, stored: torch.Tensor
+        self, kernels: NoiseKernels, out: Row, scale: float, start: int, t: int, stored: torch.Tensor
     ) -> None:
         """See `RowRule.row_`."""
         if self.inverse.restarts(t):
@@ -186,7 +186,7 @@ class BlockRows(RowRule[BlockSums]):
         return RowPass((t,), (gain,), scale, tuple(reads), tuple(weights), (place,), (0.0,))
 
     def row_(
-        self, kernels: NoiseKernels, out: torch.Tensor, scale: float, start: int, t: int, stored: torch.Tensor
+        self, kernels: NoiseKernels, out: Row, scale: float, start: int, t: int, stored: torch.Tensor
     ) -> None:
         """See `RowRule.row_`."""
         super().row_(kernels, out, scale, start, t, stored)

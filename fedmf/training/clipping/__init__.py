@@ -4,7 +4,7 @@ from fedmf.training.clipping.energies import fixed_point_energies
 from fedmf.training.clipping.fixed_point import ClippedSums, FixedPointSum
 from fedmf.training.clipping.integers import FRACTION_BITS, clip, clip_to_fixed_point
 from fedmf.training.clipping.kernel import clip_row, partial_sums
-from fedmf.training.clipping.memory import PART, copied_vector, empty_vector
+from fedmf.training.clipping.memory import PART, ReusedVectors, copied_vector, empty_vector
 from fedmf.training.clipping.merge import Into
 from fedmf.training.clipping.rows import ClippedRows, UpdateSum
 from fedmf.training.clipping.statistics import PRESENT, SIGNS, RowStatistic, Statistic
@@ -18,6 +18,7 @@ __all__ = [
     "ClippedSums",
     "FixedPointSum",
     "Into",
+    "ReusedVectors",
     "RowStatistic",
     "Statistic",
     "UpdateSum",

@@ -310,17 +310,22 @@ class FixedPointSum:
         """
         self.like().add_parts(self.parts, self.users)
 
+    @property
+    def unit(self) -> float:
+        """ζ·2⁻⁴⁰, what one of `fixed_point` stands for."""
+        return self.clip_norm * 2.0**-FRACTION_BITS
+
     def total(self) -> Tensor:
         """Σ_u clip(x_u), float64, shape (d,)."""
         return self.part(slice(None))
 
     def part(self, part: slice) -> Tensor:
         """The entries of `total` in a range, in memory of their own."""
-        unit, integers = self.clip_norm * 2.0**-FRACTION_BITS, self._total[part]
+        integers = self._total[part]
         if integers.device.type != "cpu":
-            return integers.to(torch.float64).mul_(unit)
+            return integers.to(torch.float64).mul_(self.unit)
         entries = torch.empty(integers.shape, dtype=torch.float64)
-        scale_integers(integers.numpy(), unit, entries.numpy())
+        scale_integers(integers.numpy(), self.unit, entries.numpy())
         return entries
 
     def second_total(self) -> Tensor:
