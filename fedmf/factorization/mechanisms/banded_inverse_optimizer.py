@@ -10,11 +10,20 @@ Lagrangian), and what is still violated at the end is removed by moving towards 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.factorization.algebra import fft_size, minimize_on_interval, multiply, padded, reciprocal
+from fedmf.factorization.algebra import (
+    Descent,
+    fft_size,
+    minimize_on_interval,
+    multiply,
+    padded,
+    product,
+    reciprocal,
+)
 from fedmf.factorization.matrices import InverseToeplitz, bifr
 from fedmf.factorization.mechanisms.banded_toeplitz_optimizer import minimize_free
 from fedmf.factorization.objectives import (
@@ -33,12 +42,12 @@ from fedmf.workload import ToeplitzWorkload, prefix
 
 _Objective = Callable[[Vector], tuple[float, Vector]]
 
-_OPTIONS = {"maxiter": 1500, "ftol": 1e-12, "gtol": 1e-7, "maxcor": 30}
-_EVALUATIONS, _EVALUATIONS_CONSTRAINED = 3000, 600
+_DESCENT = Descent(tolerance=1e-11, gradient=1e-7, evaluations=3000, memory=30)
+_EVALUATIONS_CONSTRAINED = 600
 # L-BFGS starts with a step of length one; in these units that is short enough not to leave stable C⁻¹.
-_UNIT, _RADIUS = 0.02, 0.1
+_UNIT = 0.02
 _REJECTED, _OVERFLOW = 1e3, 1e100
-_MOST_ROUNDS, _FEASIBLE = 8, 1e-7
+_MOST_ROUNDS, _FEASIBLE, _BISECTIONS = 8, 1e-7, 8
 _FREE_STARTS = (0.5, 0.75, 0.9)
 # Beyond, a step takes a tenth of a second and more.
 _LONG = 65_536
@@ -106,8 +115,7 @@ class EarliestObjective:
         if penalty is not None:
             more, more_slope = penalty(c)
             value, slope_c = value + more, slope_c + more_slope
-        backward = multiply(c, slope_c[::-1], c.size)
-        slope_h = error_slope / error - multiply(c, backward, c.size)[::-1][: h.size]
+        slope_h = error_slope / error - product([c, c, slope_c[::-1]], c.size)[::-1][: h.size]
         twice = multiply(h, multiply(h, slope_h[::-1], h.size), h.size)[::-1]
         return float(value), -twice[1:]
 
@@ -218,27 +226,14 @@ def _certified(objective: EarliestObjective, tail: Vector) -> bool:
     return c is not None and earliest_is_worst(c, part.max_participations, part.min_separation)
 
 
-def _minimize(objective: _Objective, start: Vector, evaluations: int = _EVALUATIONS) -> Vector:
-    """L-BFGS in a box that moves along, so that no step leaves the stable C⁻¹ far behind."""
-    from scipy.optimize import minimize
+def _minimize(objective: _Objective, start: Vector, descent: Descent = _DESCENT) -> Vector:
+    """L-BFGS with a first step so short that it does not leave the stable C⁻¹ far behind."""
 
     def scaled(y: Vector) -> tuple[float, Vector]:
         value, slope = objective(_UNIT * y)
         return value, _UNIT * slope
 
-    x = start / _UNIT
-    while evaluations > 0:
-        low, high = x - _RADIUS / _UNIT, x + _RADIUS / _UNIT
-        bounds = list(zip(low, high, strict=True))
-        minimum = minimize(
-            scaled, x, jac=True, method="L-BFGS-B", bounds=bounds, options=_OPTIONS | {"maxfun": evaluations}
-        )
-        evaluations -= minimum.nfev
-        at_edge = bool(np.abs(minimum.x - x).max() > 0.99 * _RADIUS / _UNIT)
-        x = minimum.x
-        if not at_edge:
-            break
-    return x * _UNIT
+    return descent.least(scaled, start / _UNIT) * _UNIT
 
 
 def _minimize_constrained(objective: EarliestObjective, start: Vector) -> Vector:
@@ -247,9 +242,10 @@ def _minimize_constrained(objective: EarliestObjective, start: Vector) -> Vector
     anchors = (np.arange(b, n - 1) // b) * b
     sign, lags = np.zeros(n), np.zeros(anchors.size)
     weight, previous, x = 10.0, np.inf, start
+    descent = replace(_DESCENT, evaluations=_EVALUATIONS_CONSTRAINED)
     for _ in range(_MOST_ROUNDS):
         penalty = _penalty(sign, lags, anchors, weight)
-        x = _minimize(lambda y, p=penalty: objective(y, p), x, _EVALUATIONS_CONSTRAINED)
+        x = _minimize(lambda y, p=penalty: objective(y, p), x, descent)
         c = objective.strategy(objective.inverse(x))
         assert c is not None
         products = autocorrelation(c)
@@ -277,7 +273,7 @@ def _penalty(sign: Vector, lags: Vector, anchors: NDArray[np.int64], weight: flo
         value = (on_lags @ on_lags + on_sign @ on_sign - lags @ lags - sign @ sign) / (2.0 * weight)
         slope = np.zeros(n)
         slope[first:] = on_lags
-        np.subtract.at(slope, anchors, on_lags)
+        slope -= np.bincount(anchors, on_lags, n)
         # R(g) = Σ_l c_l c_{l+g}, so its slope in c_l is c_{l+g} + c_{l−g}.
         real = 2.0 * np.fft.rfft(slope, size).real
         return float(value), np.fft.irfft(spectrum * real, size)[:n] - on_sign
@@ -286,9 +282,26 @@ def _penalty(sign: Vector, lags: Vector, anchors: NDArray[np.int64], weight: flo
 
 
 def _certified_blend(objective: EarliestObjective, constrained: Vector, reference: Vector) -> Vector:
-    """The first certified point on the way from `constrained` to `reference`, which is certified itself."""
+    """About the first certified point on the way from `constrained` to `reference`, certified itself.
+
+    Its c ≥ 0, so that the sensitivity is exact with normalised columns as well.
+    """
+
+    def mixed(step: float) -> Vector:
+        return constrained + step * (reference - constrained)
+
+    def accepted(step: float) -> bool:
+        c = objective.strategy(objective.inverse(mixed(step)))
+        return c is not None and float(c.min()) >= 0 and _certified(objective, mixed(step))
+
+    refused = 0.0
     for step in (0.0, *np.geomspace(1e-8, 1.0, 49)):
-        mixed = constrained + step * (reference - constrained)
-        if _certified(objective, mixed):
-            return min(mixed, reference, key=lambda x: objective(x)[0])
-    return reference
+        if accepted(step):
+            break
+        refused = step
+    else:
+        return reference
+    for _ in range(_BISECTIONS if step else 0):
+        middle = 0.5 * (refused + step)
+        refused, step = (refused, middle) if accepted(middle) else (middle, step)
+    return min(mixed(step), reference, key=lambda x: objective(x)[0])
