@@ -75,7 +75,13 @@ def amplified_mechanism(
         real = [free for free in candidate.free if not free.parameter.integer]
         for free in real:
 
-            def judged(value: float, base: MechanismChoice = candidate, symbol: str = free.symbol) -> float:
+            def judged(
+                value: float,
+                _limit: float = math.inf,
+                /,
+                base: MechanismChoice = candidate,
+                symbol: str = free.symbol,
+            ) -> float:
                 return judge(base.fixing({symbol: value}))
 
             # Where this parameter was best with other bands is where to look first.
