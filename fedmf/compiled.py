@@ -15,7 +15,7 @@ from typing import Any
 
 from fedmf.kept_files import KeptFiles, cache_directory
 
-_IMPORT = re.compile(r"^from ([\w.]+) import (\([^)]*\)|.*)$", re.MULTILINE)
+_IMPORT = re.compile(r"^ *from ([\w.]+) import (\([^)]*\)|.*)$", re.MULTILINE)
 _LARGEST, _MOST = 2**26, 2**29
 
 

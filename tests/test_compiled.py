@@ -28,9 +28,19 @@ from kernels.constants import OFFSET
 def inner(x):
     return 2.0 * x + OFFSET
 """,
+    "face.py": """
+from typing import TYPE_CHECKING
+
+from fedmf.lazy import lazily
+
+if TYPE_CHECKING:
+    from kernels.inner import inner
+else:
+    __getattr__ = lazily(__name__)
+""",
     "outer.py": """
 from fedmf.compiled import compiled
-from kernels.inner import inner
+from kernels.face import inner
 
 @compiled
 def outer(x):
