@@ -21,7 +21,7 @@ from fedmf.cohorts import CheckInCohorts, SampledCohorts
 from fedmf.compiled import compiled
 from fedmf.factorization import Recurrence
 from fedmf.noise import BlockedNoise, Domain, GaussianSource, KeySchedule, NoiseKey, NoiseStream
-from fedmf.noise.kernels import fma
+from fedmf.noise.kernels import Row, TileWork, fma, on_row
 from fedmf.optim import RoundRelease, ServerPass, step_part
 from fedmf.parts import FixedClipping
 from fedmf.records import write_durably
@@ -207,9 +207,12 @@ class _Ahead:
             self._drawn, self._first, place = drawn.numpy(), t, 0
         return self._drawn[place]
 
-    def add_(self, out: Tensor, scale: float) -> None:
+    def add_(self, out: Row, scale: float) -> None:
         """See `NoiseStream.add_`."""
-        _add_row(out.numpy(), self.row(self._t), scale)
+        if isinstance(out, TileWork):
+            on_row(out, self.row(self._t), scale)
+        else:
+            _add_row(out.numpy(), self.row(self._t), scale)
         self._t += 1
 
     def skip(self) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmf.parts import Health
 from fedmf.records import Ledger, load_state, unguarded
 from fedmf.rounds import SentMessage, watched_messages
 from fedmf.runs import LEDGER, VERDICTS, render_toml
@@ -27,8 +28,11 @@ from support.worlds.tasks import LINEAR
 #: A command line: arguments to exit code.
 Command = Callable[[Sequence[str]], int]
 
-_JUDGED: Final = "|".join(["loss", *(metric.name.replace("_", "[_ ]") for metric in METRICS)])
-#: What is computed from the released models: it may differ, since the models do, and noise covers it.
+_RELEASED: Final = [name for name in Health().columns if not name.endswith("_error")]
+_JUDGED: Final = "|".join(
+    name.replace("_", "[_ ]") for name in ("loss", *(metric.name for metric in METRICS), *_RELEASED)
+)
+#: What is computed from the released models, or released beside them: it may differ, and noise covers it.
 _NOISED: Final = re.compile(
     rf"\b({_JUDGED})(\s+|\": |=)(-?[\d.]+(e[+-]?\d+)?|nan|inf|null|NaN|Infinity)( %)?"
 )
