@@ -36,6 +36,8 @@ _JUDGED: Final = "|".join(
 _NOISED: Final = re.compile(
     rf"\b({_JUDGED})(\s+|\": |=)(-?[\d.]+(e[+-]?\d+)?|nan|inf|null|NaN|Infinity)( %)?"
 )
+#: A share of a noisy number within three of its errors of zero is none: it is said or not, as the noise wills.
+_SHARE: Final = re.compile(r",? +health clipped NOISED")
 #: What is made of them: how they went.
 _TREND: Final = re.compile(rf"^(round .*  |  trend +)({'|'.join(VERDICTS)})(: .*)?$", re.MULTILINE)
 _CLOCK: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+\d\d:\d\d)?|\b\d\d:\d\d:\d\d\b")
@@ -170,7 +172,7 @@ def masked(text: str, place: Path) -> str:
     >>> masked("round 2/4  loss 0.25  ε so far 2  learning", Path("/a"))
     'round 2/4  loss NOISED  ε so far 2  NOISED'
     """
-    noised = _NOISED.sub(r"\1\2NOISED", _TREND.sub(r"\1NOISED", text))
+    noised = _SHARE.sub("", _NOISED.sub(r"\1\2NOISED", _TREND.sub(r"\1NOISED", text)))
     return _CLOCK.sub("CLOCK", noised).replace(str(place), "STAGE")
 
 
