@@ -36,7 +36,7 @@ _JUDGED: Final = "|".join(
 _NOISED: Final = re.compile(
     rf"\b({_JUDGED})(\s+|\": |=)(-?[\d.]+(e[+-]?\d+)?|nan|inf|null|NaN|Infinity)( %)?"
 )
-#: A share of a noisy number within three of its errors of zero is none: it is said or not, as the noise wills.
+#: A share of a noisy number within three errors of zero is none: it is said or not, as the noise wills.
 _SHARE: Final = re.compile(r",? +health clipped NOISED")
 #: What is made of them: how they went.
 _TREND: Final = re.compile(rf"^(round .*  |  trend +)({'|'.join(VERDICTS)})(: .*)?$", re.MULTILINE)
