@@ -13,6 +13,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+#: How rows and releases are written: each format with the endings of files that have it.
+FORMATS: Final = {
+    "csv": (".csv",),
+    "jsonl": (".jsonl", ".ndjson", ".json"),
+    "parquet": (".parquet", ".pq"),
+}
 #: How many columns a message names, and how much of each.
 _MOST_NAMES: Final = 20
 _MOST_CHARACTERS: Final = 100

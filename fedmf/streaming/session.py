@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -20,19 +20,12 @@ from fedmf.streaming.declared_rows import DeclaredRows, check_names, declared_ce
 from fedmf.streaming.lines import Lines
 from fedmf.streaming.outputs import Renderer, Returned, open_output, output_name, shape_of
 from fedmf.streaming.plans import StreamPlan, plan_stream
-from fedmf.streaming.rows import InputError, Layout, RowReader
+from fedmf.streaming.rows import FORMATS, InputError, Layout, RowReader
 from fedmf.streaming.run import Handling, StreamRun
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import StateError, StreamState
 from fedmf.streaming.statements import stream_statement
 from fedmf.streaming.text_rows import CsvReader, JsonLinesReader
-
-#: How rows are written: each format with the endings of files that have it.
-FORMATS: Final = {
-    "csv": (".csv",),
-    "jsonl": (".jsonl", ".ndjson", ".json"),
-    "parquet": (".parquet", ".pq"),
-}
 
 
 @contextmanager

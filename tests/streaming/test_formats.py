@@ -9,7 +9,7 @@ import pytest
 from fedmf.cli.app import run
 from fedmf.cli.stream import InputFormat, OutputFormat
 from fedmf.streaming.outputs import SHAPES, output_name, shape_of
-from fedmf.streaming.session import FORMATS
+from fedmf.streaming.rows import FORMATS
 
 STREAM = ["stream", "--input", "rows.csv", "--norm-bound", "1", "--epsilon", "8", "--delta", "1e-5"]
 

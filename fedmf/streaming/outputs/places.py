@@ -16,11 +16,9 @@ from fedmf.records import replace_durably, write_at
 from fedmf.streaming.outputs.renderer import Renderer
 from fedmf.streaming.outputs.shapes import SHAPES, Shape
 from fedmf.streaming.position import Releases
+from fedmf.streaming.rows import FORMATS
 
 _GROUP_BYTES: Final = 1 << 25
-#: Endings of files of JSON lines, and of Parquet.
-_LINES: Final = (".jsonl", ".ndjson", ".json")
-_PARQUET: Final = (".parquet", ".pq")
 #: About what a label takes in memory.
 _LABEL_BYTES: Final = 256
 
@@ -163,7 +161,8 @@ def shape_of(path: Path | None, begun: str) -> str:
     """
     if path is None or begun in (output_name(path), output_name(path, density=True)):
         return "json"
-    known = {"": "json", ".csv": "wide", **dict.fromkeys((*_LINES, *_PARQUET), "json")}
+    shapes = {ending: "wide" if name == "csv" else "json" for name, of in FORMATS.items() for ending in of}
+    known = {"": "json", **shapes}
     if (ending := path.suffix.lower()) not in known:
         raise ValueError(
             f"output (file) must end in {', '.join(filter(None, known))}, or in nothing for JSON lines; got "
@@ -190,7 +189,7 @@ def open_output(path: Path | None, fresh: bool, shape: str = "json", density: bo
         raise ValueError(f"output (file) must lie in a folder that exists; got {path}.")
     if path.is_dir() or (fresh and path.exists()):
         raise ValueError(f"output (file) must not exist before the stream; got {path}. Choose another name.")
-    if path.suffix.lower() not in _PARQUET:
+    if path.suffix.lower() not in FORMATS["parquet"]:
         return TextFile(path, shape, density)
     if shape != "json":
         raise ValueError(f"format must be json for Parquet, a row each step; got {shape}. Name a .csv file.")
