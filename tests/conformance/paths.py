@@ -29,6 +29,7 @@ class Path:
         host: who drives the rounds: fedmf with users in its process; fedmf's strategy by Flower's messages; a
             Flower app around which `CorrelatedNoise` stands, a node a user; or a plain loop that brings
             updates to a `PrivateAggregator`.
+        device: of training, sum, noise and release.
     """
 
     engine: LocalEngine = "loop"
@@ -37,6 +38,7 @@ class Path:
     workers: int = 1
     isolation: Literal["none", "process"] = "none"
     host: Literal["fedmf", "messages", "wrapper", "aggregator"] = "fedmf"
+    device: Literal["cpu", "cuda"] = "cpu"
 
     def __str__(self) -> str:
         if self.host in HOSTS:
@@ -44,7 +46,8 @@ class Path:
         several = "" if self.users_per_message is None else f" of {self.users_per_message}"
         words = [self.engine, "slices" if self.messages == "slice" else f"rows{several}"]
         words += [f"messages to {self.workers}"] if self.host == "messages" else []
-        return ", ".join(words + (["processes"] if self.isolation == "process" else []))
+        words += ["processes"] if self.isolation == "process" else []
+        return ", ".join(words + (["a GPU"] if self.device == "cuda" else []))
 
     @property
     def same_bits(self) -> Path | None:
@@ -53,9 +56,10 @@ class Path:
         With engines "auto" and "loop" a user's update is a function of that user alone, and sums are of
         integers: neither grouping, nor workers, nor rows of other users in a message, nor a process of its
         own changes a bit. Processes train no compiled programs, which slices of engine "auto" take. Clients
-        of an app send models, in float32, and so are updates rounded that are brought.
+        of an app send models, in float32, and so are updates rounded that are brought. A GPU sums products of
+        matrices in an order of its own.
         """
-        if self.host in HOSTS or self.engine == "vectorised":
+        if self.host in HOSTS or self.engine == "vectorised" or self.device == "cuda":
             return None
         compiled = self.messages == "slice" and self.engine == "auto"
         isolation = self.isolation if compiled else "none"
@@ -84,3 +88,10 @@ FEW: Final = (REFERENCE, DEFAULT)
 PROCESSES: Final = (Path("auto", isolation="process"), Path("auto", "per-user", isolation="process"))
 WRAPPED: Final = Path("loop", "per-user", 1, host="wrapper")
 AGGREGATED: Final = Path("loop", "per-user", 1, host="aggregator")
+#: Where there is a GPU.
+ON_GPU: Final = (
+    Path("auto", device="cuda"),
+    Path("auto", "per-user", device="cuda"),
+    Path("vectorised", device="cuda"),
+    Path("loop", device="cuda"),
+)

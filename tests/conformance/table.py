@@ -74,9 +74,9 @@ def carried_out(subject: Subject, path: Path) -> Released:
         if path.host in HOSTS:
             carried = carried_out_wrapped if path.host == "wrapper" else carried_out_aggregated
             return Released(*carried(run, Folder(folder) / "run", _PROMISED))
-        with fedmf.start(run, Folder(folder) / "run") as session:
+        with fedmf.start(run, Folder(folder) / "run", path.device) as session:
             (_by_messages if path.host == "messages" else run_in_process)(session)
-            numbers = {"model": session.server.parameters.numpy().copy()}
+            numbers = {"model": session.server.parameters.cpu().numpy().copy()}
             if isinstance(session.evaluator, PrivateEvaluator):
                 numbers["private evaluations"] = session.evaluator._released.copy()
             numbers |= of_parts(run, session.directory.ledger.metrics())

@@ -11,8 +11,9 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from support.triton_worker import needs_gpu
 
-from conformance.paths import AGGREGATED, FEW, PATHS, PROCESSES, REFERENCE, WRAPPED, Path
+from conformance.paths import AGGREGATED, FEW, ON_GPU, PATHS, PROCESSES, REFERENCE, WRAPPED, Path
 from conformance.subjects import (
     AXES,
     COHORTS,
@@ -98,6 +99,13 @@ def test_values_have_one_result_with_every_engine(subject: Subject) -> None:
 @pytest.mark.parametrize("subject", TABLE, ids=str)
 def test_every_path_has_one_result(subject: Subject) -> None:
     check(subject, TABLE[subject])
+
+
+@needs_gpu
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("subject", singles(), ids=str)
+def test_a_gpu_has_the_same_result(subject: Subject) -> None:
+    check(subject, ON_GPU)
 
 
 def test_every_kind_of_path_takes_its_turn() -> None:
@@ -192,7 +200,7 @@ def test_every_value_of_a_run_is_an_axis() -> None:
     }  # fmt: skip
     varied = set().union(*LOCAL.values()) | {"batch_size", "engine"}
     assert {field.name for field in dataclasses.fields(LocalSGD)} - varied == {"learning_rate", "seed"}
-    paths = {field.name for field in dataclasses.fields(Path)} - {"engine", "host"}
+    paths = {field.name for field in dataclasses.fields(Path)} - {"engine", "host", "device"}
     waiting = {"round_timeout", "handshake_timeout", "min_replies", "grace", "refusals", "silent_retries"}
     limits = {"user_examples", "user_steps", "user_megabytes", "user_seconds"}
     kept = {"evaluate_every", "checkpoint_every", "output_dir", "resume", "restored_from_backup"}

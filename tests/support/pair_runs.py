@@ -43,11 +43,11 @@ class RecordedPair:
 
     def means(self) -> np.ndarray:
         """u_t, shape (rounds, d)."""
-        return np.stack([release.mean.numpy() for release in self.seen])
+        return np.stack([release.mean.cpu().numpy() for release in self.seen])
 
     def seconds(self) -> np.ndarray:
         """q_t, shape (rounds, m)."""
-        return np.stack([release.second.numpy() for release in self.seen if release.second is not None])
+        return np.stack([release.second.cpu().numpy() for release in self.seen if release.second is not None])
 
 
 def pair_run(optimizer: RecordedPair, task: Task | None = None, **named: object) -> Run:

@@ -4,7 +4,6 @@ when Triton is imported, and the other tests shall not notice."""
 from __future__ import annotations
 
 import importlib
-import os
 import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -32,20 +31,17 @@ def compiler() -> Any:
 
 @contextmanager
 def _process(module: str, interpreted: str) -> Iterator[Callable[..., Any]]:
-    before = os.environ.get("TRITON_INTERPRET")
-    os.environ["TRITON_INTERPRET"] = interpreted
-    try:
-        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            pool.submit(importlib.import_module, "triton").exception()  # starts it, with this environment
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        # The process starts with this environment, and sees no GPU; this one soon has its own again.
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("TRITON_INTERPRET", interpreted)
+            patched.setenv("CUDA_VISIBLE_DEVICES", "")
+            pool.submit(importlib.import_module, "triton").exception()
 
-            def call(name: str, *arguments: Any) -> Any:
-                return pickle.loads(pool.submit(_call, module, name, pickle.dumps(arguments)).result())
+        def call(name: str, *arguments: Any) -> Any:
+            return pickle.loads(pool.submit(_call, module, name, pickle.dumps(arguments)).result())
 
-            yield call
-    finally:
-        del os.environ["TRITON_INTERPRET"]
-        if before is not None:
-            os.environ["TRITON_INTERPRET"] = before
+        yield call
 
 
 def _call(module: str, name: str, arguments: bytes) -> bytes:
