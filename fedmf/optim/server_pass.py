@@ -96,7 +96,8 @@ def step_part(
 
 #: Entries of a part, which a thread takes through its tiles: enough that threads seldom wait for each other.
 _CPU_PART: Final = 1 << 18
-_GPU_PART: Final = 1 << 20
+#: The same where each part is a handful of launches: enough that they last longer than they take to ask for.
+_GPU_PART: Final = 1 << 24
 _NONE: Final = np.empty(0, np.float32)
 
 

@@ -142,7 +142,7 @@ class Session:
         if isinstance(run.privacy, ExampleLevel):
             require_single_examples(task)
         run.evaluation.check_task(task)
-        preflight(task, run.local, run.privacy.clip_norm)
+        preflight(task.to(device), run.local, run.privacy.clip_norm)
         _from_file(run, task)  # only to check it
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
         directory = new_directory(

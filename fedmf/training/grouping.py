@@ -125,9 +125,10 @@ class Grouping:
         return torch.cat([users, again])
 
     def one_by_one(self, width: int) -> bool:
-        """Whether users with so many examples a step are trained alone, as any group would change bits."""
+        """Whether users with so many examples a step, who fit a group, are trained alone for their bits."""
+        together = min(BLOCK, self.most(width, width))
         with silent():
-            return self.block(width) == 1 and not self._together(BLOCK, width)
+            return together > 1 and self.block(width) == 1 and not self._together(together, width)
 
     def block(self, width: int) -> int:
         """How many users are computed together whatever their number; 1 for no such blocks."""

@@ -81,8 +81,10 @@ class LocalTrainer:
                 "users are trained one by one, which is slower: torch.func cannot batch the model (%s)",
                 program.fallback,
             )
-        self.confined, exact = program.confined, local.engine == "auto" and task.device.type == "cpu"
-        self._workers = Workers(program.make)
+        processor = task.device.type == "cpu"
+        self.confined, exact = program.confined, local.engine == "auto" and processor
+        # A GPU has one queue: threads would part a group in small ones and wait for each other.
+        self._workers = Workers(program.make, None if processor else 1)
         self._programs = compiled_programs(task, local)
         self._program_users = group_size or PROGRAM_USERS[self._workers.count > 1]
         self._grouping = Grouping(task, self._workers, group_size, exact, self._trained)

@@ -23,13 +23,14 @@ class Workers(Generic[T]):
 
     Args:
         make: makes the tool of one thread.
+        count: of threads; None for as many as torch has.
     """
 
-    def __init__(self, make: Callable[[], T]) -> None:
+    def __init__(self, make: Callable[[], T], count: int | None = None) -> None:
         self._make = make
         self._tools = threading.local()
         self._pool: ThreadPoolExecutor | None = None
-        self.count = torch.get_num_threads()
+        self.count = torch.get_num_threads() if count is None else count
 
     @property
     def of_thread(self) -> T:

@@ -93,23 +93,37 @@ class ConvolutionByProducts(_Convolution):
 
     def forward(self, parameters: Tensor, x: Tensor) -> tuple[Tensor, Any]:
         """See `Layer.forward`."""
-        users, batch, _, height, width = x.shape
-        patches = F.unfold(
-            x.flatten(0, 1), self._kernels[2:], self._dilation, self._padding, self._stride
-        ).unflatten(0, (users, batch))
-        columns = patches.transpose(1, 2).flatten(2)
+        columns, size = self._columns(x)
         kernels = self._weight.of(parameters).flatten(2)
         if self._bias is not None:
             y = torch.baddbmm(self._bias.of(parameters)[..., None], kernels, columns)
         else:
             y = torch.bmm(kernels, columns)
-        size = [
+        return y.unflatten(2, (x.shape[1], *size)).transpose(1, 2), (x.shape, columns)
+
+    def _columns(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Patches, shape (users, channels · kernel, batch · pixels), and the height and width of outputs.
+
+        One copy of a view: torch's `unfold` starts a kernel on the GPU for every image.
+        """
+        users, batch, channels, *sides = x.shape
+        (up, left), (tall, wide) = self._padding, self._kernels[2:]
+        padded = F.pad(x, (left, left, up, up)).contiguous()
+        height, width = (
             (length + 2 * p - d * (k - 1) - 1) // s + 1
             for length, p, d, k, s in zip(
-                (height, width), self._padding, self._dilation, self._kernels[2:], self._stride, strict=True
+                sides, self._padding, self._dilation, (tall, wide), self._stride, strict=True
             )
-        ]
-        return y.unflatten(2, (batch, *size)).transpose(1, 2), (x.shape, columns)
+        )
+        of_user, of_image, of_channel, down, across = padded.stride()
+        patches = padded.as_strided(
+            (users, channels, tall, wide, batch, height, width),
+            (
+                *(of_user, of_channel, down * self._dilation[0], across * self._dilation[1]),
+                *(of_image, down * self._stride[0], across * self._stride[1]),
+            ),
+        )
+        return patches.reshape(users, channels * tall * wide, batch * height * width), (height, width)
 
     def backward(self, saved: Any, dy: Tensor, into: Accumulation, need_dx: bool) -> Tensor | None:
         """See `Layer.backward`."""
