@@ -259,9 +259,12 @@ def walk(folder: Path, todo: list[tuple[str, str]]) -> int:
             )
             seconds = f"{time.monotonic() - before:6.1f} s, {_processor() - worked:6.1f} of work"
             print(f"  {seconds}  $ {command}", flush=True)
-            if done.returncode == 0:
+            # `flwr run` ends with 0 when its run failed, and says so.
+            quiet = "flwr run " in command and "failed" in done.stdout + done.stderr
+            if done.returncode == 0 and not quiet:
                 break
-            print("            failed: " + " ".join(done.stderr.split())[-600:], flush=True)
+            told = done.stdout + done.stderr if quiet else done.stderr
+            print("            failed: " + " ".join(told.split())[-600:], flush=True)
         else:
             return 1
         shown = done.stdout.splitlines()[-4:] if not command.startswith(("pip", "python3 -m")) else []
