@@ -28,6 +28,7 @@ NO_ITEMS = {
     "apps",
     "benchmarks",
     "engine",
+    "gpu",
     "scale",
     "design",
     "compare_jax_privacy",

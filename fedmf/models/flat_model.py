@@ -146,5 +146,5 @@ class FlatModel:
         for name, tensor in self.constants.items():
             digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode() + b"\n")
             values = tensor.detach().cpu().contiguous().reshape(-1)
-            digest.update(values.view(torch.uint8).numpy())
+            digest.update(values.view(torch.uint8).numpy().data)
         return digest.hexdigest()
