@@ -148,6 +148,19 @@ def test_a_module_whose_buffers_move_is_refused(keep: Any, name: str, engine: st
     assert not task.model.constants["seen"].any()
 
 
+def _signed(module: nn.Module, _features: Tensor) -> None:
+    module.seen = -module.seen  # type: ignore[operator]
+
+
+def test_buffers_are_compared_bit_by_bit() -> None:
+    """A zero that changes its sign has moved; one that is NaN and stays so has not."""
+    with pytest.raises(ConfigError, match="must not change its buffers in a pass; got another 'seen'"):
+        preflight(with_model(Counting(_signed)), LocalSGD())
+    module = Counting(lambda *_: None)
+    module.seen.fill_(torch.nan)  # type: ignore[operator,union-attr]
+    preflight(with_model(module), LocalSGD())
+
+
 class Remembering(nn.Module):
     """Writes into its buffers, which its outputs depend on, once it sees large numbers."""
 

@@ -80,6 +80,20 @@ def test_users_whose_bits_depend_on_their_place_are_trained_one_by_one() -> None
     assert not grouping_by("next token", RoundsRepeatedWords).one_by_one(8)
 
 
+@pytest.mark.parametrize(("most", "tried"), [(None, {16}), (3, {3}), (1, set())])
+def test_no_more_users_are_tried_than_a_group_holds(
+    most: int | None, tried: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial takes as many steps as it has users: of a large model three are minutes fewer than sixteen."""
+    seen = set[int]()
+    monkeypatch.setattr("fedmf.training.grouping.SMALL", 0)
+    monkeypatch.setattr(Grouping, "_try", lambda _self, users, _width: bool(seen.add(users)))
+    task = task_of_kind("regression", SIZES)
+    held = Grouping(task, Workers(RoundsTheFirst), most, exact=True, train=lambda *_: torch.empty(0))
+    assert held.one_by_one(8) == bool(tried)
+    assert seen == tried
+
+
 @pytest.mark.parametrize("sizes", [[0] * 4, [1, 2, 9, 30]])
 def test_a_line_says_so_whatever_users_own(
     sizes: list[int], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from support.chains import LowRank
 from torch import Tensor, nn
 
@@ -16,6 +18,7 @@ from fedmf.training.gradients.alignment import aligned, aligned_empty
 from fedmf.training.gradients.convolutions import ConvolutionByProducts, ConvolutionByUser
 from fedmf.training.gradients.gradient import Accumulation, Batch, FunctionalGradient, LoopGradient
 from fedmf.training.gradients.layered import LayeredGradient, layers_of
+from fedmf.training.gradients.weights import Places
 from fedmf.training.losses import cross_entropy
 
 CPU, ELSEWHERE = torch.device("cpu"), torch.device("meta")
@@ -138,6 +141,28 @@ def test_both_ways_to_convolve_are_meant() -> None:
         layers = layers_of(model, device)
         assert layers is not None
         assert isinstance(layers.layers[0], kind)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"kernel_size": 3, "padding": 1},
+        {"kernel_size": (3, 2), "stride": (2, 1), "padding": (0, 1), "dilation": (1, 2)},
+        {"kernel_size": 1, "stride": 2},
+        {"kernel_size": (2, 3), "stride": (1, 2), "padding": (2, 1), "dilation": (2, 1)},
+    ],
+    ids=str,
+)
+def test_patches_are_those_of_unfold(shape: dict[str, Any]) -> None:
+    """Of users side by side, whose images begin anywhere in memory."""
+    module = nn.Conv2d(2, 5, **shape)
+    layer = ConvolutionByProducts(module, Places(module))
+    x = torch.randn(4, 4, 3, 9, 7)[1:, :, 1:]
+    assert not x.is_contiguous()
+    columns, size = layer._columns(x)
+    expected = F.unfold(x.flatten(0, 1), module.kernel_size, module.dilation, module.padding, module.stride)  # type: ignore[arg-type]
+    assert torch.equal(columns, expected.unflatten(0, (3, 4)).transpose(1, 2).flatten(2))
+    assert size == tuple(module(x[0]).shape[2:])
 
 
 class Doubled(nn.Linear):
