@@ -26,12 +26,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 import torch
+from engines.workload import cnn
+from models_engines.workload import transformer
 from torch import Tensor, nn
 
 import fedmf
 from fedmf.data import InMemoryDataset
 from fedmf.factorization import Factorization, banded_toeplitz, bisr, blt, identity
-from fedmf.models import LogitsOf, Positions, Residual, SelfAttention, with_lora
+from fedmf.models import LogitsOf, mlp, with_lora
 from fedmf.noise import BlockedNoise, Domain, GaussianSource, NoiseKey
 from fedmf.optim import RoundRelease, Sgd
 from fedmf.optim.server_pass import ServerPass
@@ -127,36 +129,6 @@ def releases(dimension: int, repeats: int) -> Iterator[Row]:
         forget()
 
 
-def images() -> nn.Module:
-    """conv16-pool-conv32-pool-fc128-fc10: 206,922 parameters."""
-    return nn.Sequential(
-        *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(32 * 7 * 7, 128), nn.ReLU(), nn.Linear(128, 10)),
-    )
-
-
-def dense() -> nn.Module:
-    """784-512-10: 407,050 parameters."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 10))
-
-
-def decoder(vocabulary: int, positions: int, width: int, layers: int, heads: int) -> nn.Module:
-    """Blocks of causal attention and two dense layers, norms before each."""
-    blocks: list[nn.Module] = []
-    for _ in range(layers):
-        inner = [nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width)]
-        attention = SelfAttention(width, heads, causal=True)
-        blocks += [
-            Residual(nn.Sequential(nn.LayerNorm(width), attention)),
-            Residual(nn.Sequential(*inner)),
-        ]
-    return nn.Sequential(
-        *(nn.Embedding(vocabulary, width), Positions(positions, width), *blocks),
-        *(nn.LayerNorm(width), nn.Linear(width, vocabulary)),
-    )
-
-
 def examples(users: int, each: int, classes: int, positions: int) -> InMemoryDataset:
     """Made up: images of 28×28, or texts."""
     generator = torch.Generator().manual_seed(0)
@@ -176,8 +148,9 @@ def task(model: str, users: int, each: int) -> Task:
     """A model and the examples of its users."""
     torch.manual_seed(0)
     if model == "transformer":
-        return next_token(examples(users, each, 1000, 32), decoder(1000, 32, 128, 4, 4), 1000)
-    return classification(examples(users, each, 10, 0), images() if model == "cnn" else dense())
+        return next_token(examples(users, each, 1000, 32), transformer(1000, 32, 128, 4, 4, 512), 1000)
+    images = cnn() if model == "cnn" else nn.Sequential(nn.Flatten(), mlp(784, (512,), 10, seed=0))
+    return classification(examples(users, each, 10, 0), images)
 
 
 def rounds(of: Task, size: int, batch: int, mechanism: str, device: str, **local: Any) -> list[float]:

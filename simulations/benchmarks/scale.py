@@ -144,7 +144,7 @@ def server_step(dimension: int, rounds: int) -> dict[str, float]:
     model = torch.nn.Linear(1, dimension, bias=False)
     task = classification(dataset, model, lambda outputs, _labels: outputs[..., 0])
     found: dict[str, float] = {}
-    for name, (_, mechanism) in STEPS.items():
+    for name, (normals, mechanism) in STEPS.items():
         values = {
             **{"data.users": 2, "cohorts.size": 1, "cohorts.rounds": 400, "optimizer.momentum": 0.9},
             **{"execution.checkpoint-every": 399, "execution.evaluate-every": 10**6},
@@ -157,7 +157,8 @@ def server_step(dimension: int, rounds: int) -> dict[str, float]:
                 server = session.server
                 summed = server.new_sum()
                 summed.fixed_point.fill_(1)  # untouched pages would be read from the cache
-                server.release(summed, [])
+                for _ in range(max(1, normals - 1)):  # rows before draw fewer
+                    server.release(summed, [])
                 _forget_peak()
                 found[name] = median(lambda server=server, summed=summed: server.release(summed, []))
                 del summed
