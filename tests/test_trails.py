@@ -40,7 +40,7 @@ def walk(page: str, output: pytest.CaptureFixture[str]) -> dict[str, str]:
         if language == "diff":
             edit(block)
         elif language == "console":
-            here = [command for command in commands(block) if not command.startswith("flwr ")]
+            here = [command for command in commands(block) if "flwr run " not in command]
             printed |= {command: carry_out(command, output) for command in here}
         else:
             write(block)
@@ -136,9 +136,11 @@ def test_make_an_app_private(capsys: pytest.CaptureFixture[str]) -> None:
 def test_flwr_run_of_a_private_app(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The page's own command, in a Flower home of its own."""
     page = (DOCS / "trails" / "make-an-app-private.md").read_text()
-    (command,) = re.findall(r"^\$ flwr (.*)$", page, re.MULTILINE)
-    words = shlex.split(command.replace("$PWD", str(tmp_path)))
-    assert words[:3] == ["run", "my-app", "--stream"]
+    (command,) = re.findall(r"^\$ (.*flwr run .*)$", page, re.MULTILINE)
+    variable, *words = shlex.split(command.replace("$PWD", str(tmp_path)))
+    environment = flower_environment(tmp_path)
+    assert environment.items() >= {tuple(variable.split("="))}
+    assert words[:4] == ["flwr", "run", "my-app", "--stream"]
     blocks = BLOCK.findall(page)
     for line in commands(blocks[0][1])[:2]:
         carry_out(line, capsys)
@@ -146,6 +148,6 @@ def test_flwr_run_of_a_private_app(tmp_path: Path, capsys: pytest.CaptureFixture
     config = dict(pair.split("=") for pair in shlex.split(words[words.index("--run-config") + 1]))
     assert config["run-dir"] == str(tmp_path / "runs/flower")
     given = {"num-server-rounds": int(config["num-server-rounds"]), "run-dir": config["run-dir"]}
-    done = flwr_run_simulation(tmp_path / "my-app", flower_environment(tmp_path), nodes=40, run_config=given)
+    done = flwr_run_simulation(tmp_path / "my-app", environment, nodes=40, run_config=given)
     assert done.ok, done.details + done.output[-3000:]
     assert "Every user has (8, 0.001)" in carry_out("fedmf account runs/flower", capsys)
