@@ -16,6 +16,7 @@ import pytest
 from support.streams import sample, write_rows
 
 from fedmf.cli.app import run as fedmf
+from fedmf.cli.interruption import Interruption
 
 #: With a file of the name "hold" in its folder it stays in the middle.
 CONFIG = """
@@ -166,3 +167,35 @@ def test_a_stream_without_state_says_that_it_cannot_go_on(tmp_path: Path) -> Non
         "fedmf: stopped by SIGINT; without --state a stream cannot go on: its key is gone, and what it "
         "released stays released."
     )
+
+
+def test_a_signal_in_a_destructor_is_said_again_and_without_a_traceback(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    class Stops:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0)
+
+    def is_stopped() -> None:
+        Stops()
+        time.sleep(60)
+
+    interruption = Interruption("go on so.")
+    with pytest.raises(KeyboardInterrupt), interruption.watching():
+        is_stopped()
+    assert interruption.message == "stopped by SIGINT; go on so."
+    assert capfd.readouterr().err == ""
+
+
+def test_what_else_fails_in_a_destructor_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    class Fails:
+        def __del__(self) -> None:
+            raise ValueError("in a destructor")
+
+    shown: list[BaseException | None] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys, "unraisablehook", lambda said: shown.append(said.exc_value))
+        with Interruption("").watching():
+            Fails()
+    assert [str(value) for value in shown] == ["in a destructor"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,8 +11,8 @@ from types import FrameType
 from typing import Final
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-#: Seconds after which a command that has not ended is interrupted again.
-_PAUSE: Final = 2.0
+#: Seconds after which a command that has not ended is interrupted again, and one that was in a destructor.
+_PAUSE, _SOON = 2.0, 0.05
 
 
 class _Stopped(KeyboardInterrupt):
@@ -33,7 +34,7 @@ class Interruption:
         """Turn SIGINT and SIGTERM into `KeyboardInterrupt` and remember which came first.
 
         One that comes just before the process waits for input would be noticed when input comes, and one in
-        a destructor never; so it is said again, until it was understood.
+        a destructor never, but for a traceback; so it is said again, until it was understood.
         """
         global _current
         if threading.current_thread() is not threading.main_thread():
@@ -41,10 +42,20 @@ class Interruption:
             return
         before = {number: signal.signal(number, self._stop) for number in (*_SIGNALS, signal.SIGALRM)}
         outer, _current = _current, self
+        unraisable = sys.unraisablehook
+
+        def in_a_destructor(said: sys.UnraisableHookArgs) -> None:
+            if issubclass(said.exc_type, _Stopped):
+                signal.setitimer(signal.ITIMER_REAL, _SOON, _PAUSE)
+            else:
+                unraisable(said)
+
+        sys.unraisablehook = in_a_destructor
         try:
             yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
+            sys.unraisablehook = unraisable
             _current = outer
             for number, handler in before.items():
                 signal.signal(number, handler if handler is not None else signal.SIG_DFL)
