@@ -27,14 +27,12 @@ from fedmf.noise.key import NONCE_BYTES, NoiseKey
 from fedmf.noise.schedule import KeySchedule
 
 TILE: Final = 1 << 15
-"""Most elements of a tile; a row of many rounds has shorter ones."""
+"""Elements of a tile. Shorter ones for a row of many rounds would leave less to write between rounds, but
+calls of OpenSSL of a few microseconds each, between which threads wait for the interpreter's lock: a second
+thread then gains nothing."""
 
-_WORDS: Final = 1 << 16
-"""Words of keystream at once, of as many rounds as that is: with the zeros to encrypt, what a core's second
-cache holds. Sums of more rounds than fit are of short tiles."""
-
-_SHORTEST: Final = 1 << 12
-"""Elements of a tile below which calls cost more than the cache gives."""
+_WORDS: Final = 1 << 17
+"""Words of keystream at once, of as many rounds as that is."""
 
 FEWEST_PER_THREAD: Final = 1 << 17
 """A thread for fewer elements would take longer to start than it saves."""
@@ -144,14 +142,14 @@ def side_by_side(run: Callable[[int, int], None], edges: Sequence[int]) -> None:
         raise failures[0]
 
 
-def _tiles(start: int, low: int, high: int, most: int) -> Iterator[tuple[int, int, int]]:
+def _tiles(start: int, low: int, high: int) -> Iterator[tuple[int, int, int]]:
     """(low, high, skip) of each tile: the elements it is for and how many unwanted ones precede them.
 
     Tiles consist of whole keystream blocks, so that each stream is read from front to back once.
     """
     skip = (start + low) % NORMALS_PER_BLOCK
     while low < high:
-        edge = min(high, low - skip + most)
+        edge = min(high, low - skip + TILE)
         yield low, edge, skip
         low, skip = edge, 0
 
@@ -170,7 +168,7 @@ def on_row(work: TileWork, row: NDArray[np.float64], scale: float) -> None:
         scale: of y.
     """
     memory = buffers()
-    for low, high, skip in _tiles(0, 0, work.count, TILE):
+    for low, high, skip in _tiles(0, 0, work.count):
         words = _NO_ROUNDS[0][:, : -(-(high - low) // NORMALS_PER_BLOCK) * NORMALS_PER_BLOCK]
         sums = _NO_SUMS
         if row.size:
@@ -210,10 +208,7 @@ class Worker:
 
         Rounds are drawn together, as many as the memory of words takes.
         """
-        most = TILE
-        while most > _SHORTEST and len(rounds) * most > _WORDS:
-            most //= 2
-        for begin, end, skip in _tiles(start, low, high, most):
+        for begin, end, skip in _tiles(start, low, high):
             block = (start + begin) // NORMALS_PER_BLOCK
             count = -(-(skip + end - begin) // NORMALS_PER_BLOCK) * NORMALS_PER_BLOCK
             together = _WORDS // count
