@@ -26,13 +26,10 @@ from fedmf.noise.kernels.transform import find_coarse
 from fedmf.noise.key import NONCE_BYTES, NoiseKey
 from fedmf.noise.schedule import KeySchedule
 
-TILE: Final = 1 << 15
-"""Elements of a tile. Shorter ones for a row of many rounds would leave less to write between rounds, but
-calls of OpenSSL of a few microseconds each, between which threads wait for the interpreter's lock: a second
-thread then gains nothing."""
-
-_WORDS: Final = 1 << 17
-"""Words of keystream at once, of as many rounds as that is."""
+TILE: Final = 1 << 17
+"""Elements of a tile, and words of keystream that a thread holds, of several rounds where tiles are shorter.
+In less of it OpenSSL and compiled passes take microseconds, threads wait for each other at the interpreter's
+lock in between, and a second one gains nothing."""
 
 FEWEST_PER_THREAD: Final = 1 << 17
 """A thread for fewer elements would take longer to start than it saves."""
@@ -100,8 +97,9 @@ class CpuKernels:
             threads = min(threads, torch.get_num_threads() if self._threads is None else self._threads)
         if threads <= 1:
             share(0, count)
-        else:  # each has a range of whole tiles
-            side_by_side(share, [*(count * n // threads // TILE * TILE for n in range(threads)), count])
+        else:  # each has whole blocks
+            edges = (count * n // threads // NORMALS_PER_BLOCK * NORMALS_PER_BLOCK for n in range(threads))
+            side_by_side(share, [*edges, count])
 
     @contextmanager
     def _worker(self) -> Iterator[Worker]:
@@ -187,9 +185,9 @@ class Worker:
         self._keys, self._domain = keys, domain
         self._streams: dict[int, tuple[CipherContext, CipherContext]] = {}
         self._place: tuple[int, int, int] | None = None  # era, round and block that its stream gives next
-        self._words = np.empty(_WORDS, np.uint32)
+        self._words = np.empty(TILE, np.uint32)
         self._bytes = self._words.data.cast("B")
-        self._positions = np.empty(_WORDS // 2, np.int64)  # hardly ever written, so that no cache holds it
+        self._positions = np.empty(TILE // 2, np.int64)  # hardly ever written, so that no cache holds it
         self._sums, self._memory = np.empty(0), buffers()
 
     def draw(
@@ -211,7 +209,7 @@ class Worker:
         for begin, end, skip in _tiles(start, low, high):
             block = (start + begin) // NORMALS_PER_BLOCK
             count = -(-(skip + end - begin) // NORMALS_PER_BLOCK) * NORMALS_PER_BLOCK
-            together = _WORDS // count
+            together = TILE // count
             last = (len(rounds) - 1) // together * together
             sums = _NO_SUMS
             if last:
