@@ -281,3 +281,44 @@ def test_each_user_is_trained_by_what_is_cheapest_for_its_number_of_examples() -
     assert chosen(compiled_programs(with_tanh, local), counts).tolist() == [0, 0, 1, 1, 0]
     with_relu = task_of([1], nn.Sequential(nn.Flatten(), nn.Linear(35, 30), nn.ReLU(), nn.Linear(30, 5)))
     assert chosen(compiled_programs(with_relu, local), counts).tolist() == [0, 2, 1, 1, 2]
+
+
+#: Example's shape, chain, whether the program takes it. What it takes has the updates of the loop.
+NEAR_CHAINS = {
+    "numbers that lie in rows": (
+        (5, 7),
+        lambda: [nn.Linear(7, 18), nn.ReLU(), nn.Flatten(), nn.Linear(90, 5)],
+        0,
+    ),
+    "flattened after a layer": ((5, 7), lambda: [nn.Linear(7, 1), nn.Flatten(), nn.Linear(5, 5)], 0),
+    "another flattening": ((5, 7), lambda: [nn.Flatten(1, 2), nn.Linear(35, 5)], 0),
+    "flattened at once": ((5, 7), lambda: [nn.Flatten(), nn.Linear(35, 18), nn.ReLU(), nn.Linear(18, 5)], 1),
+    "flattened in vain": ((35,), lambda: [nn.Linear(35, 18), nn.Flatten(), nn.Tanh(), nn.Linear(18, 5)], 1),
+    "a rectifier at the end": ((35,), lambda: [nn.Linear(35, 18), nn.ReLU(), nn.Linear(18, 5), nn.ReLU()], 0),
+    "a sigmoid at the end": ((35,), lambda: [nn.Linear(35, 5), nn.Sigmoid()], 0),
+    "two activations": ((35,), lambda: [nn.Linear(35, 18), nn.ReLU(), nn.Tanh(), nn.Linear(18, 5)], 0),
+    "an activation first": ((35,), lambda: [nn.Tanh(), nn.Linear(35, 5)], 0),
+}
+
+
+@pytest.mark.parametrize("name", NEAR_CHAINS)
+def test_what_looks_like_a_chain_of_dense_layers_has_the_updates_of_the_module(name: str) -> None:
+    shape, layers, taken = NEAR_CHAINS[name]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = nn.Sequential(*layers())
+    plain = task_of([3, 4, 5], nn.Linear(35, 5))
+    dataset = plain.dataset
+    assert isinstance(dataset, InMemoryDataset)
+    assert isinstance(dataset.features, Tensor)
+    task = classification(dataset.reshaped(shape), module)
+    rule = LocalSGD(epochs=2, batch_size=2, learning_rate=0.1)
+    assert (LowRankProgram.of(task, rule) is not None) == bool(taken)
+    sums = []
+    for engine in ("auto", "loop"):
+        total = FixedPointSum(task.model.dimension, 100.0)
+        trainer = LocalTrainer(task, replace(rule, engine=engine))  # type: ignore[arg-type]
+        assert not list(trainer.add_updates(task.model.initial(), task.dataset.user_ids, 0, total))
+        sums.append(total.total())
+    assert sums[1].norm() > 0.1
+    torch.testing.assert_close(sums[0], sums[1], rtol=1e-4, atol=1e-5)

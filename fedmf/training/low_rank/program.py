@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedmf.compiled import compiled
+from fedmf.data import TensorStructure
 from fedmf.training.barrier import Group, add_users
 from fedmf.training.blocks import COUNTED, LANES, NO_CLASS, Examples, Rule, padded, set_product
 from fedmf.training.clipping import Into, UpdateSum, clip_row, partial_sums
@@ -140,12 +141,12 @@ class LowRankProgram:
     @classmethod
     def of(cls, task: Task, local: LocalSGD) -> LowRankProgram | None:
         """The program for a task's model, None if that is no such chain or is to be computed otherwise."""
-        layers = list(_dense_layers(task.model.module))
-        trained = sum(p.numel() for layer in layers if layer for p in layer[0].parameters())
-        dense = bool(layers) and None not in layers and trained == task.model.dimension
-        if not (dense and compilable(task, local)):
+        features = task.structure.features
+        if not (compilable(task, local) and isinstance(features, TensorStructure)):
             return None
-        return cls([layer for layer in layers if layer], local)
+        layers = _dense_layers(task.model.module, features.shape)
+        trained = sum(p.numel() for layer, _ in layers for p in layer.parameters())
+        return cls(layers, local) if trained == task.model.dimension else None
 
     def cost(self, examples: int) -> float:
         """Multiply-adds of a user who owns so many examples, beyond those that every program needs; infinite
@@ -199,18 +200,20 @@ class LowRankProgram:
         )
 
 
-def _dense_layers(module: nn.Module) -> Iterator[tuple[nn.Linear, int] | None]:
-    """Dense layers with the activation after each; None for whatever is something else."""
-    modules = [part for part in _chain(module) if type(part) is not nn.Flatten]
-    while modules:
-        layer = modules.pop(0)
-        if type(layer) is not nn.Linear:
-            yield None
-            return
-        activation = _ACTIVATIONS.get(type(modules[0])) if modules else None
-        if activation is not None:
-            modules.pop(0)
-        yield layer, activation or 0
+def _dense_layers(module: nn.Module, shape: tuple[int, ...]) -> list[tuple[nn.Linear, int]]:
+    """Dense layers with the activation after each, on examples of a shape; none if it is something else."""
+    layers: list[tuple[nn.Linear, int]] = []
+    for part in _chain(module):
+        if type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1):
+            shape = (math.prod(shape),)
+        elif type(part) is nn.Linear and shape == (part.in_features,):
+            layers.append((part, 0))
+            shape = (part.out_features,)
+        elif type(part) in _ACTIVATIONS and layers and not layers[-1][1]:
+            layers[-1] = layers[-1][0], _ACTIVATIONS[type(part)]
+        else:
+            return []
+    return layers if layers and not layers[-1][1] else []  # cross-entropy is of the last layer's outputs
 
 
 def _chain(module: nn.Module) -> Iterator[nn.Module]:
