@@ -48,12 +48,22 @@ def preflight(task: Task, local: LocalSGD, clip_norm: float = 1.0) -> None:
     with silent(), torch.random.fork_rng(devices=gpus):
         batch = _made_up(task)
         examples = batch.part(0)
+        before = _generators(gpus)
         outputs, labels = _outputs_and_losses(task, examples), examples.labels
+        if not all(map(torch.equal, before, _generators(gpus))):
+            raise ConfigError(
+                "model and loss must not draw random numbers, or one user's update would depend on who is "
+                "trained before; they drew some. Call the module's eval(), or set dropout to 0."
+            )
         _outputs_and_losses(task, examples.part(slice(1)))
         _train(task, local, clip_norm, batch)
     for metric in task.metrics:
         with _stage(f"metric {metric.name} must be a number computed from outputs {_seen(outputs)}"):
             float(metric.of(outputs, labels))
+
+
+def _generators(gpus: list[torch.device]) -> list[Tensor]:
+    return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, gpus)]
 
 
 def _compare_with_test_part(task: Task) -> None:

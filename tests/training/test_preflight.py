@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from support.broken_tasks import (
     BROKEN,
     Scaled,
     branching,
+    hidden_dropout,
     raising,
     raising_loss,
     with_loss,
@@ -80,14 +82,15 @@ def test_a_model_that_cannot_be_batched_is_refused_by_the_engine_that_batches() 
 def test_nothing_moves_and_nothing_is_said(
     engine: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Though dropout draws from the global generator, and one module cannot be batched."""
+    """Though one module cannot be batched, and another is refused because it draws random numbers."""
     modules: list[nn.Module] = [mlp(6, (7,), 4, 0)]
-    if engine != "vectorised":  # which refuses these two, and says why
-        modules += [nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.5)), Scaled(branching)]
-    for module in modules:
+    if engine != "vectorised":  # which refuses it, and says why
+        modules.append(Scaled(branching))
+    for module in [*modules, hidden_dropout()]:
         task = with_model(module)
         before, state = task.model.initial(), torch.get_rng_state()
-        with caplog.at_level(logging.DEBUG):
+        refused = pytest.raises(ConfigError) if module not in modules else nullcontext()
+        with caplog.at_level(logging.DEBUG), refused:
             preflight(task, LocalSGD(engine=engine))  # type: ignore[arg-type]
         assert torch.equal(task.model.initial(), before)
         assert torch.equal(torch.get_rng_state(), state)
