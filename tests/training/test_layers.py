@@ -190,6 +190,12 @@ class Gate(nn.LSTM):
     """Looks like an LSTM, but might not be."""
 
 
+def patched() -> nn.Module:
+    module = nn.Linear(7, 4)
+    module.forward = lambda features: 2 * nn.Linear.forward(module, features)  # type: ignore[method-assign]
+    return module
+
+
 def merged() -> nn.Module:
     module = LowRank(nn.Linear(7, 4), 2, 0.5)
     module.merged = True
@@ -201,6 +207,10 @@ def merged() -> nn.Module:
     [
         lambda: Doubled(7, 4),
         hooked,
+        patched,
+        lambda: nn.Sequential(patched(), nn.ReLU()),
+        lambda: Residual(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(7, 7))),
+        lambda: Residual(Residual(nn.Linear(7, 7), nn.ReLU(inplace=True))),
         merged,
         lambda: nn.Sequential(nn.Linear(7, 4), nn.PReLU()),
         lambda: Recurrent(Gate(7, 4, batch_first=True)),

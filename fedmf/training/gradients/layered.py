@@ -135,6 +135,8 @@ class _Builder:
         return Flatten()
 
     def _residual(self, module: Residual) -> Layer:
+        if any(getattr(part, "inplace", False) for part in _first(module)):  # the other branch would see it
+            raise _Other
         return Beside(self.chain(module.body), self.chain(module.shortcut))
 
     def _recurrent(self, module: Recurrent) -> Layer:
@@ -200,7 +202,16 @@ def _pooled_first(modules: list[nn.Module]) -> list[nn.Module]:
 
 
 def _hooked(module: nn.Module) -> bool:
-    return any(getattr(module, name) for name in HOOKS)
+    """Whether something else than its class says is computed."""
+    return "forward" in vars(module) or any(getattr(module, name) for name in HOOKS)
+
+
+def _first(module: nn.Module) -> Iterator[nn.Module]:
+    """What the inputs of a module reach as they came."""
+    if type(module) is Residual:
+        yield from (*_first(module.body), *_first(module.shortcut))
+    else:
+        yield from [part for part in _parts(module) if not _does_nothing(part)][:1]
 
 
 class LayeredGradient(Gradient):
