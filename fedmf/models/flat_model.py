@@ -55,6 +55,21 @@ class FlatModel:
         return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
 
     @cached_property
+    def _places(self) -> dict[str, str]:
+        """By every place of a module that holds a trained parameter, the parameter's first name.
+
+        A module that is used twice is one place: torch would put back what it took out of the first of its
+        names for the second one.
+        """
+        first = {id(p): name for name, p in self.trained.items()}
+        return {
+            f"{prefix}.{name}" if prefix else name: first[id(p)]
+            for prefix, module in self.module.named_modules()
+            for name, p in module.named_parameters(recurse=False, remove_duplicate=False)
+            if id(p) in first
+        }
+
+    @cached_property
     def _buffers(self) -> dict[str, Tensor]:
         return dict(self.module.named_buffers())
 
@@ -108,7 +123,10 @@ class FlatModel:
         arguments, named = ((features,), {}) if isinstance(features, Tensor) else ((), dict(features))
         # Copies, so that a pass that writes into a buffer leaves nothing behind for the next user.
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
-        return torch.func.functional_call(self.module, {**parameters, **buffers}, arguments, named)
+        values = {place: parameters[name] for place, name in self._places.items()}
+        return torch.func.functional_call(
+            self.module, {**values, **buffers}, arguments, named, tie_weights=False
+        )
 
     def state(self, flat: Tensor) -> dict[str, Tensor]:
         """All of the module's state at θ, constants and every name of a tied parameter included.

@@ -112,6 +112,21 @@ def test_tied_parameters_count_once_and_stay_tied() -> None:
     torch.testing.assert_close(model.forward(flat, features), expected)
 
 
+def test_a_module_that_is_used_twice_keeps_its_own_parameters() -> None:
+    twice = nn.Linear(3, 3)
+    model = FlatModel(nn.Sequential(twice, nn.Tanh(), twice, Tied()))
+    before = {name: tensor.clone() for name, tensor in model.module.state_dict().items()}
+    features, flat = torch.randn(5, 3), 2 * model.initial()
+    weight, bias = flat[:9].reshape(3, 3), flat[9:12]
+    hidden = torch.tanh(features @ weight.T + bias) @ weight.T + bias
+    tied = {"first.weight": flat[12:21].reshape(3, 3), "first.bias": flat[21:]}
+    expected = FlatModel(model.module[3]).call(tied, hidden)
+    torch.testing.assert_close(model.forward(flat, features), expected)
+    assert model.module[0].weight is model.module[2].weight is twice.weight
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.module.state_dict().items())
+    assert model.constants.keys() == FlatModel(model.module).constants.keys()
+
+
 def test_the_whole_state_loads_strictly() -> None:
     model, other = FlatModel(Tied()), Tied()
     flat, features = torch.randn(12), torch.randn(5, 3)
