@@ -36,8 +36,8 @@ class InMemoryDataset(FederatedDataset):
         vocabulary: how many token numbers there are where features are tokens, else 0.
 
     Raises:
-        ValueError: ids that are not unique, or users' examples of another shape or type than those of the
-            test part.
+        ValueError: ids that are no text or not unique, rows that are no indices, or users' examples of
+            another shape or type than those of the test part.
     """
 
     counts_are_exact: ClassVar[bool] = True
@@ -63,10 +63,19 @@ class InMemoryDataset(FederatedDataset):
                 f"user ids must be unique, one for each user; got {len(self.user_ids)} ids "
                 f"({len(self._index)} different) for {len(self.owned)} users."
             )
+        wrong = next((user for user in self.user_ids if not isinstance(user, str)), None)
+        if wrong is not None:
+            raise ValueError(f"user ids must be text; got {wrong!r}. Take str of each.")
+        assert len(self._partition) == len(self.owned)  # or what is no index of a row was refused
         for name, users, tests in (
             ("features", self.features, self.test_features),
             ("labels", self.labels, self.test_labels),
         ):
+            for values in (*named(users).values(), *named(tests).values()):
+                if not isinstance(values, Tensor):
+                    raise ValueError(
+                        f"{name} must be torch tensors; got {type(values).__name__}. Take torch.as_tensor."
+                    )
             if _layout(users) != _layout(tests):
                 raise ValueError(f"{name} must be like test_{name}, {_layout(tests)}; got {_layout(users)}.")
             for part in (users, tests):

@@ -32,7 +32,17 @@ class Partition(Sequence[NDArray[np.int64]]):
 
     @classmethod
     def of(cls, parts: Sequence[NDArray[np.int64]]) -> Self:
-        """From one array for each user."""
+        """From one array for each user.
+
+        Raises:
+            ValueError: something else than indices.
+        """
+        for user, part in enumerate(parts):
+            if len(part) and np.asarray(part).dtype.kind not in "iu":
+                raise ValueError(
+                    "owned (examples of a user) must be indices of rows; got "
+                    f"{np.asarray(part).dtype} for user {user}. Take np.flatnonzero of a mask."
+                )
         order = np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
         return cls(order, np.cumsum([0, *(len(part) for part in parts)]))
 

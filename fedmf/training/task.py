@@ -87,7 +87,7 @@ class Task:
         theta, rows = parameters.to(labels.device), self._rows_of_a_pass
         total: dict[str, NDArray[np.float64]] = {}
         for part, targets in zip(split_rows(features, rows), split_rows(labels, rows), strict=True):
-            outputs = self.model.forward(theta, part)
+            outputs = self.model.forward(theta, each(torch.clone, part))  # a module may write into them
             terms = {"loss": (float(self.loss(outputs, targets).to(torch.float64).sum()),)}
             terms |= {metric.name: metric.sums(outputs, targets) for metric in self.metrics}
             total = {name: total.get(name, 0.0) + np.asarray(term) for name, term in terms.items()}

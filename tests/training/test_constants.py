@@ -291,6 +291,42 @@ def test_rows_of_a_data_set_must_agree() -> None:
     assert each(len, dataset.features) == {"input_ids": sum(SIZES), "mask": sum(SIZES)}
 
 
+class Shifting(nn.Module):
+    """Writes into what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 4)
+
+    def forward(self, features: Tensor) -> Tensor:
+        features -= 0.5
+        return self.inner(features)
+
+
+def test_a_module_that_writes_into_its_inputs_leaves_the_test_part_alone() -> None:
+    task = classification(cohort([3, 4]), Shifting())
+    features = task.dataset.test_features
+    assert isinstance(features, Tensor)
+    before = features.clone()
+    first = task.evaluate(task.model.initial())
+    assert task.evaluate(task.model.initial()) == first
+    assert torch.equal(features, before)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"owned": [np.arange(7) < 3, np.arange(7) > 3]}, r"indices of rows; got bool .*np\.flatnonzero"),
+        ({"owned": [np.array([0.0]), np.array([1.0])]}, r"indices of rows; got float64"),
+        ({"user_ids": [1, 2]}, "user ids must be text; got 1"),
+        ({"features": np.zeros((7, 6), np.float32)}, r"features must be torch tensors; got ndarray"),
+    ],
+)
+def test_rows_and_ids_of_another_type_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(cohort([3, 4]), **changes)  # type: ignore[type-var]
+
+
 def test_the_module_is_left_as_it_was() -> None:
     task = masked_task(SIZES)
     before = {name: tensor.clone() for name, tensor in task.model.module.state_dict().items()}
