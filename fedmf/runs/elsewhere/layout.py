@@ -123,7 +123,7 @@ class ModelLayout:
         """A model's arrays, all of them, each of its own type."""
         trained = self.trained_arrays(flat)
         return {
-            name: self.kept[name] if name in self.kept else trained[self.tied.get(name, name)]
+            name: self.kept[name].copy() if name in self.kept else trained[self.tied.get(name, name)]
             for name in self.names
         }
 
