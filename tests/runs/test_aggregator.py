@@ -160,6 +160,19 @@ def test_an_update_that_is_wrong_in_any_way_is_zero_for_its_user_alone(tmp_path:
         assert all(np.array_equal(released[0][name], released[1][name]) for name in SHAPES)
 
 
+@pytest.mark.parametrize("number", [np.nan, np.inf, 1e39])
+def test_a_model_that_is_not_finite_is_refused_before_anything_is_spent(
+    tmp_path: Path, number: float
+) -> None:
+    start = {name: array.astype(np.float64) for name, array in START.items()}
+    start[list(start)[-1]].flat[0] = number
+    with pytest.raises(ConfigError, match=r"arrays must be finite in float32, .*; got '\w+' with NaN"):
+        aggregator(tmp_path / "run").begin(start)
+    assert not (tmp_path / "run").exists()
+    frozen = {**START, "kept": np.full(2, number)}
+    aggregator(tmp_path / "run", frozen=("kept",)).begin(frozen).close()
+
+
 def test_what_a_program_does_to_the_model_it_got_reaches_nobody_else(tmp_path: Path) -> None:
     start = {**START, "kept": np.ones(2, np.float32), "batches": np.array(5)}
     with aggregator(tmp_path / "run", frozen=("kept",)).begin(start) as opened:

@@ -74,6 +74,13 @@ class ModelLayout:
             raise ConfigError(
                 "arrays must hold at least one of a floating type that is not frozen; got none."
             )
+        for name in set(names) - set(stays):
+            with np.errstate(over="ignore"):
+                if not np.isfinite(arrays[name].astype(np.float32)).all():
+                    raise ConfigError(
+                        f"arrays must be finite in float32, in which models are kept; got {name!r} with NaN, "
+                        "infinity or numbers above 3e38."
+                    )
         return cls(
             names,
             tuple(array.shape for array in arrays.values()),
