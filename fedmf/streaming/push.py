@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from numbers import Real
 from pathlib import Path
 from typing import Any, Final, Self, final
 
@@ -105,6 +106,8 @@ class PrivateStream:
         handling: Handling | None = None,
         restored: bool = False,
     ) -> None:
+        if isinstance(columns, str):
+            raise ValueError(f"columns must be a list of names; got the text {columns!r}.")
         named = None if columns is None else tuple(columns)
         user_column = pushed_user(data_contract)
         settings = Settings(
@@ -117,9 +120,9 @@ class PrivateStream:
             user_column=user_column,
             max_participations=max_participations,
             min_separation=min_separation,
-            workloads=workloads if isinstance(workloads, tuple) else (workloads,),
+            workloads=(workloads,) if isinstance(workloads, str) else tuple(workloads),
             method=method,
-            mechanisms=mechanisms if isinstance(mechanisms, tuple) else (mechanisms,),
+            mechanisms=tuple(mechanisms) if isinstance(mechanisms, tuple | list) else (mechanisms,),
             bands=bands,
             params=dict(params or {}),
             second=second,
@@ -339,6 +342,8 @@ _CLOSED: Final = "is closed"
 
 def _norm_bound(given: float | None, contract: DataContract | None, columns: Sequence[str] | None) -> float:
     if given is not None:
+        if isinstance(given, bool) or not isinstance(given, Real):
+            raise ValueError(f"zeta (norm_bound) must be a number; got {given!r}.")
         return given
     if contract is None:
         raise ValueError("zeta (norm_bound) must be given without a data contract; got none.")

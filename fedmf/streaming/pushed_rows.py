@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final, final
 
 import numpy as np
@@ -97,6 +98,7 @@ class NumberForm(RowForm):
                 missing is a number that cannot be read, others are passed over.
         """
         d, columns = self.layout.dimension, () if self.layout.vector else self.layout.columns
+        row = _by_name(row) if columns else row
         if isinstance(row, Mapping):
             if not columns:
                 raise ValueError(_UNFIT.format(d=d, got="a mapping", fix="Open the stream with columns=."))
@@ -156,12 +158,15 @@ class DeclaredForm(RowForm):
 
     def entries(self, row: object) -> list[Any]:
         """The cells in use, as text; a name that is missing is a missing cell, others are passed over."""
+        row = _by_name(row)
         if not isinstance(row, Mapping):
             raise ValueError(
                 "x (row) must be a mapping by the names of the contract's columns; got "
                 f"{type(row).__name__}. {_FREE}"
             )
-        return [label_of(_item(row.get(name))) for name in self._names]
+        cells = [_item(row.get(name)) for name in self._names]
+        # As a table writes them.
+        return [str(cell).lower() if isinstance(cell, bool) else label_of(cell) for cell in cells]
 
     def columns(self, table: Any, users: Any, keys: Any) -> tuple[list[list[Any]], Any]:
         """See `RowForm.columns`: those of the contract, as the head of a file; a column of users is read as
@@ -233,8 +238,15 @@ def _require_names(what: str, names: list[Any]) -> list[Any]:
     return names
 
 
+def _by_name(row: Any) -> object:
+    """A row of a pandas table, which is no mapping, by the names of its columns."""
+    return row.to_dict() if hasattr(row, "to_dict") and hasattr(row, "index") else row
+
+
 def _item(entry: Any) -> object:
-    """The number that an array or tensor of one holds."""
+    """The number that a decimal, an array or tensor of one holds."""
+    if isinstance(entry, Decimal):
+        return float(entry) if not entry.is_snan() else math.nan
     try:
         return entry.item() if hasattr(entry, "item") else entry
     except (TypeError, ValueError, RuntimeError):

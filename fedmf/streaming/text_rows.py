@@ -143,6 +143,11 @@ class CsvReader(_TextReader):
         if headed:
             lines.take(1)
             names = [name.strip() for name in names]
+            if columns is None and check is None and any(_is_no_name(name) for name in names):
+                raise InputError(
+                    "input must have a first line with the names of its columns; got an empty one or a "
+                    "number among them, as in a row. Name the columns (--columns) if it is one."
+                )
         else:
             names = [str(i) for i in range(1, len(names) + 1)]
         super().__init__(lines, first_row, int(headed))
@@ -277,6 +282,11 @@ def _fields(line: str) -> list[str] | str:
         return next(csv.reader([line], strict=True))
     except (csv.Error, StopIteration):
         return "must be one line of CSV"
+
+
+def _is_no_name(name: str) -> bool:
+    """Whether a column's name may be a value that somebody owns, and would be published with the column."""
+    return not name or isinstance(_number(name), float)
 
 
 def _number(text: str) -> float | str:

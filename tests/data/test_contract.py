@@ -84,6 +84,7 @@ def test_a_time_chooses_only_its_own_step() -> None:
         ({"age": {"kind": "real"}}, "columns.age (kind) must be one of number, category"),
         ({"age": 7}, "columns.age must be a table with a kind"),
         ({"city": {"kind": "category", "words": ["a", "a"]}}, "words must be 2 to 10000 different texts"),
+        ({"city": {"kind": "category", "words": ["a\tb", "c"]}}, "no control characters, which no cell"),
         ({"city": {"kind": "category", "words": ["a", "b"], "fill": "c"}}, "fill must be one of the words"),
         ({"when": {"kind": "time", "start": "soon", "end": "later", "step": "1 h"}}, "start must be a time"),
         (

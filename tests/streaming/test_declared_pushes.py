@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -311,3 +312,21 @@ def test_a_stream_goes_on_by_the_same_contract_and_by_no_other(tmp_path: Path) -
         opened(tmp_path / "state", other)
     with opened(tmp_path / "state", declared) as stream:
         assert stream.t == 1
+
+
+def test_booleans_and_decimals_are_cells_as_a_table_writes_them(tmp_path: Path) -> None:
+    path = tmp_path / "contract.toml"
+    number = 'kind = "number"\nlower = 0\nupper = 10\nmay-be-missing = true'
+    path.write_text(
+        f'[columns.user]\nkind = "user"\n[columns.x]\n{number}\n'
+        '[columns.s]\nkind = "category"\nwords = ["true", "false"]\n'
+    )
+    rows = [{"x": "7.5", "s": "true"}, {"x": Decimal("7.5"), "s": True}, {"x": 7.5, "s": np.True_}]
+    firsts = []
+    for place, row in enumerate(rows):
+        asked = {**BUDGET, "data_contract": read_contract(path)}
+        with PrivateStream(tmp_path / str(place), **asked) as stream:
+            release = stream.push({"user": "a", **row}, "a")
+            assert isinstance(release, PrivateRelease)
+            firsts.append(release.first.tolist())
+    assert firsts == [firsts[0]] * len(rows)

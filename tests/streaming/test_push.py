@@ -8,16 +8,20 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import stats
 from support.streams import BUDGET, releases, run_once, sample, write_rows
 
 from fedmf import PrivateStream
+from fedmf.cli.app import run as fedmf
 from fedmf.errors import HorizonExceededError, ParticipationViolation
 from fedmf.streaming import Handling, InputError, PrivateRelease, Settings, StateError
 
@@ -339,3 +343,51 @@ def test_a_stream_that_nobody_closes_ends_in_silence(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_row_of_a_table_is_taken_by_its_names_and_decimals_are_numbers(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {**BUDGET, "rounds": N, "columns": ["x", "y"]}
+    frame = pd.DataFrame({"y": [0.5], "x": [0.25]})
+    ways: list[Callable[[PrivateStream], Any]] = [
+        lambda stream: stream.push({"x": 0.25, "y": 0.5}, "a"),
+        lambda stream: stream.push(frame.iloc[0], "a"),
+        lambda stream: stream.push_many([frame.iloc[0]], ["a"])[0],
+        lambda stream: stream.push_many(frame, users=["a"])[0],
+        lambda stream: stream.push([Decimal("0.25"), Decimal("0.5")], "a"),
+    ]
+    firsts = []
+    for number, way in enumerate(ways):
+        with PrivateStream(tmp_path / str(number), **asked) as stream:
+            firsts.append(way(stream).first.tolist())
+    assert firsts == [firsts[0]] * len(ways)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"columns": "ab", "dimension": None}, "columns must be a list of names; got the text 'ab'"),
+        ({"norm_bound": "1"}, r"zeta \(norm_bound\) must be a number; got '1'"),
+        ({"norm_bound": True}, r"zeta \(norm_bound\) must be a number; got True"),
+        ({"workloads": ["average", "prefix", "prefix"]}, "workload must be given once, or twice"),
+    ],
+)
+def test_arguments_of_another_type_are_refused_by_name(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        opened(tmp_path / "state", **changes)
+    opened(tmp_path / "lists", workloads=["average", "prefix"]).close()
+
+
+@pytest.mark.parametrize("first", ["0.31,,0.22", "0.31,n/a,0.22", "Graz,0.31,0.22"])
+def test_a_first_row_of_values_is_not_published_as_names(
+    tmp_path: Path, first: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows.csv").write_text(f"{first}\n0.2,0.1,0.3\n")
+    out = tmp_path / "out.csv"
+    command = ["stream", "--each-row-a-user", "--norm-bound", "1", "--epsilon", "8", "--delta", "1e-5"]
+    assert fedmf([*command, "--input", str(tmp_path / "rows.csv"), "--output", str(out)]) == 2
+    said = capsys.readouterr()
+    assert "0.31" not in said.out + said.err
+    assert "input must have a first line with the names of its columns" in said.err
+    assert not out.exists()

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 _LARGEST: Final = 1e30
 _MOST_WORDS: Final = 10_000
 _LONGEST_WORD: Final = 255
+#: What a cell is never read with.
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _MOST_STEPS: Final = 10**9
 _STEP: Final = re.compile(r"(\d+) ?(s|min|h|d)")
 _SECONDS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
@@ -162,11 +164,15 @@ class Category(Encoded):
         good = isinstance(words, tuple) and all(isinstance(word, str) and word for word in words)
         if not good or not 2 <= len(words) <= _MOST_WORDS or len(set(words)) < len(words):
             raise ValueError(f"words must be 2 to {_MOST_WORDS} different texts; got {list(words)!r:.300}.")
-        long = [word for word in words if len(word) > _LONGEST_WORD or word != word.strip()]
-        if long:
+        unfit = [
+            word
+            for word in words
+            if len(word) > _LONGEST_WORD or word != word.strip() or _CONTROL.search(word)
+        ]
+        if unfit:
             raise ValueError(
-                f"words must have at most {_LONGEST_WORD} characters and no blanks at their ends; got "
-                f"{long[0][:40]!r}."
+                f"words must have at most {_LONGEST_WORD} characters, no blanks at their ends and no control "
+                f"characters, which no cell is read with; got {unfit[0][:40]!r}."
             )
         if self.fill is not None and self.fill not in words:
             raise ValueError(f"fill must be one of the words; got {self.fill!r:.100}.")

@@ -239,7 +239,7 @@ def read_statement(path: Path) -> dict[str, Any]:
     if "evidence" not in statement:
         raise StatementRefused(
             f"{path} does not say what its figures follow from (evidence): verify what fedmf account "
-            "--publish wrote."
+            "--publish wrote. That of a stream is computed again by fedmf account DIR."
         )
     return statement
 
