@@ -40,7 +40,7 @@ def cell(contract: Participation, name: str, epsilon: float) -> dict[str, object
     start = time.process_time()
     sampled = amplified_noise_of("balls-in-bins", C, contract, epsilon, DELTA, ERROR)
     middle = time.process_time()
-    proved = deterministic_noise(BinOverlaps.of(C, contract), epsilon, DELTA, thorough=True)
+    proved = deterministic_noise(BinOverlaps.of(C, contract), epsilon, DELTA)
     assert proved is not None
     return {
         "monte_carlo": sampled.noise_std,
@@ -60,12 +60,12 @@ def table(cells: Cells) -> str:
         "",
         "Balls-in-Bins, zero-out adjacency, δ = 10⁻⁵. Each cell: deterministic noise over the Monte Carlo",
         "estimate (bold within 3 %), the [theorem](../theory/deterministic.md) used (E: equal bins,",
-        "M: circular chain, C: conditional moments, –: no amplification), CPU seconds of the two; parameters",
+        "–: no amplification), CPU seconds of the two; parameters",
         "from the search for the amplified error. The estimate's standard error is 3 % of δ, about 0.2 % of",
         "the noise.",
         "Written by `simulations/accounting/deterministic_bounds.py`; what was not computed is left empty.",
     ]
-    letters = {"equal bins": "E", "circular chain": "M", "conditional moments": "C", "no amplification": "–"}
+    letters = {"equal bins": "E", "no amplification": "–"}
     for setting in SETTINGS:
         lines += [
             "",

@@ -19,15 +19,12 @@ from fedmf.accounting.amplification import (
 from fedmf.accounting.amplification.cohort_law import among_bins
 from fedmf.accounting.deterministic import (
     BinOverlaps,
-    CircularChain,
-    ConditionalMoments,
     EqualBins,
     deterministic_delta,
     deterministic_noise,
 )
-from fedmf.accounting.deterministic.conditional import quadratic_majorants
-from fedmf.accounting.gaussian import gaussian_delta, gaussian_sigma
-from fedmf.factorization import Dense, Toeplitz, bisr, bsr
+from fedmf.accounting.gaussian import gaussian_delta
+from fedmf.factorization import Dense, Toeplitz, bsr
 from fedmf.factorization.matrices.closed_form import identity
 from fedmf.participation import Participation
 
@@ -65,8 +62,6 @@ def test_one_bin_is_the_gaussian_mechanism(mu: float, epsilon: float) -> None:
         assert exact * (1 - 1e-9) <= bins.remove(epsilon, exact) <= 1.01 * exact
         # Where e^ε is large one grid has few points below e^(−ε).
         assert exact * (1 - 1e-9) <= bins.add(epsilon) <= (1.01 if epsilon < 5 else 1.2) * exact + 1e-8
-    moments = ConditionalMoments(np.array([mu**2]), 1).remove(epsilon)
-    assert exact <= moments <= 1.1 * exact
 
 
 @pytest.mark.parametrize("name", GRAMS)
@@ -80,8 +75,6 @@ def test_bounds_lie_above_quadrature(name: str, noise: float, epsilon: float) ->
     equal = EqualBins(len(gram), g - c, c)
     assert equal.remove(epsilon, remove) >= remove * (1 - QUADRATURE)
     assert equal.add(epsilon) >= add * (1 - QUADRATURE)
-    for directions in (1, 2):
-        assert ConditionalMoments(covariances, directions).remove(epsilon) >= remove * (1 - QUADRATURE)
     assert deterministic_delta(overlaps, noise, epsilon, remove) >= max(remove, add) * (1 - QUADRATURE)
     if name == "two equal bins":
         assert equal.remove(epsilon, remove) <= 1.01 * remove
@@ -100,95 +93,6 @@ def test_independent_noise_needs_no_more_than_monte_carlo(epsilon: float) -> Non
     error = Z * sampled.standard_error
     assert sampled.delta - error <= found.delta
     assert sampled.delta + error >= 0.97 * 1e-5  # noise steps of 0.1 % move δ by about 2 %
-
-
-def test_a_large_epsilon_is_within_three_percent_of_monte_carlo() -> None:
-    contract, C = Participation(128, 2, 64), bsr(4, 128)
-    found = deterministic_noise(BinOverlaps.of(C, contract), 8.0, 1e-5)
-    assert found is not None
-    assert found.theorem == "conditional moments"
-    pair = BallsInBinsPair.of(C, contract)
-    sampled = estimate(pair, found.value, 8.0, 0.02, 2**16)
-    assert sampled.delta - Z * sampled.standard_error <= found.delta
-    fewer = estimate(pair, found.value / 1.03, 8.0, 0.02, 2**16)
-    assert fewer.delta - Z * fewer.standard_error > 1e-5
-    assert found.value < 0.8 * pair.largest_norm * gaussian_sigma(8.0, 1e-5)
-    assert deterministic_noise(BinOverlaps.of(C, contract), 8.0, 1e-5, most=found.value / 1.05) is None
-
-
-def circular_covariance(chain: CircularChain) -> np.ndarray:
-    """Of the log-likelihoods, by the definition of the chain."""
-    N, rho = chain.bins, chain.persistence
-    distance = np.abs(np.subtract.outer(np.arange(N), np.arange(N)))
-    kept = (rho**distance + rho ** (N - distance)) / (1 + rho**N)
-    return chain.common + chain.chain * kept + chain.own * np.eye(N)
-
-
-@pytest.mark.parametrize("rho", [0.1, 0.7, 0.99])
-def test_steps_of_the_chain_close_the_circle(rho: float) -> None:
-    chain = CircularChain(9, 1.0, rho, 1e-9, 0.0)
-    root = np.eye(9)
-    for j, (alpha, beta, variance) in enumerate(chain._steps()):
-        assert 0 <= alpha < 1  # what the convexity of both payoffs needs
-        assert 0 <= beta < 1
-        root[j + 1] = alpha * root[j] + beta * root[0]
-        root[j + 1, j + 1] = math.sqrt(variance)
-    np.testing.assert_allclose(root @ root.T, circular_covariance(chain), atol=1e-8)
-
-
-@pytest.mark.parametrize(
-    ("chain", "epsilon"),
-    [
-        (CircularChain(3, 0.5, 0.4, 0.2, 0.1), 0.4),
-        (CircularChain(3, 0.3, 0.8, 0.1, 0.0), 0.2),
-        (CircularChain(3, 1.5, 0.3, 0.5, 0.2), 1.5),
-        (CircularChain(3, 0.2, 0.6, 0.9, 0.6), 1.0),
-        (CircularChain(3, 4.0, 0.5, 0.3, 0.0), 0.5),  # from its highest states all mass is beyond the lattice
-    ],
-)
-def test_a_chain_is_rounded_outwards_and_little(chain: CircularChain, epsilon: float) -> None:
-    remove, add = quadrature(circular_covariance(chain), 1.0, epsilon)
-    for exact, bound in ((remove, chain.remove(epsilon, remove)), (add, chain.add(epsilon, add))):
-        assert exact * (1 - QUADRATURE) <= bound <= 1.3 * exact
-
-
-def test_a_chain_that_hardly_moves_is_equal_bins() -> None:
-    chain, equal = CircularChain(48, 1e-5, 0.5, 0.6, 0.1), EqualBins(48, 0.6, 0.1)
-    for bound, other in (
-        (chain.remove(1.0, 1e-4), equal.remove(1.0, 1e-4)),
-        (chain.add(1.0, 1e-4), equal.add(1.0)),
-    ):
-        assert 0.999 * other <= bound <= 1.05 * other
-
-
-@pytest.mark.parametrize("noise", [0.7, 3.0])
-@pytest.mark.parametrize("b", [3, 7, 32, 45])
-def test_the_chain_covers_all_overlaps(b: int, noise: float) -> None:
-    overlaps = BinOverlaps.of(bisr(min(b, 16), 4 * b), Participation(4 * b, 4, b))
-    chain = CircularChain.above(overlaps, noise)
-    assert chain is not None
-    covariance = circular_covariance(chain)
-    stride = b // chain.bins
-    stride = next(q for q in range(1, stride + 1) if b // q == chain.bins)
-    bins = stride * np.arange(chain.bins)
-    needed = overlaps.circular[np.abs(np.subtract.outer(bins, bins))] / noise**2
-    assert (covariance >= needed * (1 - 1e-12)).all()
-
-
-def test_a_small_epsilon_with_long_overlaps_is_near_monte_carlo() -> None:
-    contract, C = Participation(128, 2, 64), bisr(8, 128)
-    overlaps, pair = BinOverlaps.of(C, contract), BallsInBinsPair.of(C, contract)
-    quick = deterministic_noise(overlaps, 1.0, 1e-4)
-    found = deterministic_noise(overlaps, 1.0, 1e-4, thorough=True)
-    assert found is not None
-    assert quick is not None
-    assert found.theorem == "circular chain"
-    assert found.value < 0.9 * quick.value
-    sampled = estimate(pair, found.value, 1.0, 0.02, 2**16)
-    assert sampled.delta - Z * sampled.standard_error <= found.delta <= 1e-4
-    fewer = estimate(pair, found.value / 1.12, 1.0, 0.02, 2**16)
-    assert fewer.delta - Z * fewer.standard_error > 1e-4
-    assert deterministic_delta(overlaps, found.value, 1.0, 1e-4, thorough=True) <= 1e-4
 
 
 def updates(kind: str, rng: np.random.Generator, past: np.ndarray, t: int) -> np.ndarray:
@@ -231,16 +135,6 @@ def test_adaptive_updates_stay_below_the_bound(kind: str, signs: str) -> None:
     for side in (removed, added):
         assert side.mean() - Z * side.std() / math.sqrt(draws) <= bound
     assert bound < gaussian_delta(noise / math.sqrt(overlaps.circular[0]), epsilon)
-
-
-def test_quadratics_lie_above_the_payoff() -> None:
-    K = 7.0
-    x = np.concatenate([[0.0], np.geomspace(1e-3, 1e4, 4000)])
-    payoff = np.maximum(1.0 - K / np.maximum(x, 1e-300), 0.0)
-    constant, slope, curve = quadratic_majorants(K)
-    above = constant[:, None] + slope[:, None] * x + curve[:, None] * x**2
-    assert (above >= payoff - 1e-9 * (1 + curve[:, None] * x**2)).all()
-    assert (np.abs(above - payoff)[:, 1:].min(axis=1) < 1e-3).all()
 
 
 def test_overlaps_are_upper_bounds_for_every_pair_of_bins() -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Self, cast
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 
@@ -22,8 +22,7 @@ from fedmf.accounting.rounding import at_least
 from fedmf.factorization import Factorization
 from fedmf.participation import Participation
 
-Method = Literal["numerical bound", "equal bins", "conditional moments", "certified", "none needed"]
-_THEOREMS: Final[tuple[Method, ...]] = ("equal bins", "conditional moments")
+Method = Literal["numerical bound", "equal bins", "certified", "none needed"]
 # A theorem may ask for so much more noise than the draws.
 _PRICE: Final = 1.03
 
@@ -38,7 +37,7 @@ _CHECK_ERRORS: Final = 6.0
 _CHECK_SHARE, _CHECK_STEP = 0.25, 1.25
 _METHODS: Final[Mapping[str, tuple[Method, ...]]] = {
     "cyclic-poisson": ("numerical bound",),
-    "balls-in-bins": (*_THEOREMS, "certified"),
+    "balls-in-bins": ("equal bins", "certified"),
     "b-min-sep": ("certified",),
 }
 
@@ -125,8 +124,8 @@ class RunAmplification:
     Args:
         accountant: name of the sampling.
         probability: q, with which a user joins when it may.
-        method: how δ was bounded. "numerical bound", "equal bins", "conditional moments": a theorem, no
-            chance is involved (docs/theory/deterministic.md for the last two). "certified": a limit from
+        method: how δ was bounded. "numerical bound", "equal bins": a theorem, no chance is involved
+            (docs/theory/deterministic.md for the second). "certified": a limit from
             draws that holds for every number of them. "none needed": the noise is that without
             amplification, which was no more.
         failure: β, the probability that the limit is wrong; δ includes it.
@@ -209,9 +208,8 @@ def amplified_run(
     if name == "balls-in-bins":
         overlaps = BinOverlaps.of(factorization, law.participation)
         proved = deterministic_noise(overlaps, epsilon, delta, _PRICE * noise)
-        if proved is not None and proved.theorem in _THEOREMS and proved.value < plain:
-            theorem = cast(Method, proved.theorem)
-            return proved.value, RunAmplification(name, q, theorem, 0.0, proved.delta, None)
+        if proved is not None and proved.theorem == "equal bins" and proved.value < plain:
+            return proved.value, RunAmplification(name, q, "equal bins", 0.0, proved.delta, None)
     if noise < plain:
         return noise, RunAmplification(name, q, "certified", failure, limit, seed)
     return plain, RunAmplification(name, q, "none needed", 0.0, whole, None)
@@ -259,7 +257,7 @@ def check_run(
     if claim.method == "numerical bound":
         longest, steps = law.steps(factorization)
         least = poisson_delta(noise / longest, law.probability, steps, epsilon) * (1.0 - _CLOSE)
-    elif claim.method in _THEOREMS:
+    elif claim.method == "equal bins":
         overlaps = BinOverlaps.of(factorization, law.participation)
         stated = claim.delta_limit * (1.0 + _CLOSE)
         least = deterministic_delta(overlaps, noise, epsilon, stated) * (1.0 - _CLOSE)

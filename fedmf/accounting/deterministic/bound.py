@@ -8,18 +8,13 @@ from dataclasses import dataclass
 
 from scipy.special import ndtr
 
-from fedmf.accounting.deterministic.circular import CircularChain
-from fedmf.accounting.deterministic.conditional import ConditionalMoments
 from fedmf.accounting.deterministic.independent import EqualBins
 from fedmf.accounting.deterministic.overlaps import BinOverlaps
 from fedmf.accounting.gaussian import certified_sigma
 
 # Relative steps of the search for the noise, and how far below the best one a further bound must come.
 _STEP, _WORTH = 1e-3, 4e-3
-# Two moments are of use for large ε only, and cost the square of the bins.
-_LEAST_CONDITIONAL, _MOST_PAIRED = 3.0, 1024
 
-_CHAIN = "circular chain"
 Side = Callable[[float], float]
 
 
@@ -30,8 +25,7 @@ class DeterministicNoise:
     Args:
         value: s, standard deviation per unit clip norm.
         delta: an upper bound on δ(s, ε), both sides; at most the δ asked for.
-        theorem: "equal bins", "circular chain", "conditional moments" or "no amplification" (see
-            docs/theory/deterministic.md).
+        theorem: "equal bins" or "no amplification" (see docs/theory/deterministic.md).
     """
 
     value: float
@@ -39,9 +33,7 @@ class DeterministicNoise:
     theorem: str
 
 
-def deterministic_delta(
-    overlaps: BinOverlaps, noise: float, epsilon: float, delta: float, thorough: bool = False
-) -> float:
+def deterministic_delta(overlaps: BinOverlaps, noise: float, epsilon: float, delta: float) -> float:
     """An upper bound on δ(s, ε) of Balls-in-Bins under zero-out adjacency, without sampling.
 
     Args:
@@ -49,17 +41,13 @@ def deterministic_delta(
         noise: s > 0, standard deviation per unit clip norm.
         epsilon: ε > 0.
         delta: what is hoped for; once a bound of a side is at most this, no better one is looked for.
-        thorough: also by the circular chain, seconds each time.
     """
-    sides = (
-        (bound for _, bound in _removes(overlaps, epsilon, delta, thorough)),
-        _adds(overlaps, epsilon, delta, thorough),
-    )
+    sides = (_removes(overlaps, epsilon, delta), _adds(overlaps, epsilon))
     return max(_first_below(delta, bounds, noise) for bounds in sides)
 
 
 def deterministic_noise(
-    overlaps: BinOverlaps, epsilon: float, delta: float, most: float = math.inf, thorough: bool = False
+    overlaps: BinOverlaps, epsilon: float, delta: float, most: float = math.inf
 ) -> DeterministicNoise | None:
     """The least noise for which a theorem gives (ε, δ) under zero-out adjacency; no random numbers.
 
@@ -68,7 +56,6 @@ def deterministic_noise(
         epsilon: ε > 0.
         delta: δ in (0, 1).
         most: a noise above which the answer is of no use.
-        thorough: also by the circular chain, half a minute where it helps.
 
     Returns:
         The noise, or None if no theorem gives one of at most `most`.
@@ -81,26 +68,24 @@ def deterministic_noise(
     best, reached, theorem = plain, delta, "no amplification"
     if most < plain:
         best, theorem = most / (1.0 - _WORTH), ""
-    for name, remove in _removes(overlaps, epsilon, delta, thorough):
+    for remove in _removes(overlaps, epsilon, delta):
         if remove((1.0 - _WORTH) * best) <= delta:
-            search = _least_by_slope if name == _CHAIN else _least
-            best, reached = search(remove, (1.0 - _WORTH) * best, delta)
-            theorem = name
+            best, reached = _least(remove, (1.0 - _WORTH) * best, delta)
+            theorem = "equal bins"
     if theorem == "":
         return None
     if theorem == "no amplification":
         return DeterministicNoise(plain, delta, theorem)
 
     def add(noise: float) -> float:
-        return _first_below(delta, _adds(overlaps, epsilon, delta, thorough), noise)
+        return _first_below(delta, _adds(overlaps, epsilon), noise)
 
     if (other := add(best)) > delta:
         if most < plain and add(most) > delta:
             return None
         if add(plain) > delta:
             return DeterministicNoise(plain, delta, "no amplification")
-        search = _least_by_slope if thorough else _least
-        best, other = search(add, min(most, plain), delta)
+        best, other = _least(add, min(most, plain), delta)
     return DeterministicNoise(best, max(reached, other), theorem)
 
 
@@ -118,25 +103,6 @@ def _least(bound: Side, high: float, delta: float) -> tuple[float, float]:
             high, reached = middle, value
         else:
             low = middle
-    return high, reached
-
-
-def _least_by_slope(bound: Side, high: float, delta: float) -> tuple[float, float]:
-    """The same in few evaluations: the logarithm of a bound is nearly linear in that of the noise."""
-    reached, low, above, slope = max(bound(high), 1e-300), 0.0, math.inf, 12.0
-    while high > (1.0 + _WORTH) * low:
-        if low > 0.0:
-            slope = math.log(above / reached) / math.log(high / low)
-        # A little on the side that passes, unless that is where the search already is.
-        aim = high * (reached / delta) ** (1.0 / slope) * (1.0 + _WORTH / 4)
-        aim = min(max(aim, 0.7 * high, low * (1.0 + _WORTH / 4)), high * (1.0 - 0.9 * _WORTH))
-        value = max(bound(aim), 1e-300)
-        if value > delta:
-            low, above = aim, value
-        else:
-            if value > reached:
-                slope = math.log(value / reached) / math.log(high / aim)
-            high, reached = aim, value
     return high, reached
 
 
@@ -161,36 +127,15 @@ def _equal_bins(overlaps: BinOverlaps, stride: int, noise: float) -> EqualBins:
     return EqualBins(overlaps.bins // stride, (whole - common) / noise**2, common / noise**2)
 
 
-def _removes(
-    overlaps: BinOverlaps, epsilon: float, delta: float, thorough: bool
-) -> Iterator[tuple[str, Side]]:
-    # The chain covers every q-th bin, too.
-    for stride in (1,) if thorough else _strides(overlaps.bins):
-        yield (
-            "equal bins",
-            lambda noise, q=stride: _equal_bins(overlaps, q, noise).remove(epsilon, delta),
-        )
-    if thorough:
-        yield _CHAIN, lambda noise: _by_chain(overlaps, noise, lambda chain: chain.remove(epsilon, delta))
-    useful = epsilon >= _LEAST_CONDITIONAL and overlaps.bins <= _MOST_PAIRED
-    for directions in (2, 3) if useful else ():
-        yield (
-            "conditional moments",
-            lambda noise, r=directions: ConditionalMoments(overlaps.circular / noise**2, r).remove(epsilon),
-        )
+def _removes(overlaps: BinOverlaps, epsilon: float, delta: float) -> Iterator[Side]:
+    for stride in _strides(overlaps.bins):
+        yield lambda noise, q=stride: _equal_bins(overlaps, q, noise).remove(epsilon, delta)
 
 
-def _by_chain(overlaps: BinOverlaps, noise: float, bound: Callable[[CircularChain], float]) -> float:
-    chain = CircularChain.above(overlaps, noise)
-    return 1.0 if chain is None else bound(chain)
-
-
-def _adds(overlaps: BinOverlaps, epsilon: float, delta: float, thorough: bool) -> Iterator[Side]:
+def _adds(overlaps: BinOverlaps, epsilon: float) -> Iterator[Side]:
     yield lambda noise: _add_by_jensen(overlaps, noise, epsilon)
-    for stride in (1,) if thorough else _strides(overlaps.bins):
+    for stride in _strides(overlaps.bins):
         yield lambda noise, q=stride: _equal_bins(overlaps, q, noise).add(epsilon)
-    if thorough:
-        yield lambda noise: _by_chain(overlaps, noise, lambda chain: chain.add(epsilon, delta))
 
 
 def _add_by_jensen(overlaps: BinOverlaps, noise: float, epsilon: float) -> float:
