@@ -82,10 +82,6 @@ PATHS: Final = (
     Path("vectorised", "per-user"),
     Path("loop", "per-user"),
 )
-#: Combinations of two subjects are carried out on these.
-FEW: Final = (REFERENCE, DEFAULT)
-#: Those that start processes, for a few subjects.
-PROCESSES: Final = (Path("auto", isolation="process"), Path("auto", "per-user", isolation="process"))
 WRAPPED: Final = Path("loop", "per-user", 1, host="wrapper")
 AGGREGATED: Final = Path("loop", "per-user", 1, host="aggregator")
 #: Where there is a GPU.

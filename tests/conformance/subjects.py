@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -116,8 +115,6 @@ OPTIMIZERS: Final[dict[str, Any]] = {
     "own rule, squares": "diagonal",
     "own rule, joint-clip": "joint-clip",
 }
-#: One of those that need something else of sums than a mean: the others are functions of the noisy mean.
-_COMBINED: Final = ("sgd", "jme-adam")
 _QUANTILE: Final = QuantileClipping(quantile=0.4, learning_rate=0.7, rounds_per_update=1)
 PARTS: Final[dict[str, Mapping[str, Any]]] = {
     "none": {},
@@ -133,8 +130,6 @@ PARTS: Final[dict[str, Mapping[str, Any]]] = {
     },
     "replace-one": {"privacy": "replace-one"},
 }
-#: Those that change nothing before the noise; they are combined with nothing.
-_ALONE: Final = ("clip norm, unit steps", "evaluation, not private", "float32 storage")
 COHORTS: Final[dict[str, Cohorts]] = {
     "cyclic": CyclicCohorts(ROUNDS, COHORT),
     "random": RandomCohorts(ROUNDS, COHORT, min_separation=2),
@@ -234,17 +229,3 @@ def singles() -> list[Subject]:
     """The plain run, and each value of each axis in it."""
     found = [_one(axis, value) for axis, values in AXES.items() for value in values]
     return list(dict.fromkeys(found))
-
-
-def pairs() -> list[Subject]:
-    """Two values that are not those of the plain run; of optimizers those with sums of their own."""
-    found = []
-    for first, second in itertools.combinations(AXES, 2):
-        if {first, second} in ({"part", "local"}, {"cohorts", "local"}):
-            continue  # local training ends where updates are clipped
-        for a, b in itertools.product(AXES[first], AXES[second]):
-            subject = _one(second, b, _one(first, a))
-            new = a != getattr(PLAIN, first) and b != getattr(PLAIN, second)
-            if new and subject.optimizer in _COMBINED and subject.part not in _ALONE:
-                found.append(subject)
-    return found

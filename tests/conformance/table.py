@@ -21,8 +21,8 @@ from fedmf.rounds import run_in_process
 from fedmf.runs import PrivateEvaluator, Session
 
 from .aggregating import carried_out_aggregated
-from .paths import AGGREGATED, BFLOAT16_BOUND, BOUND, FEW, HOSTS, PATHS, PROCESSES, REFERENCE, WRAPPED, Path
-from .subjects import PLAIN, Subject, of_parts, pairs, singles
+from .paths import BFLOAT16_BOUND, BOUND, HOSTS, REFERENCE, Path
+from .subjects import Subject, of_parts
 from .wrapping import carried_out_wrapped
 
 #: Of a statement, what every path promises alike.
@@ -153,10 +153,3 @@ def cells(subject: Subject, paths: Sequence[Path]) -> list[Cell]:
         else:
             found.append(judged(subject, path, mine, theirs))
     return found
-
-
-def planned() -> list[tuple[Subject, tuple[Path, ...]]]:
-    """The whole table: every subject with the paths it is carried out on."""
-    processes = {PLAIN: PROCESSES, Subject(optimizer="jme-adam"): PROCESSES}
-    table = [(one, (*PATHS, WRAPPED, AGGREGATED, *processes.get(one, ()))) for one in singles()]
-    return table + [(both, FEW) for both in pairs()]
