@@ -111,6 +111,40 @@ def test_what_is_wrong_with_a_users_examples_is_its_own(wrong: float, chain: str
     assert right.fixed_point.any()
 
 
+@pytest.mark.parametrize("chain", CHAINS)
+def test_nothing_that_lies_in_memory_is_read(chain: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work arrays full of NaN and of large numbers, as a user whose training failed may leave them."""
+    task, local = task_of([6, 3, 9], chain), RULES["momentum"]
+    expected = integers(task, local, 0.3)
+
+    def poisoned(*arguments: object) -> Work:
+        memory = work(*arguments)  # type: ignore[arg-type]
+        for name, values in memory._asdict().items():
+            if name not in ("begin", "marked"):
+                values[:] = math.nan if values.dtype == np.float32 else 200
+        return memory
+
+    monkeypatch.setattr(fused_program, "work", poisoned)
+    assert np.array_equal(integers(task, local, 0.3), expected)
+    assert expected.any()
+
+
+def test_a_pixel_that_is_no_number_costs_its_own_user_alone() -> None:
+    """Channels that fill no vector, followed by a convolution: the lanes between them must not keep NaN."""
+    task, local = task_of([4] * 4, "odd sides, no padding"), RULES["one step"]
+    features = task.dataset.features.clone()  # type: ignore[attr-defined]
+    features[0, 0, 3, 3] = math.nan
+    hurt = replace(task, dataset=replace(task.dataset, features=features))  # type: ignore[type-var]
+    totals = [FixedPointSum(task.model.dimension, 0.3) for _ in range(2)]
+    (failure,) = LocalTrainer(hurt, local).add_updates(
+        task.model.initial(), task.dataset.user_ids, 3, totals[0]
+    )
+    assert failure.user == "user 0"
+    LocalTrainer(task, local).add_updates(task.model.initial(), task.dataset.user_ids[1:], 3, totals[1])
+    assert torch.equal(totals[0].fixed_point, totals[1].fixed_point)
+    assert totals[0].fixed_point.any()
+
+
 def test_infinity_that_no_output_shows_makes_an_update_fail_as_in_torch() -> None:
     """Kernels below zero make it minus infinity, which ReLU hides; its gradient is zero times infinity."""
     dataset, local = task_of([6, 4], "many channels").dataset, RULES["one step"]

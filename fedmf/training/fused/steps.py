@@ -73,9 +73,9 @@ def train_and_sum(plan, rule, origin, examples, work, clip_norm, scale, into, ou
 
 @inlined
 def _train(plan, rule, origin, examples, work, u):
-    """All of a user's steps."""
+    """All of a user's steps, in memory where nothing is left of the user before."""
+    _clear(work)
     work.parameters[:] = origin
-    work.velocity[:] = 0
     if plan.lowest > 0:
         _set_below(plan, examples, work, u)
     s = np.int64(0)
@@ -98,6 +98,24 @@ def _train(plan, rule, origin, examples, work, u):
         if not _finite(examples.features[examples.places[e]]):
             return NOT_FINITE
     return COUNTED
+
+
+@compiled
+def _clear(work):
+    """Zeros for all that an earlier user wrote: NaN times the zero of a padded lane is NaN."""
+    work.inputs[:] = 0
+    work.slopes[:] = 0
+    work.marks[:] = 0
+    work.velocity[:] = 0
+    work.moved[:] = 0
+    work.turned[:] = 0
+    work.lines[:] = 0
+    work.places[:] = 0
+    work.amounts[:] = 0
+    work.labels[:] = 0
+    work.shares[:] = 0
+    work.below[:] = 0
+    work.row[:] = 0
 
 
 @compiled

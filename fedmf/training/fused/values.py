@@ -73,7 +73,7 @@ class Plan(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Memory of one user's training, used again for the next one.
+    """Memory of one user's training, cleared for the next one.
 
     Attributes:
         begin: where the inputs of a stage begin, for all examples of a step.
