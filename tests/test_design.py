@@ -41,7 +41,7 @@ def test_rows_are_json_with_every_field():
 CONTRACT_NAMES = [
     "identity", "square-root", "bsr", "bisr", "bifr", "bfr", "cgd", "nu-ftrl", "one-parameter",
     "optimal-diagonal", "banded", "banded-toeplitz", "banded-inverse", "blt", "dense", "tree", "kary-tree",
-    "rated-bfr", "shifted-root", "robust", "quadratic-lti", "strongly-convex-lti",
+    "rated-bfr", "shifted-root", "quadratic-lti", "strongly-convex-lti",
 ]  # fmt: skip
 
 
@@ -218,6 +218,6 @@ def test_a_factorization_of_ones_own_stands_beside_names():
 
 
 def test_mechanisms_made_for_something_else_are_not_compared_unasked():
-    special = {"robust", "quadratic-lti", "strongly-convex-lti"}
+    special = {"quadratic-lti", "strongly-convex-lti"}
     for n in (1, 100, 10**6):
         assert not special & {name.removeprefix("normalized-") for name in names_to_compare(n)}

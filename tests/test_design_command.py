@@ -158,39 +158,6 @@ def test_design_names_the_limit_and_what_scales(
     assert message in one_line(capsys)
 
 
-def test_design_forecasts_the_contract_from_a_trace(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trace = tmp_path / "trace.csv"
-    rows = [f"{user},{3600 * hour}" for user in range(40) for hour in range(24) if (hour - user) % 24 < 7]
-    trace.write_text("\n".join(["user,time", *rows]))
-    ask = ["design", "--rounds", "96", "--trace", str(trace), "--size", "1", "--mechanism", "bisr"]
-    assert run([*ask, "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
-    found = row["forecast"]
-    assert (row["max_participations"], row["min_separation"]) == (
-        found["max_participations"],
-        found["min_separation"],
-    )
-    assert 1 <= found["shortest_separation"] <= row["min_separation"] < found["longest_separation"] <= 40
-    assert found["arrivals_mean"] == pytest.approx(1 / 0.8, rel=0.1)
-    assert run([*ask, "--min-separation", "5", "--max-participations", "3"]) == 0
-    assert "forecast: b = 5 " in capsys.readouterr().out
-    robust = ["design", *ask[1:-1], "robust", "--param", "lower=20", "--param", "upper=30", "--json"]
-    assert run(robust) == 0
-    assert json.loads(capsys.readouterr().out)[0]["params"]["upper"] == 30
-    for wrong, message in (
-        ([*ask[:-4], "--mechanism", "bisr"], "Missing option '--size'"),
-        ([*ask, "--size", "30"], "m (size) must be at most the 11"),
-        ([*ask, "--rounds-per-day", "0"], "rounds-per-day must be a whole number"),
-        ([*ask, "--trace", str(tmp_path / "none.csv")], "cannot read check-ins"),
-        (["design", "--rounds", "9", "--min-separation", "3"], "Missing option '--max-participations'"),
-        (["design", "--rounds", "9", "--max-participations", "3"], "Missing option '--min-separation'"),
-    ):
-        assert run(wrong) == 2
-        assert message in one_line(capsys)
-
-
 def test_the_table_and_its_order_follow_the_objective(capsys: pytest.CaptureFixture[str]) -> None:
     short = ["design", "--rounds", "8", "--max-participations", "1", "--min-separation", "8"]
     for objective, label in (("max", "MaxSE"), ("last", "last SE"), ("weights:1,3", "weighted RMSE")):

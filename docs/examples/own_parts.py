@@ -9,7 +9,7 @@ import sys
 import torch
 
 import fedmf
-from fedmf.factorization import Scenarios, robust_toeplitz
+from fedmf.factorization import banded_toeplitz, tapered
 from fedmf.training import regression
 
 
@@ -35,7 +35,7 @@ def ink():
 run = fedmf.Run(
     task=ink(),  # how much ink is in a digit, from its upper half
     cohorts=fedmf.CyclicCohorts(rounds=60, size=12),
-    mechanism=robust_toeplitz(8, Scenarios.separations(60, [8, 9, 10], 6)),
+    mechanism=tapered(banded_toeplitz(10, fedmf.Participation(60, 6, 10)), 8, 10),
     optimizer=SignMomentum(),
 )
 

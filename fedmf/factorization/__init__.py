@@ -1,7 +1,6 @@
 """Strategy matrices as values: closed forms, optimisers, sensitivity and error."""
 
 from fedmf.factorization.algebra import THREAD_LIMITS, minimize_on_interval, single_threaded
-from fedmf.factorization.bounds import certified_dense_bound
 from fedmf.factorization.matrices import (
     Banded,
     BlockTree,
@@ -40,7 +39,6 @@ from fedmf.factorization.mechanisms import (
     MechanismChoice,
     NamedMechanism,
     Parameter,
-    Scenarios,
     Trail,
     accepted_parameters,
     banded,
@@ -52,7 +50,6 @@ from fedmf.factorization.mechanisms import (
     chosen,
     dense,
     form_of,
-    least_regret,
     mechanism_choice_from_dict,
     names,
     names_taking,
@@ -62,7 +59,6 @@ from fedmf.factorization.mechanisms import (
     parameters,
     quadratic_lti,
     quadratic_suboptimality,
-    robust_toeplitz,
     strongly_convex_bound,
     strongly_convex_lti,
     tapered,
@@ -123,7 +119,6 @@ __all__ = [
     "Parameter",
     "Recurrence",
     "ScaledToeplitz",
-    "Scenarios",
     "Sensitivity",
     "SensitivityNotExact",
     "SparseRows",
@@ -143,7 +138,6 @@ __all__ = [
     "blt",
     "bsr",
     "build",
-    "certified_dense_bound",
     "cgd",
     "check_rounds",
     "chosen",
@@ -161,7 +155,6 @@ __all__ = [
     "joint_diameter_square",
     "joint_sensitivity",
     "kary_tree",
-    "least_regret",
     "mechanism_choice_from_dict",
     "minimize_on_interval",
     "names",
@@ -179,7 +172,6 @@ __all__ = [
     "quadratic_lti",
     "quadratic_suboptimality",
     "query_variances",
-    "robust_toeplitz",
     "rounding_inflation",
     "rounding_shift",
     "single_threaded",

@@ -6,7 +6,7 @@ from fedmf.moments.mechanism import MomentMechanism, MomentMethod, MomentWeight,
 from fedmf.moments.methods import METHODS, mechanism_from_dict
 from fedmf.moments.moment_stream import MomentBlock, MomentRelease, MomentStream
 from fedmf.moments.noisy_moments import NoisyMoments
-from fedmf.moments.pair_design import Goal, JointDesign, best_pair, joint_design
+from fedmf.moments.pair_design import Goal, best_pair
 from fedmf.moments.private_gaussian import PrivateGaussian, describe, shrunk_covariances
 from fedmf.moments.ratio import NoisyRatio, fieller
 from fedmf.moments.running import MatrixWorkload, RunningWorkload
@@ -44,7 +44,6 @@ __all__ = [
     "Goal",
     "Growing",
     "GrowingErrors",
-    "JointDesign",
     "Lifetime",
     "MatrixWorkload",
     "MomentBlock",
@@ -74,7 +73,6 @@ __all__ = [
     "gaussian_estimate",
     "ime",
     "jme",
-    "joint_design",
     "mean_noise_variances",
     "mechanism_from_dict",
     "pp",

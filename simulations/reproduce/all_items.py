@@ -155,15 +155,6 @@ _ITEMS = (
         ("joint-sensitivity.md",), (), ("moments/joint_sensitivity.py",), unrun="it is minutes of ascent",
     ),
     Item(
-        "robust-design", _OURS, "robust design", "n = 2000, k = 5, b = 200 … 400",
-        ("robust_design.md", "robust_design.png"), (), ("design/robust.py",),
-        unrun="it takes minutes of optimisation",
-    ),
-    Item(
-        "check-in", _OURS, "devices as they come", "10⁵ devices by night, 720 rounds, ε = 8",
-        ("check-in.md", "check-in.png"), (), ("design/check_in.py",), unrun="it takes minutes of replays",
-    ),
-    Item(
         "real-data", _OURS, "covariance of measurements", "569 rows, d = 30, ε = 0.5 … 16",
         ("moments-real-data.md", "moments-real-data.png"), (), ("moments/real_data.py",),
         unrun="it is minutes of streams",
@@ -185,10 +176,6 @@ _ITEMS = (
     Item(
         "stream-anomalies", _OURS, "anomaly scores of private densities", "four data sets, ε = 1, 4, 8",
         ("stream-anomalies.md",), ("moments/stream_anomalies.py",), ("moments/stream_anomalies.py",),
-    ),
-    Item(
-        "joint-design", _OURS, "both matrices of a pair together", "50 settings, n = 32, 48, 128",
-        ("joint-design.md",), (), ("moments/joint_design.py",), unrun="it is minutes of designs",
     ),
     Item(
         "stream-weights", _OURS, "weight of the second moment", "five workloads, d = 2, 10, 100",

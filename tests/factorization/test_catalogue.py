@@ -5,7 +5,6 @@ import pytest
 from support import oracles
 
 from fedmf.factorization.algebra.search import minimize_on_interval
-from fedmf.factorization.mechanisms.banded_toeplitz_optimizer import banded_toeplitz
 from fedmf.factorization.mechanisms.catalogue import (
     accepted_parameters,
     build,
@@ -18,7 +17,6 @@ from fedmf.factorization.mechanisms.catalogue import (
 from fedmf.factorization.mechanisms.choice import NamedMechanism
 from fedmf.factorization.mechanisms.families import FAMILIES
 from fedmf.factorization.mechanisms.lti import quadratic_lti, quadratic_suboptimality
-from fedmf.factorization.mechanisms.robust import Scenarios, robust_toeplitz
 from fedmf.factorization.mechanisms.strongly_convex import strongly_convex_lti
 from fedmf.factorization.objectives.error import errors
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
@@ -40,7 +38,7 @@ def test_names_of_the_contract_are_there_and_each_has_its_normalized_form():
         "identity", "square-root", "bsr", "bisr", "bifr", "bfr", "rated-bfr", "cgd", "nu-ftrl",
         "one-parameter",
         "shifted-root", "optimal-diagonal", "banded-toeplitz", "banded", "dense", "tree", "kary-tree",
-        "banded-inverse", "blt", "robust", "quadratic-lti", "strongly-convex-lti",
+        "banded-inverse", "blt", "quadratic-lti", "strongly-convex-lti",
     }  # fmt: skip
     assert set(names()) >= plain
     others = {name for name in names() if not name.startswith("normalized-")}
@@ -213,7 +211,6 @@ def test_limits_fall_from_names_to_comparisons_and_to_normalised_forms():
 
 
 DESIGNED = {
-    "robust": [{}, {"lower": 2, "upper": 6, "bands": 7}, {"worst": 1}, {"upper": 4, "bands": 3, "worst": 1}],
     "quadratic-lti": [
         {},
         {"eta": 0.9},
@@ -233,7 +230,7 @@ def test_designed_matrices_are_judged_as_dense_ones_over_every_pattern(name, for
             continue
         contract, queries = Participation(n, k, b), parse_workload(workload, n)
         for given in DESIGNED[name]:
-            if max(given.get("bands", 1), given.get("upper", 1)) > n:
+            if given.get("bands", 1) > n:
                 continue
             C = build(form + name, contract, queries, params=given).factorization
             dense, stated = C.materialize(), stated_sensitivity(C, contract)
@@ -247,36 +244,6 @@ def test_designed_matrices_are_judged_as_dense_ones_over_every_pattern(name, for
             assert errors(C, queries, stated).rmse == pytest.approx(
                 oracles.rmse(A, dense, stated.value), rel=1e-9
             )
-
-
-def test_robust_by_name_is_the_design_for_its_separations():
-    contract, work = Participation(120, 4, 20), prefix(120)
-    scenarios = Scenarios.separations(120, range(20, 31), 4)
-    given = {"upper": 30, "bands": 30}
-    mean = build("robust", contract, params=given)
-    assert mean.params == {"lower": 20, "upper": 30, "bands": 30, "worst": 0}
-    assert mean.factorization.to_dict() == robust_toeplitz(30, scenarios, None).to_dict()
-    worst = build("robust", contract, params={**given, "worst": 1})
-
-    def ratios(C):
-        best = [banded_toeplitz(own.min_separation, own) for own in scenarios.contracts]
-        return [
-            errors(C, work, stated_sensitivity(C, own)).rmse
-            / errors(optimal, work, stated_sensitivity(optimal, own)).rmse
-            for optimal, own in zip(best, scenarios.contracts, strict=True)
-        ]
-
-    assert max(ratios(worst.factorization)) < 0.999 * max(ratios(mean.factorization))
-    assert np.mean(ratios(worst.factorization)) > np.mean(ratios(mean.factorization))
-    # For the contract alone, the design for one separation is better, but not for the larger ones.
-    alone = banded_toeplitz(20, contract)
-    assert ratios(alone)[0] < ratios(worst.factorization)[0]
-    assert max(ratios(alone)) > max(ratios(worst.factorization))
-
-
-def test_many_separations_are_taken_evenly():
-    spread = [contract.min_separation for contract in Scenarios.between(1000, 100, 260, 5).contracts]
-    assert spread == list(range(100, 261, 10))
 
 
 def test_noise_for_the_last_iterate_by_name_is_made_for_its_curvatures():
@@ -303,10 +270,6 @@ def test_noise_for_the_last_iterate_by_name_is_made_for_its_curvatures():
 @pytest.mark.parametrize(
     ("name", "given", "message"),
     [
-        ("robust", {"lower": 40, "upper": 30}, "at least 1 and at most upper .* got 40 and 30"),
-        ("robust", {"upper": 121}, "upper .* between 1 and n=120; got 121"),
-        ("robust", {"worst": 2}, "worst .* between 0 and 1; got 2"),
-        ("robust", {"lower": 2.5}, "lower .* integer"),
         ("quadratic-lti", {"mu": 2.0, "smoothness": 1.0}, "mu .* at most smoothness=1.0; got 2.0"),
         ("quadratic-lti", {"eta": 2.5}, "eta .* between 0 and 2/lambda_max=2"),
         ("quadratic-lti", {"mu": -1.0}, "mu .* above 0; got -1.0"),

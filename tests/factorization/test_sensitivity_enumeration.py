@@ -23,7 +23,7 @@ from fedmf.factorization.matrices.strategy_matrix import Factorization
 from fedmf.factorization.matrices.toeplitz import Diagonal, InverseToeplitz, Toeplitz, normalized
 from fedmf.factorization.matrices.trees import kary_tree, tree
 from fedmf.factorization.sensitivity.methods import Sensitivity, methods
-from fedmf.factorization.sensitivity.pattern_search import row_bound
+from fedmf.factorization.sensitivity.separated import row_bound
 from fedmf.factorization.sensitivity.stated import (
     _Strategy,
     quick_upper_bound,

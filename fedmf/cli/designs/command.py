@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from enum import StrEnum
-from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -15,14 +14,11 @@ import typer
 
 if TYPE_CHECKING:
     from fedmf.cli.designs.table import GrowingTable
-    from fedmf.cohorts import Forecast
 
 
 #: Bytes of the largest comparison that is kept, and of all of them.
 _LARGEST, _MOST = 2**22, 2**26
 _LIBRARIES: Final = ("numpy", "scipy", "numba", "torch")
-#: Above this many rounds the row for a range of separations takes minutes.
-_LARGEST_ROBUST: Final = 4096
 
 
 class AdjacencyName(StrEnum):
@@ -43,21 +39,11 @@ class Sampling(StrEnum):
 
 def design(
     rounds: int = typer.Option(..., "--rounds", metavar="N", help="n, the number of rounds."),
-    max_participations: int | None = typer.Option(
-        None, "--max-participations", metavar="K", help="k, most rounds any user takes part in."
+    max_participations: int = typer.Option(
+        ..., "--max-participations", metavar="K", help="k, most rounds any user takes part in."
     ),
-    min_separation: int | None = typer.Option(
-        None, "--min-separation", metavar="B", help="b, least distance between two rounds of a user."
-    ),
-    trace: Path | None = typer.Option(
-        None, "--trace", metavar="FILE", help="CSV of check-ins (user, time), to forecast k and b."
-    ),
-    size: int | None = typer.Option(
-        None, "--size", metavar="M", help="With --trace: users wanted in a round."
-    ),
-    rounds_per_day: int = typer.Option(24, "--rounds-per-day", help="With --trace: rounds in a day."),
-    margin: float = typer.Option(
-        0.2, "--margin", help="With --trace: share of participations that may be missing."
+    min_separation: int = typer.Option(
+        ..., "--min-separation", metavar="B", help="b, least distance between two rounds of a user."
     ),
     epsilon: float | None = typer.Option(None, "--epsilon", metavar="E", help="Privacy budget ε."),
     delta: float | None = typer.Option(None, "--delta", metavar="D", help="Privacy budget δ."),
@@ -96,8 +82,6 @@ def design(
     Errors include the sensitivity and, with --epsilon and --delta, the noise multiplier. Parameters,
     coefficients and the order of rows follow --objective.
 
-    With --trace, k and b are forecast from the times at which devices checked in (docs/check-in.md).
-
     Example: fedmf design --rounds 3900 --max-participations 10 --min-separation 390 --epsilon 8 --delta 1e-5
     """
     from fedmf.participation import Participation
@@ -109,22 +93,12 @@ def design(
         from fedmf.cli.plots import check_picture
 
         check_picture("--plot", plot)
-    found = None
-    if trace is not None:
-        found = forecast_of(trace, rounds, size, rounds_per_day, margin, min_separation, max_participations)
-        participation = found.contract
-    elif max_participations is None or min_separation is None:
-        absent = "--max-participations" if max_participations is None else "--min-separation"
-        raise typer.BadParameter(f"Missing option '{absent}'; or forecast it with --trace FILE.")
-    else:
-        participation = Participation(rounds, max_participations, min_separation)
     from fedmf.cli.designs.table import GrowingTable, latex_table, print_table
 
     with GrowingTable() as table:
-        designed = partial(
-            _rows,
+        rows = _rows(
             table,
-            participation=participation,
+            participation=Participation(rounds, max_participations, min_separation),
             epsilon=epsilon,
             delta=delta,
             adjacency=adjacency.value,
@@ -132,24 +106,14 @@ def design(
             memory_vectors=memory_vectors,
             sampling=sampling.value,
             objective=objective,
+            mechanisms=mechanism or None,
+            bands=bands,
+            params=parameters,
         )
-        rows = designed(mechanisms=mechanism or None, bands=bands, params=parameters)
-        if found is not None:
-            if not mechanism and sampling is Sampling.none and rounds <= _LARGEST_ROBUST:
-                between = {"lower": found.shortest, "upper": found.longest}
-                rows = [*rows, *designed(mechanisms=["robust"], params=between)]
-            rows = [{**row, "forecast": found.to_dict()} for row in rows]
     if plot is not None:
         from fedmf.cli.plots import save_plot
 
         save_plot(rows, plot)
-    if found is not None and not (as_json or as_latex):
-        mean, fewest, most = found.arrivals
-        typer.echo(
-            f"forecast: b = {found.contract.min_separation} (between {found.shortest} and {found.longest}), "
-            f"k = {found.contract.max_participations}, q = {found.probability:.3f}; "
-            f"{mean:.1f} users a round ({fewest} to {most})"
-        )
     if as_latex:
         typer.echo(latex_table(rows), nl=False)
     else:
@@ -168,8 +132,7 @@ def _rows(table: GrowingTable, **asked: Any) -> list[dict[str, Any]]:
         return json.loads(content)
     from fedmf.accounting import design as compute
 
-    processes = _processes() if asked["mechanisms"] != ["robust"] else 1
-    rows = compute(**asked, progress=table.begun, arrived=table.arrived, processes=processes)
+    rows = compute(**asked, progress=table.begun, arrived=table.arrived, processes=_processes())
     if files is not None:
         files.write(name, json.dumps(rows).encode())
     return rows
@@ -181,33 +144,6 @@ def _code() -> str:
     for file in sorted(package.rglob("*.py")):
         digest.update(str(file.relative_to(package)).encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
-
-
-def forecast_of(
-    trace: Path,
-    rounds: int,
-    size: int | None,
-    rounds_per_day: int,
-    margin: float,
-    min_separation: int | None,
-    max_participations: int | None,
-) -> Forecast:
-    """What a trace of check-ins allows.
-
-    Raises:
-        typer.BadParameter: no size.
-        ConfigError, ValueError: the trace cannot be read, or too few come.
-    """
-    from fedmf.cohorts import forecast, read_check_ins
-    from fedmf.values import check_whole
-
-    if size is None:
-        raise typer.BadParameter("Missing option '--size': how many users --trace shall bring to a round.")
-    for label, value in (("n (rounds)", rounds), ("m (size)", size), ("rounds-per-day", rounds_per_day)):
-        check_whole(label, value)
-    return forecast(
-        read_check_ins(trace, rounds_per_day), rounds, size, margin, min_separation, max_participations
-    )
 
 
 def _processes() -> int:

@@ -2,7 +2,7 @@
 
 from fedmf.factorization.mechanisms.banded_inverse_optimizer import banded_inverse
 from fedmf.factorization.mechanisms.banded_optimizer import banded
-from fedmf.factorization.mechanisms.banded_toeplitz_optimizer import banded_toeplitz
+from fedmf.factorization.mechanisms.banded_toeplitz_optimizer import banded_toeplitz, tapered
 from fedmf.factorization.mechanisms.blt_optimizer import blt
 from fedmf.factorization.mechanisms.catalogue import (
     Mechanism,
@@ -26,7 +26,6 @@ from fedmf.factorization.mechanisms.dense_optimizer import dense
 from fedmf.factorization.mechanisms.family import check_rounds
 from fedmf.factorization.mechanisms.lti import quadratic_lti, quadratic_suboptimality
 from fedmf.factorization.mechanisms.parameter import Accuracy, DesignRequest, Parameter, Trail, chosen
-from fedmf.factorization.mechanisms.robust import Scenarios, least_regret, robust_toeplitz, tapered
 from fedmf.factorization.mechanisms.strongly_convex import strongly_convex_bound, strongly_convex_lti
 
 __all__ = [
@@ -37,7 +36,6 @@ __all__ = [
     "MechanismChoice",
     "NamedMechanism",
     "Parameter",
-    "Scenarios",
     "Trail",
     "accepted_parameters",
     "banded",
@@ -49,7 +47,6 @@ __all__ = [
     "chosen",
     "dense",
     "form_of",
-    "least_regret",
     "mechanism_choice_from_dict",
     "names",
     "names_taking",
@@ -59,7 +56,6 @@ __all__ = [
     "parameters",
     "quadratic_lti",
     "quadratic_suboptimality",
-    "robust_toeplitz",
     "strongly_convex_bound",
     "strongly_convex_lti",
     "tapered",

@@ -180,3 +180,28 @@ def _minimize_monotone(initial: Vector, objective: ToeplitzObjective) -> Vector:
     minimum = minimize(step_objective, steps, jac=True, method="L-BFGS-B", bounds=bounds, options=_OPTIONS)
     c = np.cumsum(minimum.x[::-1])[::-1]
     return c / c[0]
+
+
+def tapered(C: Toeplitz, lower: int, upper: int) -> Toeplitz:
+    """The heuristic for unknown separations: c_i ← c_i·(b̂ − i)/(b̂ − b₀) for i ≥ b₀, 0 from b̂ on.
+
+    Args:
+        C: optimised for the upper separation.
+        lower: b₀, the smallest separation expected, 0 ≤ b₀ < b̂.
+        upper: b̂, the largest.
+
+    Raises:
+        ValueError: b₀ and b̂ are out of order.
+
+    References:
+        McKenna (2024), "Scaling up the Banded Matrix Factorization Mechanism", Appendix H.
+
+    >>> tapered(Toeplitz([1.0, 0.5, 0.5, 0.5], 4), 1, 3).coefficients
+    array([1.  , 0.5 , 0.25, 0.  ])
+    """
+    if not 0 <= lower < upper:
+        raise ValueError(
+            f"b_0 (lower separation) must be at least 0 and below b_hat; got {lower} and {upper}. Swap them?"
+        )
+    i = np.arange(C.coefficients.size)
+    return Toeplitz(C.coefficients * np.clip((upper - i) / (upper - lower), 0.0, 1.0), C.rounds)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.factorization.bounds import least_max_gram, worst_diagonal_weights
 from fedmf.factorization.matrices import Dense, Diagonal, lower_factor, workload_diagonal
 from fedmf.factorization.mechanisms.banded_optimizer import banded, counting_all_rows
+from fedmf.factorization.mechanisms.worst_queries import least_max_gram, worst_diagonal_weights
 from fedmf.factorization.objectives import RMSE, Objective, PowerMean, errors
 from fedmf.factorization.sensitivity import count_patterns, pattern_layers, stated_sensitivity
 from fedmf.participation import Participation

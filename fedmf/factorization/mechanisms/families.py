@@ -9,7 +9,6 @@ from typing import Final
 from fedmf.factorization.algebra import single_threaded
 from fedmf.factorization.matrices import (
     LARGEST_DENSE,
-    Factorization,
     closed_form,
     damped_root,
     inverse_power,
@@ -21,6 +20,7 @@ from fedmf.factorization.matrices import (
 )
 from fedmf.factorization.mechanisms.banded_inverse_optimizer import banded_inverse
 from fedmf.factorization.mechanisms.banded_optimizer import banded
+from fedmf.factorization.mechanisms.banded_toeplitz_optimizer import tapered
 from fedmf.factorization.mechanisms.blt_optimizer import blt, blt_with_fewest_buffers
 from fedmf.factorization.mechanisms.cache import remembered
 from fedmf.factorization.mechanisms.dense_optimizer import LARGEST_OPTIMIZED, best_diagonal, dense
@@ -44,13 +44,10 @@ from fedmf.factorization.mechanisms.parameter import (
     FREE_SHIFT,
     FULL,
     LAGS,
-    LOWER,
     MU,
     SMOOTHNESS,
     TAPER,
-    UPPER,
     VARIANCE,
-    WORST,
     Accuracy,
     DesignRequest,
     Error,
@@ -62,7 +59,6 @@ from fedmf.factorization.mechanisms.parameter import (
     one_of,
     widths,
 )
-from fedmf.factorization.mechanisms.robust import Scenarios, least_regret, robust_toeplitz, tapered
 from fedmf.factorization.mechanisms.strongly_convex import strongly_convex_lti
 
 # Results of the optimisers are kept on disk as well; the version is to be raised
@@ -74,8 +70,6 @@ _dense = lru_cache(maxsize=8)(remembered(single_threaded(dense), version=2))
 _inverse = lru_cache(maxsize=32)(remembered(single_threaded(banded_inverse), version=3))
 _buffered = lru_cache(maxsize=32)(remembered(single_threaded(blt), version=4))
 _few_buffered = remembered(single_threaded(blt_with_fewest_buffers), version=4)
-_robust = remembered(single_threaded(robust_toeplitz), version=2)
-_least_regret = remembered(single_threaded(least_regret), version=2)
 _strongly_convex = lru_cache(maxsize=8)(remembered(strongly_convex_lti, version=1))
 
 # Beyond p = b the optimiser takes seconds per step; wider bands than this must be asked for.
@@ -84,8 +78,6 @@ _WIDEST_OPTIMIZED = 256
 _WIDEST_BANDED, _MOST_ENTRIES = 64, 2**18
 # Wider inverses draw more past noise again in each round and gain about 1 % at most where tried.
 _WIDEST_INVERSE = 64
-# A gradient takes O(n) for each of the separations; the number of steps grows with p.
-_WIDEST_ROBUST = 1024
 
 
 def _optimal_width(request: DesignRequest, values: Values, error: Error, accuracy: Accuracy) -> float:
@@ -128,14 +120,6 @@ def _tapered(form: Form, request: DesignRequest, lower: int, others: Values) -> 
     replace(TAPER, highest=p - 1).checked(lower, form.name, request.rounds)
     optimal = _optimized(p, *request.target)
     return values, form.columns(tapered(optimal, lower, p))
-
-
-def _robust_toeplitz(request: DesignRequest, values: Values) -> Factorization:
-    k = request.participation.max_participations
-    scenarios = Scenarios.between(request.rounds, values["lower"], values["upper"], k)
-    make = (_robust, _least_regret)[values["worst"]]
-    _, workload, objective = request.rated_target
-    return make(values["bands"], scenarios, workload, objective=objective)
 
 
 _FREE_ALPHA = Free(Parameter("alpha", "power of the learning rates in the columns"), _rate_power)
@@ -286,20 +270,6 @@ _ALL = (
         (Free(BUFFERS, at_once(_few_buffers)),),
         largest=131_072,
         largest_compared=16_384,
-        optimized=True,
-    ),
-    Family(
-        "robust",
-        "the best Toeplitz C for separations from lower to upper",
-        _robust_toeplitz,
-        (
-            Free(LOWER, at_once(lambda ask, v: min(ask.separation, v.get("upper", ask.rounds)))),
-            Free(UPPER, at_once(lambda ask, v: min(max(v["lower"], 2 * ask.separation), ask.rounds))),
-            Free(BANDS, at_once(lambda ask, v: min(v["upper"], _WIDEST_ROBUST))),
-            Free(WORST, at_once(lambda ask, v: 0)),
-        ),
-        largest=65_536,
-        largest_compared=0,
         optimized=True,
     ),
     Family(

@@ -270,11 +270,6 @@ BUFFERS: Final = Parameter("buffers", "state vectors kept", integer=True, highes
 TAPER: Final = Parameter(
     "taper", "separation from which coefficients fall to 0", integer=True, lowest=0, letter="b_0"
 )
-LOWER: Final = Parameter("lower", "smallest separation expected", integer=True)
-UPPER: Final = Parameter("upper", "largest separation expected", integer=True)
-WORST: Final = Parameter(
-    "worst", "0 for the mean error, 1 for the worst ratio to the optimum", integer=True, lowest=0, highest=1
-)
 ETA: Final = Parameter("eta", "learning rate of gradient descent", above=0.0)
 MU: Final = Parameter("mu", "smallest curvature of the objective", above=0.0)
 SMOOTHNESS: Final = Parameter("smoothness", "largest curvature of the objective", above=0.0)

@@ -15,7 +15,6 @@ from fedmf.factorization.sensitivity.pattern import (
     pattern_sensitivities,
     pattern_sensitivity,
 )
-from fedmf.factorization.sensitivity.pattern_search import row_weights
 from fedmf.factorization.sensitivity.separated import (
     comb_sum,
     comb_sum_adjoint,
@@ -23,6 +22,7 @@ from fedmf.factorization.sensitivity.separated import (
     earliest_pattern,
     monotone_envelope,
     pattern_layers,
+    row_weights,
 )
 from fedmf.factorization.sensitivity.stated import (
     autocorrelation,

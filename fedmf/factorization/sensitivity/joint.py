@@ -30,12 +30,12 @@ from fedmf.factorization.matrices import Factorization
 from fedmf.factorization.sensitivity.branches import Branches
 from fedmf.factorization.sensitivity.methods import Released, Sensitivity, kind_of, over_patterns, tightest
 from fedmf.factorization.sensitivity.pattern import equal_length_row_sums
-from fedmf.factorization.sensitivity.pattern_search import row_weights
 from fedmf.factorization.sensitivity.separated import (
     best_separated_sum,
     comb_sum,
     earliest_pattern,
     monotone_envelope,
+    row_weights,
 )
 from fedmf.participation import Adjacency, Participation
 from fedmf.typing import Vector

@@ -20,9 +20,11 @@ from fedmf.typing import Vector
 
 Kind = Literal["exact", "upper_bound"]
 ROUNDING = 1e-12
-_MOST_PATTERNS = 200_000
+_MOST_PATTERNS = 2_000_000
 _LARGEST_ENUMERATED = 2048
 _LARGEST_GRAM = 10_240
+# Patterns that are weighed at once.
+_CHUNK = 2**17
 
 
 class SensitivityNotExact(ValueError):
@@ -137,7 +139,11 @@ def over_patterns(
     n, k, b = participation.rounds, participation.max_participations, participation.min_separation
     largest: list[tuple[float, NDArray[np.int64]]] = []
     for layer in pattern_layers(n, k, b):
-        weights = weigh(layer)
-        tops = [(float(row[at]), layer[at]) for row, at in zip(weights, weights.argmax(axis=1), strict=True)]
-        largest = [max(pair, key=lambda top: top[0]) for pair in zip(largest or tops, tops, strict=True)]
+        for start in range(0, len(layer), _CHUNK):
+            chunk = layer[start : start + _CHUNK]
+            weights = weigh(chunk)
+            tops = [
+                (float(row[at]), chunk[at]) for row, at in zip(weights, weights.argmax(axis=1), strict=True)
+            ]
+            largest = [max(pair, key=lambda top: top[0]) for pair in zip(largest or tops, tops, strict=True)]
     return largest

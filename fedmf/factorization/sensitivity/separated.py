@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from fedmf.factorization.algebra import padded
 from fedmf.typing import Array
 
+# Rows of the dynamic program that fit a processor's cache.
+_CHUNK_ENTRIES = 100_000
+
 
 def earliest_pattern(max_participations: int, min_separation: int) -> NDArray[np.int64]:
     """The pattern {0, b, 2b, …, (k−1)b}."""
@@ -55,6 +58,35 @@ def best_separated_sum(values: Array, max_participations: int, min_separation: i
         np.add(values, best[..., :n], out=taken)
         np.maximum.accumulate(bits, axis=-1, out=later)
     return best[..., -1]
+
+
+def row_bound(gram: Array, k: int, b: int) -> float:
+    """max_π Σ_{i∈π} w_i ≥ max_π Σ_{i,j∈π} W_ij with w_i = max_{π∋i} Σ_{j∈π} W_ij, by dynamic programs.
+
+    Args:
+        gram: W ≥ 0, shape (n, n).
+        k: most rounds.
+        b: least distance.
+
+    References:
+        Choquette-Choo et al. (2023), Theorem 2.
+    """
+    return float(best_separated_sum(row_weights(gram, k, b), k, b))
+
+
+def row_weights(gram: Array, k: int, b: int) -> Array:
+    """w_i = max_{π∋i} Σ_{j∈π} W_ij, or a little more, shape (n,); the arguments are those of `row_bound`."""
+    n = len(gram)
+    weights = np.empty(n)
+    step = max(1, _CHUNK_ENTRIES // (n + b))
+    for start in range(0, n, step):
+        rows = gram[start : start + step].copy()
+        for i, row in enumerate(rows, start):
+            # Rounds closer than b to i cannot join it; those on its two sides are then 2b apart.
+            row[max(0, i - b + 1) : i + b] = 0.0
+        diagonal = gram.diagonal()[start : start + step]
+        weights[start : start + step] = diagonal + best_separated_sum(rows, k - 1, b)
+    return weights
 
 
 def comb_sum(column: Array, max_participations: int, min_separation: int) -> Array:

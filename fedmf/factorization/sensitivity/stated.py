@@ -36,8 +36,7 @@ from fedmf.factorization.sensitivity.methods import (
     over_patterns,
     tightest,
 )
-from fedmf.factorization.sensitivity.pattern_search import heaviest_pattern
-from fedmf.factorization.sensitivity.separated import comb_sum, earliest_pattern, monotone_envelope
+from fedmf.factorization.sensitivity.separated import comb_sum, earliest_pattern, monotone_envelope, row_bound
 from fedmf.participation import Participation
 from fedmf.typing import Vector
 
@@ -94,7 +93,6 @@ def earliest_is_worst(c: Vector, max_participations: int, min_separation: int) -
 
 
 _BY_ROWS = "row-wise dynamic program (Choquette-Choo et al. 2023, Theorem 2)"
-_STOPPED = "search over patterns, stopped at its work limit"
 _MOST_PAIRED = 512
 # What was found for a C that is still in use.
 _BY_PATTERNS: WeakKeyDictionary[Factorization, dict[Participation, Sensitivity]] = WeakKeyDictionary()
@@ -186,8 +184,8 @@ class _Strategy(Released):
         return self._once(self._enumerated)
 
     def by_rows(self) -> Sensitivity:
-        """`_searched`, once for a C."""
-        return self._once(self._searched)
+        """`row_bound`, once for a C."""
+        return self._once(self._by_rows)
 
     def _once(self, method: Callable[[], Sensitivity]) -> Sensitivity:
         """A search over parameters and the row of its best C ask the same; one method fits a contract."""
@@ -214,19 +212,11 @@ class _Strategy(Released):
             return Sensitivity(square**0.5, "exact", case)
         return Sensitivity(square**0.5, "upper_bound", "every pattern enumerated, |C^T C| of mixed signs")
 
-    def _searched(self) -> Sensitivity:
-        """max_π Σ |G_ij| by branch and bound; exact if it finished and signs ±1 attain it on its pattern."""
-        gram = _dense_gram(self.factorization)
-        np.abs(gram, out=gram)
+    def _by_rows(self) -> Sensitivity:
+        size = np.abs(_dense_gram(self.factorization))
         contract = self.participation
-        heaviest = heaviest_pattern(gram, contract.max_participations, contract.min_separation)
-        value = float(np.sqrt(heaviest.bound))
-        if not heaviest.finished:
-            return Sensitivity(value, "upper_bound", _BY_ROWS if heaviest.by_rows else _STOPPED)
-        columns = self.factorization.columns(heaviest.pattern)
-        if _signs_attain(columns.T @ columns):
-            return Sensitivity(value, "exact", "search over patterns, finished (branch and bound)")
-        return Sensitivity(value, "upper_bound", "search over patterns, |C^T C| of mixed signs")
+        square = row_bound(size, contract.max_participations, contract.min_separation)
+        return Sensitivity(square**0.5, "upper_bound", _BY_ROWS)
 
 
 def _by_envelope(C: Factorization, size: Vector, scale: Vector, k: int, b: int) -> Sensitivity:

@@ -1,0 +1,30 @@
+"""The best of some pairs of matrices, each with its own weight."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedmf.factorization import build
+from fedmf.factorization.objectives.error import query_variances
+from fedmf.factorization.sensitivity.joint import UserRange
+from fedmf.moments.pair_design import Goal, best_pair
+from fedmf.participation import Participation
+from fedmf.workload.toeplitz import average, exponential, prefix
+
+
+def test_the_best_pair_has_the_least_error_of_its_mechanism() -> None:
+    n = 32
+    part, users = Participation(n, 4, 8), UserRange(0.5, 2, "replace-one")
+    goals = Goal(prefix(n), 3, 0.2), Goal(exponential(0.8, n), 6, 5.0)
+    made = [build(name, part, goals[0].workload).factorization for name in ("identity", "square-root")]
+    pairs = [(first, second) for first in made for second in made]
+    index, best, error = best_pair(pairs, part, users, *goals, 1.3)
+    stds = best.first_std, best.second_noise[1]
+    total = sum(
+        goal.importance * goal.noises * std**2 * query_variances(C, goal.workload).sum()
+        for goal, std, C in zip(goals, stds, pairs[index], strict=True)
+    )
+    assert error == pytest.approx(float(total), rel=1e-12)
+    assert error == min(best_pair([pair], part, users, *goals, 1.3)[2] for pair in pairs)
+    with pytest.raises(ValueError, match="positive"):
+        Goal(average(n), 2, 0.0)
