@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from fedmf.errors import ConfigError
-from fedmf.functions import check_function_name, function_of
+from fedmf.functions import check_function_name
 from fedmf.parts.part import LivePart, Part, Setting, Stage, check_share, refuse_beside
 
 if TYPE_CHECKING:
@@ -26,9 +25,10 @@ class OwnStatistic(Part):
 
     The function sees one user's clipped update, a tensor of shape (d,), and gives q numbers. fedmf clips
     them to ℓ2 norm c where it clips updates, sums them, and adds noise that is correlated as that of the
-    sums; ε is that of the run, whatever the function is (docs/own-statistics.md). A user for whom the
-    function fails adds zeros. What its author says the numbers mean is the author's word, and statements say
-    so.
+    sums; ε is that of the run for every pure function, one whose result depends on its argument alone
+    (docs/own-statistics.md). A function that is seen to remember earlier users is refused before the run. A
+    user for whom the function fails adds zeros. What its author says the numbers mean is the author's word,
+    and statements say so.
 
     Args:
         function: ``package.module:function``; modules are searched on Python's path and in the current
@@ -92,7 +92,9 @@ class OwnStatistic(Part):
         }
         refuse_beside("own (statistic)", against)
         if setting.dimension is not None:
-            _try(self, setting.dimension)
+            from fedmf.parts.own_release import tried  # readers of records load no framework
+
+            tried(self.function, len(self.entries), setting.dimension)
 
     def statistics(self) -> tuple[RowStatistic, ...]:
         """See `Part.statistics`."""
@@ -113,8 +115,9 @@ class OwnStatistic(Part):
     def assumptions(self) -> tuple[str, ...]:
         """See `Part.assumptions`."""
         return (
-            f"each user's part in the own statistic was clipped to norm {self.bound:g}, whatever its "
-            "function gave: epsilon does not depend on the function",
+            f"the function of the own statistic, {self.function}, is pure: what it gives for one user "
+            "depends on its argument alone, that user's clipped update. Each user's part was clipped to norm "
+            f"{self.bound:g}, whatever the function gave",
         )
 
     @classmethod
@@ -133,29 +136,3 @@ def _row_statistic(part: OwnStatistic) -> RowStatistic:
     from fedmf.parts.own_release import UsersOwn
 
     return UsersOwn(part.name, len(part.entries), part.bound, part.function)
-
-
-def _try(part: OwnStatistic, dimension: int) -> None:
-    """Call the function with a zero vector and with one entry 1, of which nobody owns anything.
-
-    Raises:
-        ConfigError: it fails, or gives other than finite numbers, one for each name.
-    """
-    import torch
-
-    function: Callable[..., Any] = function_of(_OF, part.function)
-    for entry in (0.0, 1.0):
-        update = torch.zeros(dimension, dtype=torch.float64)
-        update[0] = entry
-        try:
-            row = torch.as_tensor(function(update))
-        except Exception as error:
-            raise ConfigError(
-                f"function (of {_OF}) must give {len(part.entries)} numbers for an update of shape "
-                f"({dimension},); {part.function} failed: {type(error).__name__}: {error}"
-            ) from error
-        if row.shape != (len(part.entries),) or not bool(row.to(torch.float64).isfinite().all()):
-            raise ConfigError(
-                f"function (of {_OF}) must give {len(part.entries)} finite numbers, one for each of "
-                f"{', '.join(part.entries)}; {part.function} gave shape {tuple(row.shape)}."
-            )

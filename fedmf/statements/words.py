@@ -67,6 +67,10 @@ ASSUMPTIONS: Final = (
     "data are; {broken} counts as a contribution of zeros",
     "the data did not decide in which round the run stopped: epsilon_planned_so_far, which counts the rounds "
     "released until then, rests on that",
+    "model, loss and all functions of one's own are pure: what they give for one {one} depends on that "
+    "{one}'s data and on the released model alone, not on what they saw before, such as a moving average "
+    "kept in a Python attribute or a shared random generator. A trial before the run refuses those that are "
+    "seen to remember; it cannot prove that none does",
 )
 SHARED_WORKERS: Final = (
     "no worker process is killed by the system because of {a}'s data, say for the memory they take: its "

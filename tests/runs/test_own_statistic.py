@@ -15,17 +15,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support import own_functions
 from support.amplified_runs import ACCOUNTANTS, keys
 from support.child_processes import die_at_flush, in_child
 from support.moving_norms import RULE, moving_run, uneven_task, updates_of, watch
-from support.own_functions import halves
+from support.own_functions import ODD, give, halves
 from support.small_runs import small_run
 
 import fedmf
 from fedmf.cli.app import run as command
 from fedmf.errors import ConfigError
 from fedmf.noise import Domain, GaussianSource, NoiseKey
-from fedmf.parts import OwnStatistic, update_factor
+from fedmf.parts import OwnStatistic, Setting, update_factor
 from fedmf.parts.own_release import UsersOwn
 from fedmf.records import Ledger
 from fedmf.runs import Run, StatementRefused, run_of, verify_statement
@@ -102,6 +103,72 @@ def test_what_one_user_adds_has_norm_one_at_most_whatever_the_function_is(functi
     assert torch.equal(plain.fixed_point, together.fixed_point)  # a function that writes changes no update
 
 
+@pytest.mark.parametrize("what", ODD)
+def test_whatever_the_function_gives_for_one_user_is_that_users_zero(what: str) -> None:
+    """Others' numbers keep their bits, wherever that user stands, and no update changes."""
+    give(what)
+    statistic = UsersOwn("own", 2, 0.8, "support.own_functions:odd")
+    others = torch.tensor([[0.1, 0.05, 0.2], [-0.2, 0.1, 0.0], [0.15, -0.1, 0.1]])
+    broken = torch.tensor([[0.3, 0.1, 0.1]])
+    apart = FixedPointSum(3, 0.5, statistics=[statistic])
+    apart.add_updates(others)
+    for place in range(4):
+        rows = torch.cat([others[:place], broken, others[place:]])
+        together = FixedPointSum(3, 0.5, statistics=[statistic])
+        assert bool(together.add_updates(rows).all())
+        assert together.parts["own"].tolist() == apart.parts["own"].tolist() != [0, 0]
+        plain = FixedPointSum(3, 0.5)
+        plain.add_updates(rows)
+        assert torch.equal(plain.fixed_point, together.fixed_point)
+
+
+def test_an_interrupt_in_the_function_is_the_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(row: torch.Tensor) -> torch.Tensor:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(ODD, "interrupt", interrupted)
+    give("interrupt")
+    total = FixedPointSum(3, 0.5, statistics=[UsersOwn("own", 2, 0.8, "support.own_functions:odd")])
+    with pytest.raises(KeyboardInterrupt):
+        total.add_updates(torch.tensor([[0.3, 0.1, 0.1]]))
+
+
+@pytest.mark.parametrize("function", ["first_kept", "largest_kept", "poisoned", "counted", "drawn"])
+def test_a_function_that_remembers_is_refused_before_anything_is_spent(function: str, tmp_path: Path) -> None:
+    """A, hostile B, A again: other numbers for A would be B's doing."""
+    own = dataclasses.replace(OWN, function=f"support.own_functions:{function}")
+    with pytest.raises(ConfigError, match=r"must depend on its argument alone; .* gave other") as error:
+        fedmf.start(dataclasses.replace(small_run(), beside=(own,)), tmp_path / "run")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_first_user_moves_nobody_elses_part() -> None:
+    """In units of a zero first user, others would be large; in those of a large one, small."""
+    statistic = UsersOwn("own", 2, 0.8, "support.own_functions:first_kept")
+    others = torch.full((20, 2), 1e-4)
+    sums = []
+    for first in (torch.zeros(1, 2), torch.ones(1, 2)):
+        own_functions._first.clear()
+        total = FixedPointSum(2, 2.0, statistics=[statistic])
+        total.add_updates(torch.cat([first, others]))
+        sums.append(total.told_vector(statistic))
+    assert float((sums[0] - sums[1]).norm()) <= 0.8
+
+
+def test_a_function_that_ends_the_process_is_refused_in_a_line(tmp_path: Path) -> None:
+    own = dataclasses.replace(OWN, function="support.own_functions:exits")
+    with pytest.raises(ConfigError, match="exits failed: SystemExit"):
+        fedmf.start(dataclasses.replace(small_run(), beside=(own,)), tmp_path / "run")
+
+
+def test_the_trial_moves_no_generator_and_a_pure_function_passes(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    dataclasses.replace(OWN).check(Setting(False, False, "float64", dimension=50))
+    assert torch.equal(before, torch.get_rng_state())
+
+
 def test_a_worker_cannot_send_more_than_its_users_add_up_to() -> None:
     statistic = UsersOwn("own", 2, 0.8, "support.own_functions:halves")
     total = FixedPointSum(4, 0.5, statistics=[statistic])
@@ -124,7 +191,7 @@ def test_its_value_survives_records_and_its_words_are_marked_as_its_authors(seen
     assert "mean of first, last in every round (support.own_functions:halves)" in text
     assert "norm at most 0.8, for 30 % of mu^2" in text
     assert "its author's word, not checked: 'norms of both halves'" in text
-    assert "epsilon does not depend on the function" in text
+    assert "is pure: what it gives for one user depends on its argument alone" in text
     assert command(["account", str(path), "--publish", str(tmp_path / "public")]) == 0
     public = tmp_path / "public" / "statement.json"
     verify_statement(public, run=path)
@@ -159,12 +226,12 @@ def test_values_out_of_range_are_refused_in_a_line(changed: dict, message: str) 
     [
         (
             "support.own_functions:three",
-            r"must give 2 finite numbers, one for each of first, last; .* shape \(3,\)",
+            r"must give 2 finite numbers for .* got \(3,\)",
         ),
         ("support.own_functions:missing", "has no attribute 'missing'"),
         ("no_such_module:f", "No module named 'no_such_module'"),
         ("support.own_functions:NOT_A_FUNCTION", "must be one that can be called; got .* a float"),
-        ("math:sqrt", "must give 2 numbers for an update of shape .*sqrt failed"),
+        ("math:sqrt", "must give 2 finite numbers for an update of shape .*sqrt failed"),
     ],
 )
 def test_a_function_that_cannot_serve_is_refused_before_anything_is_spent(

@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedmf.training.barrier import pass_interrupt
+
 
 @dataclass(frozen=True)
 class Statistic(ABC):
@@ -44,7 +46,8 @@ class Statistic(ABC):
     def _bounded(self, sign: int, norm: float) -> int:
         try:
             return max(-self.most, min(self.most, int(self.of(sign, norm))))
-        except Exception:  # of that user's result alone; nobody else may notice
+        except BaseException as error:  # of that user's result alone; nobody else may notice
+            pass_interrupt(error)
             return 0
 
     def check(self, total: int, users: int) -> None:
@@ -123,9 +126,27 @@ class RowStatistic(ABC):
         """
 
     def bounded(self, update: Tensor) -> Tensor:
-        """The same as float64; zeros where the function fails or gives another shape."""
+        """The same as `plain_row`; zeros where the function fails or gives anything else."""
         try:
-            row = torch.as_tensor(self.of(update)).detach().to("cpu", torch.float64)
-        except Exception:  # of that user's result alone; nobody else may notice
-            row = torch.zeros(0, dtype=torch.float64)
-        return row if row.shape == (self.size,) else torch.zeros(self.size, dtype=torch.float64)
+            return plain_row(self.of(update), self.size)
+        except BaseException as error:  # of that user's result alone; nobody else may notice
+            pass_interrupt(error)
+            return torch.zeros(self.size, dtype=torch.float64)
+
+
+def plain_row(given: object, size: int) -> Tensor:
+    """What a function gave as q float64 numbers in memory of their own.
+
+    Args:
+        given: a dense tensor of real numbers, an array of NumPy's or a list, of shape (q,).
+        size: q.
+
+    Raises:
+        TypeError, ValueError: it is something else.
+    """
+    if isinstance(given, Tensor) and (type(given), given.layout) != (Tensor, torch.strided):
+        raise TypeError(f"row must be a dense torch.Tensor; got {type(given).__name__}, {given.layout}")
+    row = torch.as_tensor(given)
+    if row.shape != (size,):
+        raise ValueError(f"row must have shape ({size},); got {tuple(row.shape)}")
+    return torch.tensor(row.tolist(), dtype=torch.float64)
