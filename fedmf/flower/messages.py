@@ -6,6 +6,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from torch import Tensor
 
@@ -107,11 +108,14 @@ def read_rows_reply(
 ) -> Tensor:
     """The rows of the r users asked, shape (r, d), in their order. They may hold NaN or infinity.
 
+    Rows of float64 are taken for float32; a number beyond its range becomes infinite.
+
     Raises:
         RejectedReply: an error, another round, other users or another order, a wrong shape or type.
     """
     check_header(reply, t, asked)
-    return _array(reply, _ROWS, (len(asked), dimension), dtype)
+    rows = _array(reply, _ROWS, (len(asked), dimension), dtype, "float64")
+    return rows.to(getattr(torch, dtype))
 
 
 def read_slice_reply(
@@ -188,7 +192,7 @@ def check_header(reply: Message, t: int, asked: Sequence[str]) -> None:
 
 def _config(reply: Message) -> ConfigRecord:
     if reply.has_error():
-        raise RejectedReply(f"client error {reply.error.code}")
+        raise RejectedReply(f"client error {reply.error.code}: {shown(reply.error.reason)}")
     if _CONFIG not in reply.content.config_records:
         raise RejectedReply("reply has no config record")
     return reply.content.config_records[_CONFIG]
@@ -215,11 +219,11 @@ def _tensor(message: Message, name: str) -> Tensor:
     return tensor_of(records[_ARRAYS][name])
 
 
-def _array(reply: Message, name: str, shape: tuple[int, ...], dtype: str) -> Tensor:
+def _array(reply: Message, name: str, shape: tuple[int, ...], *dtypes: str) -> Tensor:
     records = reply.content.array_records
     if _ARRAYS not in records or name not in records[_ARRAYS]:
         raise RejectedReply(f"reply has no array {name!r}")
     try:
-        return checked_tensor(records[_ARRAYS][name], name, [dtype], shape)
+        return checked_tensor(records[_ARRAYS][name], name, dtypes, shape)
     except Exception as error:  # whatever a stranger's bytes may cause
         raise RejectedReply(str(error) if type(error) is ValueError else type(error).__name__) from None

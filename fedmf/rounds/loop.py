@@ -157,7 +157,7 @@ class Rounds:
             return
         self._is_kept = True
         with self._not_counted():
-            self.session.note_failures(report.t, report.failures)
+            self.session.note_failures(report.t, report.failures, report.present)
             self.session.evaluate()
 
     def ask_about(self, number: int, link: Link) -> list[Any]:

@@ -6,10 +6,12 @@ import contextlib
 import dataclasses
 import logging
 import math
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import torch
 from torch import Tensor
@@ -27,7 +29,7 @@ from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.optim import ServerOptimizer
 from fedmf.runs.budget import budgets_of, check_names, read_budgets
-from fedmf.runs.directory import Planned, RunDirectory
+from fedmf.runs.directory import FAILURES, Planned, RunDirectory
 from fedmf.runs.execution import Rhythm
 from fedmf.runs.given import check_constants, data_digest, require_single_examples
 from fedmf.runs.named_tasks import NamedTask
@@ -47,6 +49,11 @@ from fedmf.statements import Plan, PrivacyStatement, build_statement
 from fedmf.training import Task, UserFailure, example_counts, preflight
 
 _log = logging.getLogger("fedmf")
+
+#: With which the reason of a failed reply begins.
+_NODE: Final = re.compile(r"^node -?\d+: ")
+#: Of failed contributions, that are logged.
+_MOST_REASONS: Final = 5
 
 
 class Session:
@@ -88,6 +95,7 @@ class Session:
         self.evaluator = directory.evaluator(self.server.t)
         self.metrics: dict[int, dict[str, Any]] = directory.ledger.metrics()
         self._estimates_kept = 0
+        self._reasons_told = set[str]()
 
     @property
     def task(self) -> Task:
@@ -280,9 +288,39 @@ class Session:
         own = plan.multiplier_after(t) if t else math.inf
         return gaussian_epsilon(plan.multiplier_with_losses(own, lost), plan.privacy.delta)
 
-    def note_failures(self, t: int, failures: Sequence[UserFailure]) -> None:
-        """Keep for the operator which users failed in round t (0-based), in a secret file."""
+    def note_failures(self, t: int, failures: Sequence[UserFailure], present: int = 0) -> None:
+        """Keep for the operator which users failed in round t (0-based), in a secret file.
+
+        If most contributions of a round failed, two at least, the most frequent reason is logged, once for
+        each reason. One user's failure is not logged unless the run has no privacy.
+
+        Args:
+            t: of the round.
+            failures: in it.
+            present: how many contributed.
+        """
         self.directory.note_failures(t, failures)
+        reasons = Counter(
+            _NODE.sub("", failure.reason)
+            for failure in failures
+            if failure.user and failure.stage != "quarantine"
+        )
+        failed = reasons.total()
+        most = failed > 1 and 2 * failed > present > 0
+        if not (most or (failed and not self.run.is_private)):
+            return
+        reason = reasons.most_common(1)[0][0]
+        if reason not in self._reasons_told and len(self._reasons_told) < _MOST_REASONS:
+            self._reasons_told.add(reason)
+            _log.warning(
+                "round %d: %d of %d contributions could not be used and count as zero: %s. The round spends "
+                "its epsilon all the same: stop the run and fix the clients. All reasons are in %s (secret).",
+                t + 1,
+                failed,
+                present,
+                reason.removesuffix("."),
+                self.directory.path / FAILURES,
+            )
 
     def statement(self) -> PrivacyStatement:
         """The privacy statement of what was released so far, from rows that were whole when opened."""

@@ -92,7 +92,6 @@ WHOLE: dict[str, Any] = {
     "flat": lambda rows: (USERS, rows.reshape(-1)),
     "transposed": lambda rows: (USERS, rows.T.contiguous()),
     "short rows": lambda rows: (USERS, rows[:, 1:].contiguous()),
-    "float64": lambda rows: (USERS, rows.double()),
     "float16": lambda rows: (USERS, rows.half()),
     "integers": lambda rows: (USERS, rows.to(torch.int32)),
     "users swapped": lambda rows: ((USERS[1], USERS[0], *USERS[2:]), rows),
@@ -100,6 +99,16 @@ WHOLE: dict[str, Any] = {
     "a user and a row less": lambda rows: (USERS[1:], rows[1:]),
     "a user and a row more": lambda rows: ((*USERS, "u999"), torch.cat([rows, rows[:1]])),
 }
+
+
+def test_rows_of_float64_are_taken_and_one_beyond_float32_is_zero() -> None:
+    one, message = asked()
+    wide, total, plain = block().double(), FixedPointSum(D, CLIP), FixedPointSum(D, CLIP)
+    wide[2, 0] = 1e300
+    reply = in_bytes(answer_reply(message, 3, USERS, Answer(wide, ())))
+    assert tuple(one.add(reply, USERS, total)) == (USERS[2],)
+    plain.add_updates(torch.cat([block()[:2], block()[3:]]))
+    assert total.fixed_point.equal(plain.fixed_point)
 
 
 @pytest.mark.parametrize("as_bytes", [False, True])

@@ -53,6 +53,31 @@ def _renamed(reply: Message) -> Message:
     return reply
 
 
+def _double(reply: Message) -> Message:
+    arrays = reply.content["arrays"]
+    assert isinstance(arrays, ArrayRecord)
+    reply.content["arrays"] = ArrayRecord(
+        {name: Array(array.numpy().astype(np.float64)) for name, array in arrays.items()}
+    )
+    return reply
+
+
+def _wrapped(reply: Message) -> Message:
+    arrays = reply.content["arrays"]
+    assert isinstance(arrays, ArrayRecord)
+    reply.content["arrays"] = ArrayRecord(
+        {f"_orig_mod.module.{name}": array for name, array in arrays.items()}
+    )
+    return reply
+
+
+def _listed(reply: Message) -> Message:
+    arrays = reply.content["arrays"]
+    assert isinstance(arrays, ArrayRecord)
+    reply.content["arrays"] = ArrayRecord([array.numpy() for array in arrays.values()])
+    return reply
+
+
 def _second(reply: Message) -> Message:
     reply.content["more"] = ArrayRecord({"x": Array(np.zeros(1, np.float32))})
     return reply
@@ -103,7 +128,6 @@ USELESS: dict[str, Change] = {
     "returns text": lambda _: "a reply",
     "NaN": replacing("head", Array(np.full(5, np.nan, np.float32))),
     "infinity": replacing("head", Array(np.full(5, np.inf, np.float32))),
-    "doubles": replacing("head", Array(np.zeros(5, np.float64))),
     "halves": replacing("head", Array(np.zeros(5, np.float16))),
     "whole numbers": replacing("head", Array(np.zeros(5, np.int32))),
     "long": replacing("head", Array(np.zeros(6, np.float32))),
@@ -114,6 +138,7 @@ USELESS: dict[str, Change] = {
     "another type inside": replacing(
         "head", Array("float32", (5,), _FORMAT, Array(np.zeros(5, np.int32)).data)
     ),
+    "beyond float32": replacing("head", Array(np.full(5, 1e300))),
     "another shape inside": replacing(
         "head", Array("float32", (5,), _FORMAT, Array(np.zeros((5, 1), np.float32)).data)
     ),
@@ -127,6 +152,9 @@ COUNTED: dict[str, Change] = {
     "opposite": _scaled(-1.0),
     "smallest": _scaled(1e-45),
     "more arrays": _more,
+    "float64": _double,
+    "names of a wrapped module": _wrapped,
+    "a list of arrays": _listed,
     "metrics are NaN": _saying(**{"num-examples": float("nan"), "train_loss": float("nan")}),
     "negative examples": _saying(**{"num-examples": -5.0}),
     "no metrics": _unweighed,

@@ -121,7 +121,7 @@ def checked_array(array: Array, name: str, dtypes: Sequence[str], shape: tuple[i
     """The numbers of an array that came as bytes, without a copy: read-only.
 
     Type, shape and size are compared first as declared, then as the bytes' own header says; the declared
-    ones are only the sender's word. Nothing is allocated before.
+    ones are only the sender's word. Nothing is allocated before. One number may come as shape () or (1,).
 
     Args:
         array: as it came.
@@ -132,7 +132,9 @@ def checked_array(array: Array, name: str, dtypes: Sequence[str], shape: tuple[i
     Raises:
         ValueError: anything else.
     """
-    if array.stype != SType.NUMPY or array.dtype not in dtypes or tuple(array.shape) != shape:
+    declared = tuple(array.shape)
+    one_number = {declared, shape} == {(), (1,)}
+    if array.stype != SType.NUMPY or array.dtype not in dtypes or not (declared == shape or one_number):
         raise ValueError(
             f"array {shown(name)} must be {' or '.join(dtypes)} of shape {shape}; got {shown(array.dtype)} "
             f"of shape {shown(list(array.shape))}"
@@ -141,7 +143,7 @@ def checked_array(array: Array, name: str, dtypes: Sequence[str], shape: tuple[i
     if not length <= len(array.data) <= length + _OVERHEAD:
         raise ValueError(f"array {shown(name)} must take {length} bytes; got {len(array.data)}")
     dtype, held, fortran, start = _header(array.data)
-    if dtype != np.dtype(array.dtype) or held != shape or len(array.data) - start != length:
+    if dtype != np.dtype(array.dtype) or held != declared or len(array.data) - start != length:
         raise ValueError(f"array {shown(name)} must hold what it declares; it holds {shown(str(dtype))}")
     numbers = np.frombuffer(array.data, dtype=dtype, offset=start)
     return numbers.reshape(shape, order="F" if fortran else "C")

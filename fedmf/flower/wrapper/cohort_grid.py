@@ -187,10 +187,13 @@ def _cohort(by_node: ByNode, grid: Grid) -> tuple[dict[int, str], CohortGrid]:
 
 def _arrays_of(reply: Message) -> ArrayRecord:
     if reply.has_error():
-        raise ValueError(f"client error {reply.error.code}")
+        raise ValueError(f"client error {reply.error.code}: {shown(reply.error.reason)}")
     records = list(reply.content.array_records.values())
     if len(records) != 1:
-        raise ValueError(f"reply must hold one array record; got {len(records)}")
+        raise ValueError(
+            f"reply must hold one array record; got {len(records)}. Clients must return the model in one "
+            "ArrayRecord"
+        )
     return records[0]
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.flower.boundary import checked_array
+from fedmf.flower.boundary import checked_array, shown
 from fedmf.runs import ModelLayout, check_type
+
+#: Which PyTorch puts before all names of a module that it wraps (DataParallel, compile).
+_PREFIXES: Final = ("module.", "_orig_mod.")
 
 
 class ArrayLayout(ModelLayout):
@@ -45,18 +48,47 @@ class ArrayLayout(ModelLayout):
         """The trained numbers of a reply, of type `number`; types, shapes and sizes are checked before any
         decoding.
 
+        Arrays of float32 and float64 are converted to the model's type; a number beyond its range becomes
+        infinite, so that the user's contribution is zero.
+
         Raises:
             ValueError: an array is missing, or of another type, shape or size.
         """
-        read = dict[str, NDArray[Any]]()
+        named, read = self._named(arrays), dict[str, NDArray[Any]]()
         for name, shape, dtype in self.trained:
-            if name not in arrays:
-                raise ValueError(f"reply has no array {name[:100]!r}")
-            read[name] = checked_array(arrays[name], name, (dtype,), shape)
-        return self.flat_of(read, self.number)
+            if name not in named:
+                raise ValueError(
+                    f"reply has no array {shown(name)}; it has {shown(list(arrays))}. Clients must return "
+                    "the arrays under the names with which they came"
+                )
+            read[name] = checked_array(named[name], name, (dtype, "float32", "float64"), shape)
+        with np.errstate(over="ignore"):
+            return self.flat_of(read, self.number)
+
+    def _named(self, arrays: Mapping[str, Array]) -> Mapping[str, Array]:
+        """A reply's arrays by the model's names.
+
+        The prefixes of wrapped modules are ignored if names stay unique without them. A list of all arrays,
+        with the names 0, 1, …, is read in the model's order.
+        """
+        if all(name in arrays for name, _, _ in self.trained):
+            return arrays
+        if list(arrays) == [str(place) for place in range(len(self.names))]:
+            return dict(zip(self.names, arrays.values(), strict=True))
+        plain, sent = {_plain(name): name for name in self.names}, {_plain(name) for name in arrays}
+        if len(plain) < len(self.names) or len(sent) < len(arrays):
+            return arrays
+        return {plain.get(_plain(name), name): array for name, array in arrays.items()}
 
     @property
     def most_bytes(self) -> int:
         """Of a reply that holds the model a few times, metrics and whatever else clients send."""
         sizes = zip(self.shapes, self.dtypes, strict=True)
         return 2**26 + 8 * sum(int(np.prod(s, dtype=np.int64)) * np.dtype(d).itemsize for s, d in sizes)
+
+
+def _plain(name: str) -> str:
+    """A name without the prefixes of wrapped modules."""
+    while name.startswith(_PREFIXES):
+        name = name.partition(".")[2]
+    return name

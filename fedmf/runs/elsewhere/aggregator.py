@@ -320,9 +320,9 @@ class _Opened:
         if t < self.session.plan.allowed_rounds:
             self.cohort(t)
         server.release(self._total, self._added)
-        failures = self._failures
+        failures, present = self._failures, len(self._added)
         self._begin_round()
-        self.session.note_failures(t, failures)
+        self.session.note_failures(t, failures, present)
         self.session.evaluate()
 
 

@@ -150,7 +150,7 @@ def test_the_same_world_twice_leaves_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", BEHAVIOURS)
 def test_nothing_but_noised_values_differs(kind: str, tmp_path: Path) -> None:
-    assert len(BEHAVIOURS) == 31
+    assert len(BEHAVIOURS) == 34
     other = world(tmp_path, BEHAVIOURS[kind])
     assert differences(other) == {}
     gaps = [b - a for a, b in zip(benign().models, other.models, strict=True)]
