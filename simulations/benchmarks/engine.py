@@ -1,239 +1,172 @@
-"""Users trained per second, engine by engine, on the workload of `engines/workload.py`.
+"""Users trained per second: whole rounds of fedmf against a plain PyTorch loop, on one workload.
 
-    python simulations/benchmarks/engine.py [--models logistic lora mlp cnn] [--pfl-python PATH]
-        [--jax-python PATH] [--fedjax-python PATH] [--threads T] [--cpus 2,3] [--repeats R] [--plot FILE]
-        [--json]
+    python simulations/benchmarks/engine.py [--models logistic lora mlp cnn] [--repeats R] [--json]
 
-Every engine runs in a process of its own, one after another, in ``--repeats`` interleaved passes; what
-counts is the median round of all passes. All of them are pinned to the same ``--threads`` processors, and
-torch and OpenMP get as many threads; engines of two processes need two. JAX is one jitted program of a whole
-round without messages or record, and needs the Python of an environment with jax and torch; FedJAX one with
-fedjax and torch. ``pfl`` needs an environment of its own (``pip install pfl==0.6.0 torch``). Without the
-Python of such an environment its rows are left out, and said to be.
-Baseline of the ratios: pfl in the faster of its two set-ups, or the plain PyTorch loop where there is no pfl.
-The arithmetic limit is the time that the multiply-adds of the workload take at the speed of a large matrix
-product, measured in the same run.
+500 users with 20 examples of 1×28×28 each (noisy class prototypes, 10 classes), cohorts of 50 in turn, one
+local epoch in batches of 10, learning rate 0.1, clip norm 1, noise multiplier 1, 20 rounds after 3 warm-up.
+A round of fedmf includes messages, clip, exact sum, correlated noise and a durable commit; the loop trains,
+clips and adds independent noise. Set OMP_NUM_THREADS=1 to compare on one thread.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import dataclasses
 import json
-import os
 import statistics
-import subprocess
-import sys
+import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+import numpy as np
+import torch
+from torch import Tensor, nn
 
-HERE = Path(__file__).parent / "engines"
-sys.path.insert(0, str(HERE))
+import fedmf
+from fedmf.accounting.gaussian.calibration import gaussian_epsilon
+from fedmf.data import InMemoryDataset
+from fedmf.models import with_lora
+from fedmf.optim import Sgd
+from fedmf.rounds import RoundReport, run_in_process
+from fedmf.training import Task, classification
 
-import workload  # noqa: E402
-
-LIMIT = "arithmetic limit"
-
-
-@dataclass(frozen=True)
-class Engine:
-    """A row of the table.
-
-    Args:
-        name: shown.
-        script: in `engines/`.
-        arguments: of the script, beside the model.
-        python: runs it, with its options.
-    """
-
-    name: str
-    script: str
-    arguments: tuple[str, ...] = ()
-    python: tuple[str, ...] = (sys.executable,)
-
-    def seconds(self, model: str) -> list[float]:
-        """Seconds of each round after the warm-up, in a new process.
-
-        Raises:
-            RuntimeError: it failed.
-        """
-        command = [*self.python, str(HERE / self.script), "--model", model, *self.arguments]
-        path = os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH", "")]))
-        environment = {**os.environ, "PYTHONPATH": path}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
-        lines = [line for line in done.stdout.splitlines() if line.startswith('{"seconds"')]
-        if done.returncode or not lines:
-            raise RuntimeError(
-                f"{self.name} failed: {(done.stderr.strip().splitlines() or ['no output'])[-1]}"
-            )
-        return json.loads(lines[-1])["seconds"][workload.WARM_UP :]
+USERS, EXAMPLES, CLASSES, COHORT, BATCH = 500, 20, 10, 50, 10
+LEARNING_RATE, CLIP_NORM, NOISE_MULTIPLIER, DELTA = 0.1, 1.0, 1.0, 1e-5
+WARM_UP, ROUNDS = 3, 20
 
 
-def engines(
-    pfl_python: str | None, jax_python: str | None, fedjax_python: str | None, two: bool
-) -> list[Engine]:
-    """All that can run here; ``two``: also those that are two processes."""
-    rows = [
-        Engine("fedmf, identity", "fedmf_run.py", ("--mechanism", "identity")),
-        Engine("fedmf, bisr p=4", "fedmf_run.py", ("--mechanism", "bisr")),
-        Engine("fedmf loop, bisr p=4", "fedmf_run.py", ("--mechanism", "bisr", "--local-engine", "loop")),
-        Engine("plain PyTorch loop", "torch_loop.py"),
-    ]
-    if jax_python is not None:
-        rows.append(Engine("JAX, one jitted round", "jax_scan.py", python=(jax_python,)))
-    if fedjax_python is not None:
-        rows.append(Engine("FedJAX", "fedjax_run.py", python=(fedjax_python,)))
-    if pfl_python is not None:
-        rows.append(Engine("pfl, one process", "pfl_run.py", python=(pfl_python,)))
-    if pfl_python is not None and two:
-        torchrun = (pfl_python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-        rows.append(Engine("pfl, two processes", "pfl_run.py", python=torchrun))
-    if two and importlib.util.find_spec("ray") is not None:
-        rows.append(Engine("Flower Ray, plain FedAvg", "flower_run.py"))
-    return rows
+def examples(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Noisy class prototypes: features of shape (count, 1, 28, 28) and labels."""
+    prototypes = torch.randn(CLASSES, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(1 + seed)
+    labels = torch.randint(CLASSES, (count,), generator=generator)
+    return prototypes[labels] + torch.randn(count, 1, 28, 28, generator=generator), labels
 
 
-def multiply_adds_per_second() -> float:
-    """Of a float32 matrix product of side 1,024 on all cores: the best of 20."""
-    import torch
+def logistic() -> nn.Module:
+    """784-10: 7,850 parameters."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, CLASSES))
 
-    a, b = torch.randn(2, 1024, 1024)
-    best = float("inf")
-    for _ in range(20):
+
+def lora() -> nn.Module:
+    """784-128-10, frozen, with adapters of rank 8 on the last layer: 1,104 trained parameters."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, CLASSES))
+    return with_lora(module, rank=8, alpha=8.0, targets=["3"])
+
+
+def mlp() -> nn.Module:
+    """784-128-64-10: 109,386 parameters."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, CLASSES)
+    )
+
+
+def cnn() -> nn.Module:
+    """conv16-pool-conv32-pool-fc128-fc10 with 3×3 kernels and padding 1: 206,922 parameters."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(32 * 7 * 7, 128), nn.ReLU(), nn.Linear(128, CLASSES)),
+    )
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {"logistic": logistic, "lora": lora, "mlp": mlp, "cnn": cnn}
+
+
+def build(model: str) -> nn.Module:
+    """A model with its initial parameters."""
+    torch.manual_seed(0)
+    return MODELS[model]()
+
+
+def task(model: str) -> Task:
+    """The workload's data and model."""
+    features, labels = examples(USERS * EXAMPLES, seed=0)
+    owned = tuple(np.arange(len(features)).reshape(USERS, -1))
+    names = tuple(f"user-{u:03d}" for u in range(USERS))
+    dataset = InMemoryDataset(features, labels, owned, names, *examples(100, seed=1), CLASSES)
+    return classification(dataset, build(model))
+
+
+def fedmf_rounds(model: str, mechanism: str) -> list[float]:
+    """Seconds of each round of a run."""
+    spent: list[float] = []
+    run = fedmf.Run(
+        task=task(model),
+        cohorts=fedmf.CyclicCohorts(rounds=WARM_UP + ROUNDS, size=COHORT),
+        privacy=fedmf.UserLevel(
+            clip_norm=CLIP_NORM, epsilon=gaussian_epsilon(NOISE_MULTIPLIER, DELTA), delta=DELTA
+        ),
+        local=fedmf.LocalSGD(batch_size=BATCH, learning_rate=LEARNING_RATE),
+        mechanism=mechanism,
+        optimizer=Sgd(learning_rate=1.0),
+    )
+    run = dataclasses.replace(run, execution=dataclasses.replace(run.execution, evaluate_every=10**6))
+
+    def note(report: RoundReport, _row: Mapping[str, Any] | None) -> None:
+        assert report.present == COHORT, report
+        assert not report.failures, report.failures[:1]
+        spent.append(report.seconds)
+
+    with tempfile.TemporaryDirectory() as folder, fedmf.start(run, Path(folder) / "run") as session:
+        run_in_process(session, note)
+    return spent
+
+
+def loop_rounds(model: str) -> list[float]:
+    """Seconds of each round in plain PyTorch: user after user, clipping, Gaussian noise."""
+    features, labels = examples(USERS * EXAMPLES, seed=0)
+    module, spent = build(model), list[float]()
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    for t in range(WARM_UP + ROUNDS):
         begun = time.perf_counter()
-        torch.mm(a, b)
-        best = min(best, time.perf_counter() - begun)
-    return 1024**3 / best
-
-
-def measure(
-    rows: list[Engine], models: list[str], repeats: int, console: Console
-) -> dict[str, dict[str, float]]:
-    """Users per second by model and engine, the arithmetic limit among them."""
-    seconds: dict[tuple[str, str], list[float]] = {}
-    speeds = []
-    for turn in range(repeats):
-        speeds.append(multiply_adds_per_second())
-        for model in models:
-            for row in rows:
-                console.print(f"pass {turn + 1}: {model}, {row.name}")
-                try:
-                    seconds.setdefault((model, row.name), []).extend(row.seconds(model))
-                except RuntimeError as failure:  # what another package's processes do must not cost the rest
-                    console.print(f"[red]left out of this pass: {failure}[/red]")
-    return {
-        model: {
-            **{
-                row.name: workload.COHORT / statistics.median(seconds[model, row.name])
-                for row in rows
-                if seconds[model, row.name]
-            },
-            LIMIT: statistics.median(speeds) / workload.multiply_adds(model),
-        }
-        for model in models
-    }
-
-
-def pinned(threads: int, asked: str) -> list[int]:
-    """Pin this process, and so those that it starts, to the processors asked for, or the last it may use."""
-    if not hasattr(os, "sched_setaffinity"):
-        return []
-    chosen = sorted(os.sched_getaffinity(0))[-threads:]
-    if asked:
-        chosen = sorted(int(cpu) for cpu in asked.split(","))
-    if len(chosen) != threads:
-        raise SystemExit(f"--cpus must name {threads} processors; got {asked!r}.")
-    os.sched_setaffinity(0, chosen)
-    return chosen
-
-
-def machine(cpus: list[int]) -> str:
-    """What the figures were measured on, and how busy it was."""
-    names = {
-        line.partition(":")[2].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith("model name")
-    }
-    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
-    today = time.strftime("%Y-%m-%d")
-    return f"{today}, {'; '.join(names)}, {os.cpu_count()} processors, pinned to {cpus}, load {load}"
-
-
-def baseline_of(rates: dict[str, float]) -> str:
-    """What ratios are relative to: pfl at its best, else the plain loop."""
-    peers = [name for name in rates if name.startswith("pfl")] or ["plain PyTorch loop"]
-    return max(peers, key=rates.__getitem__)
-
-
-def show(results: dict[str, dict[str, float]], console: Console) -> None:
-    for model, rates in results.items():
-        baseline = baseline_of(rates)
-        table = Table(title=f"{model}: users per second, median round of {workload.COHORT} users")
-        for heading in ("engine", "users/s", f"against {baseline}", "share of the limit"):
-            table.add_column(heading, justify="left" if heading == "engine" else "right")
-        for name, rate in rates.items():
-            share = "" if name == LIMIT else f"{rate / rates[LIMIT]:.1%}"
-            table.add_row(name, f"{rate:,.0f}", f"{rate / rates[baseline]:.2f}", share)
-        console.print(table)
-
-
-def draw(results: dict[str, dict[str, float]], path: Path) -> None:
-    """Bars on a logarithmic axis, one panel a model."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
-
-    figure, panels = plt.subplots(1, len(results), figsize=(5.5 * len(results), 3.2), squeeze=False)
-    for panel, (model, rates) in zip(panels[0], results.items(), strict=True):
-        names = list(rates)[::-1]
-        bars = panel.barh(names, [rates[name] for name in names], log=True)
-        panel.bar_label(bars, fmt="{:,.0f}", padding=2, fontsize=8)
-        panel.set(title=model, xlabel="users per second", xlim=(None, 3 * max(rates.values())))
-    figure.tight_layout()
-    figure.savefig(path, dpi=150)
+        start = nn.utils.parameters_to_vector(parameters).detach().clone()
+        total = torch.zeros_like(start)
+        first = t % (USERS // COHORT) * COHORT
+        for user in range(first, first + COHORT):
+            nn.utils.vector_to_parameters(start.clone(), parameters)
+            optimizer = torch.optim.SGD(parameters, lr=LEARNING_RATE)
+            for rows in (user * EXAMPLES + torch.randperm(EXAMPLES)).split(BATCH):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(module(features[rows]), labels[rows]).backward()
+                optimizer.step()
+            update = nn.utils.parameters_to_vector(parameters).detach() - start
+            total += update * min(1.0, CLIP_NORM / float(update.norm()))
+        total += torch.randn_like(total) * (NOISE_MULTIPLIER * CLIP_NORM)
+        nn.utils.vector_to_parameters(start + total / COHORT, parameters)
+        spent.append(time.perf_counter() - begun)
+    return spent
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--models", nargs="+", choices=workload.MODELS, default=list(workload.MODELS))
-    parser.add_argument("--pfl-python", help="Python of an environment that has pfl 0.6.0")
-    parser.add_argument("--jax-python", help="Python of an environment that has jax and torch")
-    parser.add_argument("--fedjax-python", help="Python of an environment that has fedjax and torch")
-    parser.add_argument("--cpus", default="", help="which processors, as many as threads: 2,3")
-    parser.add_argument("--threads", type=int, default=1, help="of every engine")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--plot", type=Path, help="write a picture here")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--repeats", type=int, default=3, help="interleaved passes; the median round counts")
     parser.add_argument("--json", action="store_true", help="one JSON object per row")
     options = parser.parse_args()
-    messages = Console(stderr=True)
-    os.environ |= dict.fromkeys(
-        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), str(options.threads)
-    )
-    for name in ("pfl", "jax", "fedjax"):
-        if getattr(options, f"{name}_python") is None:
-            messages.print(f"{name} is left out: no --{name}-python given.")
-    if options.threads < 2:
-        messages.print("Engines of two processes are left out: --threads is 1.")
-    cpus = pinned(options.threads, options.cpus)
-    messages.print(f"begun: {machine(cpus)}")
-    peers = options.pfl_python, options.jax_python, options.fedjax_python
-    results = measure(engines(*peers, options.threads > 1), options.models, options.repeats, messages)
-    messages.print(f"ended: {machine(cpus)}")
-    if options.plot is not None:
-        draw(results, options.plot)
-    if not options.json:
-        show(results, Console())
-        return
-    for model, rates in results.items():
-        baseline = rates[baseline_of(rates)]
+    engines: dict[str, Callable[[str], list[float]]] = {
+        "plain PyTorch loop": loop_rounds,
+        "fedmf, identity": lambda model: fedmf_rounds(model, "identity"),
+        "fedmf, bisr": lambda model: fedmf_rounds(model, "bisr"),
+    }
+    for model in options.models:
+        seconds: dict[str, list[float]] = {name: [] for name in engines}
+        for _ in range(options.repeats):
+            for name, rounds in engines.items():
+                seconds[name] += rounds(model)[WARM_UP:]
+        rates = {name: COHORT / statistics.median(spent) for name, spent in seconds.items()}
         for name, rate in rates.items():
-            row = {"name": f"{model}: {name}", "value": rate, "unit": "users/s"}
-            print(json.dumps({**row, "baseline": baseline, "ratio": rate / baseline}))
+            row = {
+                "name": f"{model}: {name}",
+                "value": rate,
+                "unit": "users/s",
+                "baseline": next(iter(rates)),
+            }
+            row["ratio"] = rate / rates["plain PyTorch loop"]
+            text = f"{row['name']:<34}{rate:>10,.0f} users/s   {row['ratio']:6.2f} x the loop"
+            print(json.dumps(row) if options.json else text, flush=True)
 
 
 if __name__ == "__main__":

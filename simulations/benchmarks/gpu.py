@@ -26,14 +26,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 import torch
-from engines.workload import cnn
-from models_engines.workload import transformer
+from engine import cnn
 from torch import Tensor, nn
 
 import fedmf
 from fedmf.data import InMemoryDataset
 from fedmf.factorization import Factorization, banded_toeplitz, bisr, blt, identity
-from fedmf.models import LogitsOf, mlp, with_lora
+from fedmf.models import LogitsOf, Positions, Residual, SelfAttention, mlp, with_lora
 from fedmf.noise import BlockedNoise, Domain, GaussianSource, NoiseKey
 from fedmf.optim import RoundRelease, Sgd
 from fedmf.optim.server_pass import ServerPass
@@ -142,6 +141,23 @@ def examples(users: int, each: int, classes: int, positions: int) -> InMemoryDat
     owned = tuple(np.arange(count).reshape(users, each))
     names = tuple(f"u{u:05d}" for u in range(users))
     return InMemoryDataset(features, labels, owned, names, features[:8], labels[:8])
+
+
+def transformer(
+    vocabulary: int, positions: int, width: int, layers: int, heads: int, inner: int
+) -> nn.Module:
+    """Blocks of causal attention and two dense layers, norms before each."""
+    blocks: list[nn.Module] = []
+    for _ in range(layers):
+        dense = [nn.LayerNorm(width), nn.Linear(width, inner), nn.ReLU(), nn.Linear(inner, width)]
+        blocks += [
+            Residual(nn.Sequential(nn.LayerNorm(width), SelfAttention(width, heads, causal=True))),
+            Residual(nn.Sequential(*dense)),
+        ]
+    return nn.Sequential(
+        *(nn.Embedding(vocabulary, width, padding_idx=0), Positions(positions, width), *blocks),
+        *(nn.LayerNorm(width), nn.Linear(width, vocabulary)),
+    )
 
 
 def task(model: str, users: int, each: int) -> Task:
@@ -253,7 +269,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object per row")
     options = parser.parse_args()
     if not torch.cuda.is_available():
-        parser.exit(2, "gpu.py needs a CUDA device; gpu_without_gpu.py does not.\n")
+        parser.exit(2, "gpu.py needs a CUDA device.\n")
     wanted = options.only or [*BY_DIMENSION, *ONCE]
     show(row(torch.cuda.get_device_name(), torch.cuda.mem_get_info()[1], "B", "", 0.0), options.json)
     for d in options.dimensions or DIMENSIONS:

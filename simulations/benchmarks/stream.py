@@ -4,7 +4,7 @@
         [--only TEXT] [--json]
 
 Each job is the command in a process of its own, start-up, design and the final file included, with a public
-seed. The baselines of the rates are `peers/numpy_stream.py`, processes of their own as well, on the same
+seed. The baselines of the rates are `numpy_stream.py`, processes of their own as well, on the same
 Parquet file with as many releases: prefix sums with independent noise, row by row and in blocks of 4,096
 rows. They keep no record, no histories and no key, and their noise grows with the rows. The baseline of
 memory is 1 GiB. One thread each.
@@ -26,7 +26,7 @@ import pyarrow as arrow
 from pyarrow import csv, parquet
 
 PROJECT = Path(__file__).resolve().parents[2]
-PEER = Path(__file__).resolve().parent / "peers" / "numpy_stream.py"
+PEER = Path(__file__).resolve().parent / "numpy_stream.py"
 ALONE = {**os.environ, "OMP_NUM_THREADS": "1", "ARROW_NUM_THREADS": "1", "PYTHONPATH": str(PROJECT)}
 GIBIBYTE = float(1 << 30)
 

@@ -165,11 +165,6 @@ _ITEMS = (
         unrun="it is a hundred runs; `fedmf sweep configs/sweeps/optimizers.toml` has the digits",
     ),
     Item(
-        "unbounded-streams", _OURS, "streams without a horizon", "t = 10² … 10⁴, k = 1 and 10",
-        ("unbounded-streams.md", "unbounded-streams.png"), (), ("moments/unbounded.py",),
-        unrun="it takes minutes of optimisation",
-    ),
-    Item(
         "stream-answers", _OURS, "what a stream ends in", "n = 100 … 10,000, d = 2, 10, 30, 200 runs each",
         ("stream-answers.md",), ("moments/stream_answers.py",), ("moments/stream_answers.py",),
     ),
@@ -187,10 +182,6 @@ _ITEMS = (
         kept=("deterministic-bounds.json",), unrun="it takes an hour of searches",
     ),
     Item(
-        "composition", _OURS, "several runs under one ε", "100,000 people, three runs and a stream",
-        ("composition.md",), ("accounting/composition.py",), ("accounting/composition.py",),
-    ),
-    Item(
         "jax-privacy", _OURS, "designs beside jax-privacy", "RMSE and MaxSE in 28 settings, n = 64 … 2000",
         ("jax-privacy-errors.md",), ("design/jax_privacy_errors.py", "--quick"),
         ("design/jax_privacy_errors.py",), kept=("jax-privacy.json",),
@@ -200,20 +191,6 @@ _ITEMS = (
         "compare-mechanisms", _OURS, "mechanisms on digits", "240 rounds, 10 seeds",
         ("compare_mechanisms.md", "compare_mechanisms.png"), (), ("compare_mechanisms.py",),
         unrun="it is 275 runs",
-    ),
-    Item(
-        "private-evaluation", _OURS, "private learning curve", "digits, two shares of noise",
-        ("private-evaluation.md", "private-evaluation.png"), (), ("evaluation/private_curve.py",),
-        unrun="it is minutes of training",
-    ),
-    Item(
-        "adaptive-clipping", _OURS, "clip norms that follow a quantile", "digits, code tokens, ε = 2, 8",
-        ("adaptive-clipping.md",), (), ("clipping/adaptive.py",), kept=("adaptive-clipping.json",),
-        unrun="it is 180 runs",
-    ),
-    Item(
-        "canaries", _OURS, "canaries in training", "digits, ε = 8, correct runs and runs with noise/1.5",
-        ("canaries.md",), (), ("accounting/canaries.py",), unrun="it is minutes of training",
     ),
 )  # fmt: skip
 

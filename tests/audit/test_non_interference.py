@@ -9,9 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -185,20 +182,3 @@ def test_hostile_users_among_others_leave_the_others_alone() -> None:
         HostileDataset(inner, {0: "polite"})
     with pytest.raises(ValueError, match="user must be one of"):
         HostileDataset(inner, {6: "raise"})
-
-
-def test_on_ray(tmp_path: Path) -> None:
-    """Two worlds on Flower's engine, in a process of their own; the whole table is the script's."""
-    script = Path(__file__).parents[2] / "simulations" / "accounting" / "non_interference.py"
-    command = [sys.executable, str(script), "--engine", "ray", "--data", "linear", "--json"]
-    done = subprocess.run(
-        [*command, "--messages", "slice", "--behaviour", "exit"],
-        capture_output=True,
-        text=True,
-        timeout=900,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
-    cells = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [(cell["behaviour"], cell["outside"]) for cell in cells] == [("exit", [])]
-    assert max(cell["norm"] for cell in cells) < 1e-4

@@ -256,16 +256,6 @@ def test_a_pass_compiles_without_spills_to_exact_arithmetic(name, out, stored, a
 
 
 @needs_triton
-def test_the_instructions_of_a_normal_are_counted(compile_):
-    """The figures in the documentation: a change of more than a tenth is to be looked at."""
-    one, two = compile_("cost", "fp32", 1), compile_("cost", "fp32", 2)
-    assert one["instructions"] == pytest.approx(125, rel=0.1)
-    assert one["fp64"] == pytest.approx(36, rel=0.1)
-    assert two["instructions"] - one["instructions"] == pytest.approx(115, rel=0.1)
-    assert one["integer"] >= 40, "two of three ChaCha20 operations: 10 x 8 x 8 per 16 normals"
-
-
-@needs_triton
 @pytest.mark.parametrize("name", ["add_row", "add_stored_row"])
 def test_triton_does_not_specialise_on_secrets(name, compile_):
     """Its cache on disk is named after types and properties of arguments; no key may be among them."""

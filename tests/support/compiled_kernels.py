@@ -2,63 +2,81 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
+import re
+import subprocess
 from functools import lru_cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 os.environ["TRITON_CACHE_DIR"] = mkdtemp()
 
+import triton
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import CUDABackend
+from triton.compiler import ASTSource
 from triton.runtime.jit import create_function_from_signature
 
-from fedmf.noise.kernels import gpu_kernels
-
-_BENCHMARKS = Path(__file__).resolve().parents[2] / "simulations/benchmarks"
-
-
-def _benchmark(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, _BENCHMARKS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from fedmf.noise.kernels import gpu_kernels as noise
+from fedmf.training.clipping import gpu_kernels as clipping
 
 
-instructions = _benchmark("noise_gpu_instructions")
-compiled = lru_cache(instructions.compiled)
-
-
+@lru_cache
 def machine_code(name: str, out: str, stored: str, arch: int, many: bool = False) -> dict[str, Any]:
-    """Registers, spills, opcodes and PTX of a pass."""
-    code = compiled(name, out, stored, arch, many)
-    opcodes = {i.opcode for i in code.instructions}
-    return {"registers": code.registers, "spills": code.spills, "opcodes": opcodes, "ptx": code.ptx}
+    """Of a pass of noise over aligned vectors."""
+    function = getattr(noise, name)
+    kinds = {"out": "*" + out, "stored": "*" + stored, "table": "*i64"}
+    aligned = ("out", "stored", "table", "length", "shift")
+    return _compiled(function, kinds, {"BLOCKS": noise.BLOCKS, "MANY": many}, aligned, arch, noise.OPTIONS)
 
 
-def cost(out: str, rounds: int) -> dict[str, float]:
-    """Instructions per normal of `add_row`, by pipe."""
-    spent = instructions.cost(compiled("add_row", out, "fp32", 90), rounds, 4)
-    return {"instructions": spent.instructions, **spent.pipes}
+def clip_code(name: str, constants: dict[str, int]) -> dict[str, Any]:
+    """Of a kernel of clip-and-sum for aligned float32 rows and models."""
+    kinds = {"rows": "*fp32", "origin": "*fp32", "squares": "*fp64", "factors": "*fp64", "total": "*i64"}
+    return _compiled(getattr(clipping, name), kinds, constants, (*kinds, "step"), 90, clipping.OPTIONS)
+
+
+def _compiled(
+    function: Any,
+    kinds: dict[str, str],
+    constants: dict[str, Any],
+    aligned: tuple[str, ...],
+    arch: int,
+    options: Any,
+) -> dict[str, Any]:
+    """Registers, spills, opcodes and PTX of a kernel."""
+    signature = {p: "constexpr" if p in constants else kinds.get(p, "i32") for p in function.arg_names}
+    divisible = {(i,): [["tt.divisibility", 16]] for i, p in enumerate(function.arg_names) if p in aligned}
+    source = ASTSource(function, signature, constants, divisible)
+    kernel = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(kernel.asm["cubin"])
+        usage = _tool("cuobjdump", "-res-usage", str(path))
+        listing = _tool("nvdisasm", "-c", str(path))
+    registers = re.search(rf"Function {function.__name__}:\s+REG:(\d+)", usage)
+    assert registers
+    opcodes = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", listing)
+    spills = sum(opcode.split(".")[0] in ("LDL", "STL") for opcode in opcodes)
+    return {
+        "registers": int(registers[1]),
+        "spills": spills,
+        "opcodes": set(opcodes),
+        "ptx": kernel.asm["ptx"],
+    }
+
+
+def _tool(name: str, *arguments: str) -> str:
+    path = getattr(triton.knobs.nvidia, name).path
+    return subprocess.run([path, *arguments], check=True, capture_output=True, text=True).stdout
 
 
 def specialisation(name: str, values: dict[str, int]) -> str:
     """What Triton makes of the arguments, from which it forms the name of the kernel in its cache."""
-    function = getattr(gpu_kernels, name)
+    function = getattr(noise, name)
     bind = create_function_from_signature(
         function.signature, function.params, CUDABackend(GPUTarget("cuda", 90, 32))
     )
     arguments = {p: values.get(p, 64) for p in function.arg_names}
     return repr(bind(**arguments)[1])
-
-
-def clip_loop(name: str, constants: dict[str, int]) -> dict[str, Any]:
-    """Bytes that a kernel of clip-and-sum loads an entry, its spills and PTX."""
-    counted = _benchmark("gpu_without_gpu")
-    code = counted.clip_code(name, **constants)
-    return {"bytes": counted.loaded(code)[0], "spills": code.spills, "ptx": code.ptx}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import math
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -304,54 +302,3 @@ def test_a_second_failure_ends_a_run_before_anything_is_released(
     Mistaken(str(task.dataset.user_ids[0]), {"auto", "loop"}).install(monkeypatch)
     with pytest.raises(UnsoundSumError, match="a bug of fedmf"):
         fedmf.simulate(run, tmp_path / "run")
-
-
-def script() -> ModuleType:
-    path = Path(__file__).resolve().parents[2] / "simulations" / "clipping" / "fuzz.py"
-    spec = importlib.util.spec_from_file_location("fuzz", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkey = pytest.MonkeyPatch()
-    with monkey.context() as patched:
-        patched.setitem(__import__("sys").modules, "fuzz", module)
-        spec.loader.exec_module(module)
-    return module
-
-
-#: Engine, what it sends, users drawn.
-DRAWN = [
-    *(("low-rank", "sums", 1500), ("fused", "sums", 1500), ("layered", "sums", 1500)),
-    *(("functional", "sums", 600), ("loop", "sums", 300), ("adapted", "sums", 600)),
-    *(("auto", "rows", 600), ("functional", "rows", 600), ("loop", "rows", 200)),
-]
-
-
-@pytest.mark.parametrize(("engine", "sent", "users"), [(*way, users // 3) for *way, users in DRAWN])
-def test_drawn_users_are_within_the_clip_norm(engine: str, sent: str, users: int) -> None:
-    """A short form of `simulations/clipping/fuzz.py`."""
-    check_drawn(engine, sent, users)
-
-
-@pytest.mark.parametrize(("engine", "sent", "users"), DRAWN)
-def test_more_drawn_users_are_within_the_clip_norm(engine: str, sent: str, users: int) -> None:
-    check_drawn(engine, sent, users)
-
-
-def check_drawn(engine: str, sent: str, users: int) -> None:
-    found = script().fuzz(engine, users, rows=sent == "rows")
-    assert found.users >= users
-    assert found.above == found.refused == 0
-    assert found.clipped > users / 3
-    assert 0 <= found.missing < 1e-7
-
-
-def test_the_fuzzer_judges_exactly() -> None:
-    """One unit above 2⁸⁰ is seen, and what int64 makes of infinity."""
-    fuzz, rng = script(), np.random.default_rng(0)
-    rows = rng.integers(-(2**41), 2**41, (50, 30)) >> rng.integers(0, 41, (50, 30))
-    assert fuzz.exact_squares(rows) == [exact(row) for row in rows.tolist()]
-    found = fuzz.Found()
-    found.note(np.array([[UNIT, 0], [0, 0], [UNIT // 2, 0], [-UNIT, 1], [UNIT - 1, 0], [-(2**63), 0]]))
-    assert (found.users, found.zeros, found.above, found.first) == (6, 1, 2, 4)
-    assert found.missing == 1 - 2.0**23

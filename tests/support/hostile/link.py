@@ -20,8 +20,8 @@ from flwr.supercore.inflatable.inflatable_object import (
 from flwr.superlink.grid import HttpGrid
 
 from fedmf.flower.compat import claim_task_identity, empty_run, set_message_id
-from hostile.objects import OF_OBJECTS
-from hostile.replies import OF_ARRAYS, OF_CONFIG, OF_ROWS, Draw
+from support.hostile.objects import OF_OBJECTS
+from support.hostile.replies import OF_ARRAYS, OF_CONFIG, OF_ROWS, Draw
 
 NODES, FIRST = 100, 2**63 + 7
 #: Changes of what only the link should say, and one of how often it says it.

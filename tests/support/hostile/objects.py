@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from hostile.replies import Draw
+from support.hostile.replies import Draw
 
 
 def _bits(objects: dict[str, bytes], root: str, draw: Draw) -> str:

@@ -1,7 +1,13 @@
-"""One run of each mode over a hostile link."""
+"""Runs over a hostile link, in the message modes of our strategy and around a strategy of Flower's.
+
+Every reply goes through what a server app of a deployment runs: it lies as objects on a link, is pulled,
+unpacked, checked and summed. Half of the nodes are honest. In each round the exact integer sum is compared
+with that of the honest users' updates alone.
+"""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +29,10 @@ from fedmf.flower.simulation import run_on_grid, worker_pool
 from fedmf.rounds import Answer
 from fedmf.runs import Waiting, run_of
 from fedmf.training import FixedPointSum
-from hostile.judge import Judge
-from hostile.link import FIRST, NODES, OF_THE_LINK, Contributions, HostileLink
-from hostile.objects import OF_OBJECTS
-from hostile.replies import OF_ARRAYS, OF_CONFIG, OF_ROWS, Draw, named
+from support.hostile.judge import Judge
+from support.hostile.link import FIRST, NODES, OF_THE_LINK, Contributions, HostileLink
+from support.hostile.objects import OF_OBJECTS
+from support.hostile.replies import OF_ARRAYS, OF_CONFIG, OF_ROWS, Draw, named
 
 CLIP = 1.0
 #: Users asked in a round: three a node. A run asks nobody twice: whose reply was refused is asked alone.
@@ -143,3 +149,15 @@ def wrapped_strategy(judge: Judge, path: Path, rounds: int, draw: Draw) -> None:
     opened.note_failures = note  # type: ignore[method-assign]
     strategy.start(link, arrays, timeout=60.0)
     strategy.close()
+
+
+def mutate(mode: str, replies: int, seed: int, folder: Path, rounds: int) -> Judge:
+    """So many mutated replies of a mode: per-user, one-user, slice, or wrapper."""
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    judge, draw = Judge(mode), Draw(seed)
+    one = wrapped_strategy if mode == "wrapper" else own_strategy
+    for number in range(100):
+        if judge.hostile >= replies:
+            break
+        one(judge, folder / f"run{number}", rounds, draw)
+    return judge

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
 
 import torch
 
 from fedmf.runs import PrivateServer
 from fedmf.training import FixedPointSum
-from hostile.link import Contributions
+from support.hostile.link import Contributions
 
 #: Mutations that may leave a reply as good as it was: then it must count as what it was.
 HARMLESS = frozenset({"none", "bits of an object", "another child", "sent twice"})
@@ -28,7 +26,7 @@ class Judge:
     def __init__(self, mode: str) -> None:
         self.mode = mode
         self.counts: Counter[tuple[str, str]] = Counter()
-        self.wrong_sums = self.ended = 0
+        self.wrong_sums = 0
         self._released: tuple[torch.Tensor, set[str]] | None = None
 
     def watch(self, server: PrivateServer) -> None:
@@ -66,17 +64,12 @@ class Judge:
             n for (mutation, what), n in self.counts.items() if what == "replies" and mutation != "none"
         )
 
-    @property
-    def bad(self) -> int:
-        """Taken, lost, wrong sums and ended runs."""
-        return self.total("taken") + self.total("lost") + self.wrong_sums + self.ended
-
     def total(self, what: str) -> int:
         """Over all mutations."""
         return sum(n for (_, key), n in self.counts.items() if key == what)
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """One for each mutation."""
-        for mutation in dict.fromkeys(name for name, _ in self.counts):
-            values = {what: self.counts[mutation, what] for what in ("replies", "refused", "taken", "lost")}
-            yield {"mode": self.mode, "mutation": mutation, **values}
+    def kinds(self) -> dict[str, dict[str, int]]:
+        """Counts by mutation."""
+        names = dict.fromkeys(name for name, _ in self.counts)
+        whats = ("replies", "refused", "taken", "lost")
+        return {name: {what: self.counts[name, what] for what in whats} for name in names}

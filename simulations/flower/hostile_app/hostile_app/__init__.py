@@ -1,1 +1,0 @@
-"""An ordinary Flower app whose honest clients add a vector that the judge knows."""
