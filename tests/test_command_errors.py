@@ -128,35 +128,15 @@ def test_odd_numbers_and_places_are_one_line(
         ([*plan, "--set", f"cohorts.rounds={2**31 - 1}"], "n (rounds) must be a whole number in 1..10000000"),
         ([*plan, "--total-epsilon", "nan"], "go together"),
         ([*plan, "--with", "none", "--total-epsilon", "9"], "--dry-run starts nothing"),
-        ([*plan, "--prepare"], "--dry-run starts nothing"),
         (["simulate", "run.toml", "--out", "run", "--tensorboard", "rows.csv"], "got the file rows.csv"),
         (["design", "--rounds", "9", "--trace", "empty.csv", "--size", "1"], "columns user, time; got none."),
         (["audit", "run.toml", "--canaries", huge], "16<=x<=10000000"),
         (["audit", "run.toml", "--seed", "-1"], "x>=0"),
-        (["keygen", ""], ". exists already"),
     ]
     for arguments, message in cases:
         assert run(arguments) == 2, arguments
         assert message in one_line(capsys), arguments
     assert not Path("run").exists()
-
-
-def test_what_is_no_run_of_a_statement_is_not_called_damaged(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["account", str(finished), "--publish", str(tmp_path / "public")]) == 0
-    other = tmp_path / "other"
-    config = write_config(tmp_path / "run.toml")
-    assert run(["simulate", str(config), "--out", str(other), "--prepare"]) == 0
-    capsys.readouterr()
-    for directory, message in (
-        (tmp_path / "none", "none is not a run directory: it has no ledger.sqlite."),
-        (other, "the record has 0 rounds; the statement says 12."),
-    ):
-        assert run(["verify", str(tmp_path / "public" / "statement.json"), "--run", str(directory)]) == 2
-        shown = one_line(capsys)
-        assert message in shown
-        assert "damaged" not in shown
 
 
 def test_cuda_without_a_gpu_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

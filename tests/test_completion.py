@@ -71,7 +71,7 @@ def test_names_of_commands_are_completed(fedmf: Path, shell: str, typed: dict[st
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 @pytest.mark.parametrize(
-    ("words", "expected"), [(["ver"], "verify"), (["stream", "--user-col"], "--user-column")]
+    ("words", "expected"), [(["des"], "design"), (["stream", "--user-col"], "--user-column")]
 )
 def test_bash_itself_completes(fedmf: Path, words: list[str], expected: str) -> None:
     """The script in a shell that asks as a terminal does."""

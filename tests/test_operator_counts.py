@@ -35,7 +35,7 @@ def test_counts_are_those_of_the_ledger_and_of_noted_failures(
 
 
 @pytest.mark.parametrize(
-    "option", ["--json", "--full", "--publish=public", "--users=users.csv", "--html=a.html"]
+    "option", ["--json", "--full", "--public=public.json", "--users=users.csv", "--html=a.html"]
 )
 def test_nothing_that_may_be_handed_on_holds_them(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

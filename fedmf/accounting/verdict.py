@@ -42,7 +42,7 @@ class Verdict:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing speaks against it: a copy can be signed and published then alone."""
+        """Whether nothing speaks against it: its statement can be published then alone."""
         return not self.faults
 
     @property

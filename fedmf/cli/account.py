@@ -41,23 +41,17 @@ def account(
         metavar="FILE",
         help="Also write the privacy of every single user as .csv or .parquet. As secret as the ledger.",
     ),
-    publish: Path | None = typer.Option(
+    public: Path | None = typer.Option(
         None,
-        "--publish",
-        metavar="DIR",
-        help="Also make a new directory with what of the statement may be public: planned figures alone.",
+        "--public",
+        metavar="FILE",
+        help="Also write the part of the statement that may be public, as a new JSON file.",
     ),
     operator: bool = typer.Option(
         False,
         "--operator",
         help="Print exact counts instead: contributions that arrived, those that count as zeros, and why. "
         "Not private.",
-    ),
-    sign_with: Path | None = typer.Option(
-        None,
-        "--sign-with",
-        metavar="KEY",
-        help="With --publish: sign it, and a keyed digest of the record, with a key of fedmf keygen.",
     ),
     namespace: str = typer.Option(
         "",
@@ -82,10 +76,10 @@ def account(
     joined by id (docs/composition.md). Or they are branches of one run, such as copies that both went on:
     their shared rounds count once.
 
-    Example: fedmf account runs/a --publish public --sign-with operator.key
+    Example: fedmf account runs/a --public statement-public.json
     """
     if operator:
-        others = (page, users, publish, sign_with, delta)
+        others = (page, users, public, delta)
         if len(run_dirs) > 1 or as_json or full or namespace or any(one is not None for one in others):
             raise ConfigError(
                 "--operator takes one directory and no other option: its counts are not private."
@@ -93,43 +87,39 @@ def account(
         _show_counts(run_dirs[0])
         return
     if len(run_dirs) == 1 and _is_stream(run_dirs[0]):
-        if users is not None or publish is not None or sign_with is not None:
-            raise ConfigError("--users and --publish take the directory of a run; got one of a stream.")
+        if users is not None or public is not None:
+            raise ConfigError("--users and --public take the directory of a run; got one of a stream.")
         _account_stream(run_dirs[0], as_json, full, page)
         return
     if len(run_dirs) > 1:
-        if any(option is not None for option in (page, users, publish, sign_with)):
-            raise ConfigError("--html, --users and --publish take one run directory; got several.")
+        if any(option is not None for option in (page, users, public)):
+            raise ConfigError("--html, --users and --public take one run directory; got several.")
         _account_jointly(run_dirs, as_json, full, namespace, delta)
         return
     if namespace or delta is not None:
         raise ConfigError("--user-namespace and --delta take several directories; got one.")
-    from fedmf.records import SigningKey, require_free
-    from fedmf.runs import opened_evidence, public_statement, publish_statement
+    from fedmf.records import new_file, require_free
+    from fedmf.runs import opened_evidence
+    from fedmf.statements import as_json as rendered
     from fedmf.statements import run_document, summarise
 
     (run_dir,) = run_dirs
-    if sign_with is not None and publish is None:
-        raise ConfigError("--sign-with signs what is published: give --publish DIR too.")
-    signing_key = None if sign_with is None else SigningKey.load(sign_with)
-    for path in (page, users):
+    for path in (page, users, public):
         if path is not None:
             require_free(path)
     with opened_evidence(run_dir) as evidence:
-        document = None
-        if publish is not None:
-            evidence.verdict.require_whole(str(run_dir), "published or signed")
+        if public is not None:
+            evidence.verdict.require_whole(str(run_dir), "published")
         statement = evidence.statement
-        if publish is not None:
-            document = public_statement(statement, evidence.ledger, evidence.own_records, signing_key)
         tell_verdict(run_dir, evidence.verdict)
         if users is not None:
             _write_users(users, *evidence.records)
         noted = _noted(evidence.header, evidence.ledger.metrics())
     if page is not None:
         _write_page(page, run_document(statement.to_dict()))
-    if publish is not None and document is not None:
-        publish_statement(publish, document)
+    if public is not None:
+        with new_file(public, mode=0o644) as file:
+            file.write(rendered(statement.public()).encode())
     if as_json:
         typer.echo(statement.to_json())
     elif full:

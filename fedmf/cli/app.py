@@ -23,7 +23,6 @@ from fedmf.cli.designs import design, restate
 from fedmf.cli.interruption import Interruption
 from fedmf.cli.reproduce import reproduce
 from fedmf.cli.simulate import simulate
-from fedmf.cli.statements import keygen, verify
 from fedmf.cli.stream import stream
 from fedmf.cli.sweep import sweep
 from fedmf.errors import PlatformError, one_line
@@ -60,8 +59,6 @@ application.command("restate")(restate)
 application.command("stream")(stream)
 application.command("sweep")(sweep)
 application.command("reproduce")(reproduce)
-application.command("verify")(verify)
-application.command("keygen")(keygen)
 
 
 def _show_version(wanted: bool) -> None:

@@ -68,12 +68,6 @@ def simulate(
         metavar="DIR",
         help="Write public metrics for TensorBoard (extra: tensorboard).",
     ),
-    prepare: bool = typer.Option(
-        False,
-        "--prepare",
-        help="Make the run directory and its key and stop before round 0: publish a signed statement, which "
-        "commits to both, and go on with --resume.",
-    ),
     full: bool = typer.Option(
         False,
         "--full",
@@ -112,8 +106,6 @@ def simulate(
         raise ConfigError("--out names a new run directory and --resume an existing one; give one of them.")
     if restored and resume is None:
         raise ConfigError("--restored-from-backup needs --resume DIR, the directory that was restored.")
-    if prepare and resume is not None:
-        raise ConfigError("--prepare makes a new run directory; --resume goes on with an existing one.")
     if config is not None:
         run = load_run(config, overrides)
     elif resume is not None:
@@ -123,8 +115,8 @@ def simulate(
         raise ConfigError("simulate needs CONFIG.toml, or --resume DIR to continue a stopped run.")
     if (total is not None) != bool(earlier) or (earlier and resume is not None):
         raise ConfigError("--with DIR and --total-epsilon E go together, and with a new run.")
-    if dry_run and (prepare or earlier):
-        raise ConfigError("--dry-run starts nothing and counts nobody; leave out --prepare and --with.")
+    if dry_run and earlier:
+        raise ConfigError("--dry-run starts nothing and counts nobody; leave out --with.")
     if dry_run:
         _show_plan(run, device.value)
         return
@@ -139,10 +131,6 @@ def simulate(
             session = Session.start(place, run, device.value)
         else:
             session = Session.resume(place, run, device.value, restored)
-        if prepare:
-            session.directory.close()
-            typer.echo(f"{place} is ready: fedmf simulate --resume {shlex.quote(str(place))}")
-            return
         _carry_out(session, engine, observers, full)
 
 

@@ -45,7 +45,7 @@ class NoiseKey:
     False
     """
 
-    __slots__ = ("__secret", "_commitment", "_public")
+    __slots__ = ("__secret", "_fingerprint", "_public")
 
     def __init__(self, secret: bytes, *, public: bool = False) -> None:
         """Wrap raw key bytes; prefer `from_os` or `from_seed`.
@@ -63,7 +63,7 @@ class NoiseKey:
             raise ValueError(f"key (noise key) must be {KEY_BYTES} bytes; got {size}.")
         self.__secret = secret
         self._public = bool(public)
-        self._commitment = hashlib.sha256(_FINGERPRINT_LABEL + secret).hexdigest()
+        self._fingerprint = hashlib.sha256(_FINGERPRINT_LABEL + secret).hexdigest()[:16]
 
     @classmethod
     def from_os(cls) -> NoiseKey:
@@ -108,17 +108,7 @@ class NoiseKey:
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits of a labelled SHA-256: they identify the key and are safe to print."""
-        return self._commitment[:16]
-
-    @property
-    def commitment(self) -> str:
-        """64 hexadecimal digits of which the fingerprint is the beginning.
-
-        Guarantees:
-            Nobody finds two keys with one commitment who cannot find a collision of SHA-256, and it tells
-            nothing about a random key to whoever cannot search 2^256 keys.
-        """
-        return self._commitment
+        return self._fingerprint
 
     @property
     def public(self) -> bool:
@@ -206,7 +196,7 @@ class NoiseKey:
         return hmac.compare_digest(self.__secret, other.__secret) and self._public == other._public
 
     def __hash__(self) -> int:
-        return hash((NoiseKey, self._commitment, self._public))
+        return hash((NoiseKey, self._fingerprint, self._public))
 
     def __copy__(self) -> NoiseKey:
         return self

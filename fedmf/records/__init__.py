@@ -22,7 +22,6 @@ from fedmf.records.lock import WriterLock
 from fedmf.records.new_places import create_directory, new_file, require_free, scratch_directory
 from fedmf.records.record import Opening, Record, opening_rows
 from fedmf.records.seal import Seal, Sealed
-from fedmf.records.signing import SigningKey, read_public_key, signed_by
 from fedmf.records.sqlite import RecordKind
 
 if TYPE_CHECKING:
@@ -53,7 +52,6 @@ __all__ = [
     "RecordKind",
     "Seal",
     "Sealed",
-    "SigningKey",
     "State",
     "Underway",
     "UserRow",
@@ -67,14 +65,12 @@ __all__ = [
     "pack_state",
     "read_at",
     "read_frames",
-    "read_public_key",
     "read_state",
     "read_tensors",
     "replace_durably",
     "require_free",
     "save_key",
     "scratch_directory",
-    "signed_by",
     "sync_directory",
     "tighten",
     "unguarded",

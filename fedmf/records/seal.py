@@ -5,13 +5,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Self
 
 from fedmf.noise import NoiseKey
 from fedmf.records.sqlite import RecordKind
-
-#: No code of a row begins like this: codes are of 32 bytes.
-_PUBLISHED: Final = b"fedmf published head of a record, version 1\x00"
 
 #: (chain value, authentication code)
 Sealed = tuple[bytes, bytes]
@@ -65,20 +62,6 @@ class Seal:
         if self.key is None:
             raise ValueError("key (of the record) must be at hand to write; got none.")
         return hmac.digest(self.key, chain, "sha256")
-
-    def published(self, chain: bytes) -> str:
-        """A digest of a chain value that may be public, 64 hexadecimal digits.
-
-        Raises:
-            ValueError: there is no key.
-
-        Guarantees:
-            Whoever has no key cannot tell the digests of different chain values from random ones, and so
-            cannot test guesses of what a record holds; neither are they codes of any row.
-        """
-        if self.key is None:
-            raise ValueError("key (of the record) must be at hand to publish a digest of it; got none.")
-        return hmac.digest(self.key, _PUBLISHED + chain, "sha256").hex()
 
     def fault(self, sealed: Sealed, row: bytes, *parts: int | str | bytes | None) -> str | None:
         """What is wrong with a row as it was read, None if nothing is."""

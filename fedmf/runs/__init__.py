@@ -75,14 +75,6 @@ if TYPE_CHECKING:
         write_statement,
     )
     from fedmf.runs.planning import plan_run
-    from fedmf.runs.publication import (
-        StatementRefused,
-        Verification,
-        public_statement,
-        publish_statement,
-        read_statement,
-        verify_statement,
-    )
     from fedmf.runs.recorded import LEDGER, PHASES, Evidence, opened_evidence, read_header, read_phases
     from fedmf.runs.released_model import ReleasedModel, WholeModel, initial_parameters, load_model
     from fedmf.runs.releases import clipped_sums, local_trainer
@@ -138,7 +130,6 @@ __all__ = [
     "Scalar",
     "Session",
     "Standing",
-    "StatementRefused",
     "StopRule",
     "Tagging",
     "TargetReached",
@@ -146,7 +137,6 @@ __all__ = [
     "TaskSource",
     "TensorBoard",
     "UserBudgets",
-    "Verification",
     "Waiting",
     "WholeModel",
     "Workers",
@@ -176,18 +166,14 @@ __all__ = [
     "parse_assignments",
     "plan_run",
     "private_columns",
-    "public_statement",
-    "publish_statement",
     "read_header",
     "read_phases",
-    "read_statement",
     "render_toml",
     "require_single_examples",
     "roster_digest",
     "run_of",
     "seconds_of_a_round",
     "session_of",
-    "verify_statement",
     "within_total",
     "write_statement",
 ]

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
         run_costs,
     )
     from fedmf.statements.document import Document, in_short, mechanism, promise, sensitivity, up
-    from fedmf.statements.earlier_words import in_todays_words
-    from fedmf.statements.evidence import adjacencies, allowed_patterns, evidence_of
     from fedmf.statements.header import RunHeader, todays_header, todays_plan
     from fedmf.statements.joint_statement import Branch, JointStatement, build_joint_statement
     from fedmf.statements.per_user import user_privacy
@@ -27,9 +25,8 @@ if TYPE_CHECKING:
         PrivacyStatement,
         as_json,
         build_statement,
-        planned_statement,
     )
-    from fedmf.statements.text import beside_the_model, run_document, summarise
+    from fedmf.statements.text import run_document, summarise
     from fedmf.statements.words import OPERATING_SYSTEM_KEY, PUBLIC_KEY
 else:
     __getattr__ = lazily(__name__)
@@ -49,23 +46,17 @@ __all__ = [
     "SampledGaussians",
     "StatedCost",
     "UserCosts",
-    "adjacencies",
-    "allowed_patterns",
     "as_json",
-    "beside_the_model",
     "build_joint_statement",
     "build_statement",
     "compose",
     "detection",
     "detection_limit",
-    "evidence_of",
     "in_short",
-    "in_todays_words",
     "joined_mu",
     "mechanism",
     "odds",
     "planned_mu",
-    "planned_statement",
     "promise",
     "run_costs",
     "run_document",

@@ -24,7 +24,6 @@ _BEFORE: Final = 6
 _ONCE: Final = {"clipping": {"kind": "fixed"}}
 #: Values of a run from which its figures follow, in a run and in a plan.
 _TABLES: Final = {"privacy": PRIVACY, "cohorts": COHORTS, **PARTS}
-_DIGITS: Final = frozenset("0123456789abcdef")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +43,6 @@ class RunHeader:
             vector without parts.
         budgets: SHA-256 of the file of users' budgets as it was when the run began; empty without one.
         software: name and version of what the run was started with.
-        key_commitment: `NoiseKey.commitment`, of which the fingerprint is the beginning; None without a key,
-            empty in records of 0.1.0, which made none.
 
     Raises:
         ValueError: a field out of its range, or a plan for other privacy or cohorts than those of the run.
@@ -67,7 +64,6 @@ class RunHeader:
     arrays: tuple[tuple[str, tuple[int, ...]], ...] = ()
     budgets: str = ""
     software: str = SOFTWARE
-    key_commitment: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.dimension, bool) or not isinstance(self.dimension, int) or self.dimension < 1:
@@ -79,9 +75,6 @@ class RunHeader:
                 raise ValueError(
                     f"public_inputs must hold strings under name, value and source; got {dict(entry)!r}."
                 )
-        digest = self.key_commitment
-        if digest and not (len(digest) == 64 and set(digest) <= _DIGITS):
-            raise ValueError(f"key_commitment must be 64 hexadecimal digits; got {digest!r}.")
         length = sum(math.prod(shape) for _, shape in self.arrays)
         if self.arrays and length != self.dimension:
             raise ValueError(

@@ -93,25 +93,6 @@ def _recorded(plan: Plan, own: OwnStream, record: ParticipationRecord) -> Record
     return recorded
 
 
-def unseen_streams(plan: Plan, released: Mapping[str, int]) -> list[RecordedStream]:
-    """So many releases of each stream of which is not known who was part of them: as if nobody had been.
-
-    Raises:
-        LedgerError: a number that no record of this plan has.
-    """
-    most = {own.name: own.count for own in plan.own_streams}
-    for name, stream in OWN_STREAMS.items():
-        if not 0 <= released.get(name, 0) <= most.get(name, 0):
-            raise LedgerError(
-                f"{stream.plural}_released must lie in 0..{most.get(name, 0)}; got {released[name]!r}."
-            )
-    nobody = PatternTable.of_counts({})
-    return [
-        RecordedStream(own, ParticipationSummary(released.get(own.name, 0), 0, 0, 0, 0, None, 0), nobody)
-        for own in plan.own_streams
-    ]
-
-
 def own_stream_parts(
     plan: Plan, recorded: Sequence[RecordedStream], released_rounds: int
 ) -> tuple[OwnStreamPart, ...]:

@@ -31,7 +31,6 @@ from fedmf.statements.own_stream_part import (
     OwnStreamPart,
     own_stream_parts,
     recorded_streams,
-    unseen_streams,
 )
 from fedmf.statements.plan import Plan
 from fedmf.statements.planned import TOLERANCE, PlannedPrivacy, check_sensitivity, planned_privacy
@@ -270,41 +269,6 @@ def build_statement(
             "run's records contradict its plan; no privacy statement is made."
         )
     return PrivacyStatement(header, recorded, planned, realised, patterns.patterns, own, lost, parts)
-
-
-def planned_statement(
-    header: RunHeader,
-    rounds: int,
-    released: Mapping[str, int] = MappingProxyType({}),
-    lost: tuple[LostRounds, ...] = (),
-) -> PrivacyStatement:
-    """The statement of a run of whose record only is known how far it is: nobody is seen to have taken part.
-
-    Args:
-        header: the run's description.
-        rounds: released.
-        released: of each stream of its own, by its name; none of those that are not named.
-        lost: as `lost_rounds` gives them.
-
-    Raises:
-        LedgerError: what `build_statement` would refuse for any record.
-
-    Guarantees:
-        Its `PrivacyStatement.public` is that of `build_statement` for every record of so many rounds.
-    """
-    plan = header.plan
-    if not 0 <= rounds <= plan.participation.rounds:
-        raise LedgerError(f"rounds_released must lie in 0..{plan.participation.rounds}; got {rounds!r}.")
-    if lost and (reason := plan.without_losses):
-        raise LedgerError(f"rounds_lost must be empty: {reason}; no privacy statement is made.")
-    check_sensitivity(plan)
-    realised = realised_privacy(
-        {}, plan.release, plan.relative_noise_std, plan.privacy.delta, rounds, plan.privacy.adjacency
-    )
-    planned = planned_privacy(plan, rounds, [entry.released for entry in lost])
-    own = own_stream_parts(plan, unseen_streams(plan, released), rounds)
-    recorded = ParticipationSummary(rounds, 0, 0, 0, 0, None, 0)
-    return PrivacyStatement(header, recorded, planned, realised, 0, own, lost, _chosen(header))
 
 
 def _parts(header: RunHeader) -> tuple[Part, ...]:

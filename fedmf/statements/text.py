@@ -85,14 +85,6 @@ def facts(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [*_planned(s), *(_realised(s) if "epsilon_realised" in s else [])]
 
 
-def beside_the_model(statement: Mapping[str, Any]) -> dict[str, str]:
-    """What else the ε of a statement counts, and for which share: its lines of `facts`, by their names."""
-    parts = [
-        name for part, said in stated(statement) for name in (*dict(part.lines(said)), *part.in_short(said))
-    ]
-    return {name: said for name, said in _planned(statement) if name in (*_STREAMS, *parts)}
-
-
 def _planned(s: Mapping[str, Any]) -> list[tuple[str, str]]:
     amplified, so_far = s["amplification"], s["epsilon_planned_so_far"]
     optional: list[tuple[str, str, Any]] = [

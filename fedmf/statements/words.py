@@ -57,7 +57,7 @@ NOT_COVERED: Final = (
 REALISED_NOT_COVERED: Final = (
     "publication of realised figures: those in this statement were computed without noise from the record "
     "of who took part, and are for the operator alone; what may be published is what fedmf account "
-    "--publish writes"
+    "--public writes"
 )
 ASSUMPTIONS: Final = (
     "every {one}'s update was clipped, that is cut to the clip norm at most, before it was added to those of "

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.amplified_runs import ACCOUNTANTS, keys
 from support.headers import FACTORIZATION, make_header, read, record
 from support.small_runs import small_run
 
+import fedmf
 from fedmf.accounting import SecondStream, at_least, at_most
-from fedmf.errors import ConfigError
+from fedmf.cli.app import run as command
 from fedmf.noise.key import NoiseKey
-from fedmf.runs import public_statement, publish_statement
 from fedmf.runs.planning import plan_run
 from fedmf.runs.recorded import header_of
-from fedmf.statements import PrivacyStatement, RunHeader
+from fedmf.statements import PrivacyStatement, RunHeader, as_json, run_document
 from fedmf.statements.words import REALISED
 
 BUSY = [["ann-7f3", "bob-7f3"], ["eve-7f3"], [], [], ["ann-7f3", "bob-7f3"], []]
@@ -38,12 +38,12 @@ def amplified_header(accountant: str) -> RunHeader:
 
 def published(
     folder: Path, header: RunHeader, cohorts: list[list[str]]
-) -> tuple[dict[str, bytes], PrivacyStatement]:
+) -> tuple[dict[str, Any], str, PrivacyStatement]:
     folder.mkdir()
     record(folder / "ledger.sqlite", header, cohorts)
     statement = read(folder / "ledger.sqlite")
-    publish_statement(folder / "public", public_statement(statement))
-    return {path.name: path.read_bytes() for path in sorted((folder / "public").iterdir())}, statement
+    shown = json.loads(as_json(statement.public()))
+    return shown, run_document(shown).text(), statement
 
 
 HEADERS = {
@@ -54,56 +54,48 @@ HEADERS = {
 
 
 @pytest.mark.parametrize("kind", HEADERS)
-def test_ledgers_that_differ_in_participation_alone_publish_the_same_bytes(tmp_path: Path, kind: str) -> None:
+def test_ledgers_that_differ_in_participation_alone_publish_the_same(tmp_path: Path, kind: str) -> None:
     header = HEADERS[kind]()
-    first, busy = published(tmp_path / "busy", header, BUSY)
-    second, idle = published(tmp_path / "idle", header, IDLE)
-    assert first == second
-    assert set(first) == {"statement.json", "statement.txt", "statement.html"}
+    shown, text, busy = published(tmp_path / "busy", header, BUSY)
+    other, other_text, idle = published(tmp_path / "idle", header, IDLE)
+    assert (shown, text) == (other, other_text)
     differing = {name for name, value in busy.to_dict().items() if value != idle.to_dict()[name]}
     assert differing <= set(REALISED)
     assert {"epsilon_realised", "users_participated", "rounds_empty", "realised_worst_pattern"} <= differing
     assert busy.to_dict()["not_private"] == list(REALISED)
-    for name, content in first.items():
-        for word in (b"realised", b"not private", b"<svg", b"7f3"):
-            assert word not in content, (name, word)
-    shown = json.loads(first["statement.json"])
-    assert shown.keys() == busy.to_dict().keys() - {*REALISED, "not_private"} | {"evidence"}
+    for content in (as_json(shown), text):
+        for word in ("realised", "not private", "7f3"):
+            assert word not in content, word
+    assert shown.keys() == busy.to_dict().keys() - {*REALISED, "not_private"}
     assert shown["epsilon_planned"] == busy.planned.epsilon
-    assert at_least(shown["epsilon_planned"]).encode() in first["statement.txt"]
+    assert at_least(shown["epsilon_planned"]) in text
 
 
-def test_the_operators_text_and_page_mark_every_realised_figure(tmp_path: Path) -> None:
-    _, busy = published(tmp_path / "busy", make_header(), BUSY)
-    _, idle = published(tmp_path / "idle", make_header(), IDLE)
+def test_the_operators_text_marks_every_realised_figure(tmp_path: Path) -> None:
+    *_, busy = published(tmp_path / "busy", make_header(), BUSY)
+    *_, idle = published(tmp_path / "idle", make_header(), IDLE)
     changed = set(busy.render_text().splitlines()) ^ set(idle.render_text().splitlines())
     assert len(changed) >= 10
     assert all(line.endswith("(not private)") for line in changed)
 
 
-@pytest.mark.parametrize("mask", [0o022, 0o077])
-def test_anybody_may_read_what_is_published_and_nothing_is_replaced(tmp_path: Path, mask: int) -> None:
-    before = os.umask(mask)
-    try:
-        published(tmp_path / "run", make_header(), BUSY)
-    finally:
-        os.umask(before)
-    public = tmp_path / "run" / "public"
-    assert public.stat().st_mode & 0o777 == 0o755
-    assert {path.stat().st_mode & 0o777 for path in public.iterdir()} == {0o644}
-    with pytest.raises(ConfigError, match="must be new or empty"):
-        publish_statement(public, public_statement(read(tmp_path / "run" / "ledger.sqlite")))
+def test_the_command_writes_it_for_everybody_and_replaces_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fedmf.simulate(small_run(), tmp_path / "run")
+    public = tmp_path / "public.json"
+    assert command(["account", str(tmp_path / "run"), "--public", str(public)]) == 0
+    assert public.stat().st_mode & 0o777 == 0o644
+    assert public.read_text() == as_json(fedmf.account(tmp_path / "run").public())
+    assert command(["account", str(tmp_path / "run"), "--public", str(public)]) == 2
+    assert "exists already" in capsys.readouterr().err
 
 
 def test_public_inputs_and_the_users_namespace_are_shown(tmp_path: Path) -> None:
     header = make_header(public_inputs=INPUTS, user_namespace="staff of 2026")
-    files, statement = published(tmp_path / "run", header, BUSY)
-    assert json.loads(files["statement.json"])["public_inputs"] == list(INPUTS)
-    for content in (
-        files["statement.txt"].decode(),
-        files["statement.html"].decode(),
-        statement.render_text(),
-    ):
+    shown, text, statement = published(tmp_path / "run", header, BUSY)
+    assert shown["public_inputs"] == list(INPUTS)
+    for content in (text, statement.render_text()):
         assert "Public inputs" in content
         assert "classes: 0 to 9 (configuration)" in content
         assert "staff of 2026" in content
@@ -112,17 +104,16 @@ def test_public_inputs_and_the_users_namespace_are_shown(tmp_path: Path) -> None
 
 
 def test_noise_that_is_kept_rounded_is_stated_as_it_is_added(tmp_path: Path) -> None:
-    files, statement = published(tmp_path / "run", make_header(inflation=1.25), BUSY)
+    _, text, statement = published(tmp_path / "run", make_header(inflation=1.25), BUSY)
     s = statement.to_dict()
     assert s["noise_std_added"] == 1.25 * s["noise_std"]
-    text = files["statement.txt"].decode()
     assert f"{at_most(s['noise_std'])} ({at_most(s['noise_std_added'])} is added" in text
     assert "1e-20" in text
-    assert "is added," not in published(tmp_path / "exact", make_header(), BUSY)[0]["statement.txt"].decode()
+    assert "is added," not in published(tmp_path / "exact", make_header(), BUSY)[1]
 
 
 @pytest.mark.parametrize("accountant", ["balls-in-bins", "b-min-sep"])
 def test_the_statement_says_which_accountant_was_used(accountant: str, tmp_path: Path) -> None:
-    text = published(tmp_path / "run", amplified_header(accountant), BUSY)[1].render_text()
+    text = published(tmp_path / "run", amplified_header(accountant), BUSY)[2].render_text()
     assert f"{accountant}, certified, wrong with probability" in text
     assert "approximation" not in text

@@ -12,7 +12,6 @@ import pytest
 
 from fedmf.errors import ConfigError
 from fedmf.records import new_file
-from fedmf.records.signing import SigningKey
 
 REAL_FSYNC, REAL_UNLINK = os.fsync, os.unlink
 
@@ -37,7 +36,8 @@ def test_a_kill_leaves_nothing_of_a_key(tmp_path: Path) -> None:
     pid = os.fork()
     if pid == 0:
         os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)  # the key is written by now
-        SigningKey.create(tmp_path / "k")
+        with new_file(tmp_path / "k") as file:
+            file.write(b"secret")
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
     assert list(tmp_path.iterdir()) == []
@@ -62,8 +62,11 @@ def test_a_file_is_whole_with_its_mode(
 
 def test_what_cannot_be_written_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", failing_for_folders)
-    with pytest.raises(ConfigError, match=r"cannot write .*: Input/output error"):
-        SigningKey.create(tmp_path / "k")
+    with (
+        pytest.raises(ConfigError, match=r"cannot write .*: Input/output error"),
+        new_file(tmp_path / "k") as file,
+    ):
+        file.write(b"secret")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -15,7 +15,6 @@ from support.oracles import ltt
 from support.small_runs import client_for, run_small
 
 import fedmf
-from fedmf.cli.app import run as command
 from fedmf.cohorts import BallsInBinsCohorts
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.flower.local_run.grid import InProcessGrid
@@ -27,17 +26,15 @@ from fedmf.rounds import RoundReport
 from fedmf.runs import (
     NoiseMechanism,
     Run,
-    StatementRefused,
     UserBudgets,
     local_trainer,
     read_header,
     run_of,
-    verify_statement,
 )
 from fedmf.runs.outputs import account
 from fedmf.runs.recorded.recomputed import check_header
 from fedmf.runs.tables import dotted_keys
-from fedmf.statements import Plan, as_json
+from fedmf.statements import Plan
 from fedmf.training import SIGNS
 
 DIMENSION = 4000
@@ -260,18 +257,3 @@ def test_a_configuration_says_it(tmp_path: Path) -> None:
     for wrong in ({"quantile": 1.0}, {"share": 0.0}, {"learning_rate": -1.0}, {"rounds_per_update": 0}):
         with pytest.raises(ValueError, match="must"):
             QuantileClipping(**wrong)  # type: ignore[arg-type]
-
-
-def test_others_can_verify_what_is_published_of_it(seen, tmp_path: Path) -> None:
-    """The rule is part of the evidence; norms, which follow from releases and not from the plan, are not."""
-    _, statement, path = seen
-    assert command(["account", str(path), "--publish", str(tmp_path / "public")]) == 0
-    public = tmp_path / "public" / "statement.json"
-    found = verify_statement(public, run=path)
-    assert found.figures["adjacencies"]["zero-out"]["epsilon"] == statement["epsilon_planned"]
-    document = json.loads(public.read_text())
-    assert document["clipping"] == RULE.to_dict()
-    document["clipping"]["share"] /= 2
-    public.write_text(as_json(document))
-    with pytest.raises(StatementRefused, match="clipping"):
-        verify_statement(public)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
 import json
 import threading
@@ -15,14 +14,13 @@ import pytest
 from support.small_runs import client_for, linear_task, run_small, small_run
 
 import fedmf
-from fedmf.cli.app import run as command
 from fedmf.cohorts import CheckInCohorts
 from fedmf.errors import ConfigError, ParticipationViolation
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.records import Admission, Ledger, Underway
 from fedmf.rounds import RoundReport, run_in_process
-from fedmf.runs import Run, Session, verify_statement
+from fedmf.runs import Run, Session
 
 USERS, ROUNDS = 24, 12
 
@@ -238,28 +236,3 @@ def test_rounds_lost_with_a_backup_cannot_be_counted_where_nobody_knows_who_came
             == "who came to the rounds that were lost is not known"
         )
     assert fedmf.plan(device_run()).without_losses is None
-
-
-def test_where_the_trace_lay_is_not_published(tmp_path: Path) -> None:
-    trace = tmp_path / "home-of-ann" / "check-ins.csv"
-    trace.parent.mkdir()
-    lines = [f"{name},{3600 * hour}" for name in "abc" for hour in range(0, 24, 2)]
-    trace.write_text("\n".join(["user,time", *lines]))
-    run_small(tmp_path / "run", device_run(trace=str(trace)))
-    assert command(["account", str(tmp_path / "run"), "--publish", str(tmp_path / "public")]) == 0
-    for file in (tmp_path / "public").iterdir():
-        assert "home-of-ann" not in file.read_text(), file.name
-    statement = json.loads((tmp_path / "public" / "statement.json").read_text())
-    digest = hashlib.sha256(trace.read_bytes()).hexdigest()
-    published = statement["evidence"]["run"]["cohorts"]
-    assert (published["trace"], published["trace_digest"]) == ("check-ins.csv", digest)
-    verify_statement(tmp_path / "public" / "statement.json", run=tmp_path / "run")
-    trace.unlink()
-    verify_statement(tmp_path / "public" / "statement.json", run=tmp_path / "run")
-
-
-def test_others_can_verify_what_is_published_of_it(tmp_path: Path) -> None:
-    run_small(tmp_path / "run", device_run())
-    assert command(["account", str(tmp_path / "run"), "--publish", str(tmp_path / "public")]) == 0
-    found = verify_statement(tmp_path / "public" / "statement.json", run=tmp_path / "run")
-    assert any("no user takes part more than k times" in line for line in found.verified)

@@ -23,15 +23,13 @@ from support.own_functions import ODD, give, halves
 from support.small_runs import small_run
 
 import fedmf
-from fedmf.cli.app import run as command
 from fedmf.errors import ConfigError
 from fedmf.noise import Domain, GaussianSource, NoiseKey
 from fedmf.parts import OwnStatistic, Setting, update_factor
 from fedmf.parts.own_release import UsersOwn
 from fedmf.records import Ledger
-from fedmf.runs import Run, StatementRefused, run_of, verify_statement
+from fedmf.runs import Run, run_of
 from fedmf.runs.tables.configuration import dotted_keys
-from fedmf.statements import as_json
 from fedmf.training import FixedPointSum
 
 OWN = OwnStatistic("support.own_functions:halves", ("first", "last"), 0.8, 0.3, "norms of both halves")
@@ -192,14 +190,6 @@ def test_its_value_survives_records_and_its_words_are_marked_as_its_authors(seen
     assert "norm at most 0.8, for 30 % of mu^2" in text
     assert "its author's word, not checked: 'norms of both halves'" in text
     assert "is pure: what it gives for one user depends on its argument alone" in text
-    assert command(["account", str(path), "--publish", str(tmp_path / "public")]) == 0
-    public = tmp_path / "public" / "statement.json"
-    verify_statement(public, run=path)
-    document = json.loads(public.read_text())
-    document["own"]["share"] /= 2
-    public.write_text(as_json(document))
-    with pytest.raises(StatementRefused, match="own"):
-        verify_statement(public)
 
 
 @pytest.mark.parametrize(
@@ -281,16 +271,13 @@ def test_the_example_is_killed_resumed_and_verified_by_another_process(
     with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
         noted = [ledger.metrics()[t]["own_first_layer"] for t in range(before + 1, 21)]
     assert len(set(noted)) == 20 - before  # each its own, over the kill
-    for arguments in (
-        ["account", str(path), "--publish", str(public)],
-        ["verify", str(public / "statement.json"), "--run", str(path)],
-    ):
-        # In another folder, where nobody has the function.
-        done = subprocess.run(
-            [sys.executable, "-m", "fedmf", *arguments], cwd=tmp_path, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-    assert json.loads((public / "statement.json").read_text())["own"]["entries"] == [
+    arguments = ["account", str(path), "--public", str(public)]
+    # In another folder, where nobody has the function.
+    done = subprocess.run(
+        [sys.executable, "-m", "fedmf", *arguments], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(public.read_text())["own"]["entries"] == [
         "first_layer",
         "last_layer",
     ]

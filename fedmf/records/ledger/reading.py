@@ -102,25 +102,6 @@ class LedgerReading(Record):
                     return opening
             return chain
 
-    def published_head(self) -> str:
-        """`Seal.published` of the last record.
-
-        Raises:
-            ValueError: the key is not at hand.
-        """
-        return self._seal.published(self.head())
-
-    def published_at(self, digest: str) -> int | None:
-        """How many rounds there were when the last record had this published digest; None if it never had.
-
-        Raises:
-            ValueError: the key is not at hand.
-        """
-        with self.snapshot():
-            records = [(-1, self._header_chain), *self._rows("SELECT round, chain FROM rounds")]
-            records += self._rows("SELECT first_round - 1, chain FROM openings")
-        return next((last + 1 for last, chain in records if self._seal.published(chain) == digest), None)
-
     def holds(self, chain: bytes) -> bool:
         """Whether the header, an opening or a round has this chain value."""
         query = (

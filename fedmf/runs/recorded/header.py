@@ -42,7 +42,6 @@ def header_of(
         dimension=dimension,
         arrays=arrays,
         key_fingerprint=key.fingerprint if run.is_private else None,
-        key_commitment=key.commitment if run.is_private else None,
         key_public=key.public,
         clipped_by="server" if run.execution.messages == "per-user" else "workers",
         not_private=tuple(name for name, true in shown.items() if true),

@@ -144,9 +144,6 @@ def key_of(path: Path) -> NoiseKey:
     with Ledger.open(path / LEDGER, read_only=True) as ledger:
         said = ledger.header
     key = load_key(path / KEY, said.get("key_fingerprint"))
-    committed = said.get("key_commitment")
-    if committed is not None and committed != key.commitment:
-        raise ConfigError(f"noise key {path / KEY} is not the one that the run committed to before round 0.")
     if said.get("key_public") is not key.public:
         raise LedgerError(
             f"key_public of the header must be that of noise key {path / KEY}, {key.public}; got "

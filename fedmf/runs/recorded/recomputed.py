@@ -63,9 +63,6 @@ def _figures(header: RunHeader) -> Iterator[Figure]:
     messages = run["execution"]["messages"]
     yield "clipped_by", header.clipped_by, "server" if messages == "per-user" else "workers"
     yield "key_fingerprint (whether there is one)", header.key_fingerprint is None, plan.noise_multiplier == 0
-    committed = header.key_commitment
-    if committed != "":
-        yield "beginning of key_commitment", committed and committed[:16], header.key_fingerprint
     if plan.noise_multiplier > 0 and plan.privacy.noise_seed is not None:
         yield "key_public", header.key_public, True
     elif plan.noise_multiplier > 0 and not header.key_public:

@@ -112,7 +112,8 @@ def world(place: Path, change: Change | None) -> World:
         except BaseException as error:
             end = repr(error)
         strategy.close()
-        published = command(["account", str(run), "--full", "--publish", str(public)])
+        public.mkdir()
+        published = command(["account", str(run), "--full", "--public", str(public / "statement.json")])
     return World(
         end,
         masked(out.getvalue() + err.getvalue(), place),

@@ -53,7 +53,7 @@ class Leaving:
         stderr: likewise.
         log: what the loggers got.
         files: names and modes in the run directory; what is in them stays with the operator.
-        published: what ``fedmf account --publish`` wrote, by name.
+        published: what ``fedmf account --public`` wrote, by name.
         traffic: the messages: round, kind, whom they name, bytes.
         asked: who was asked to train, round by round.
         models: θ_0, …, θ_n, the one thing that noise covers.
@@ -110,8 +110,11 @@ def observe(command: Command, stage: Stage, arguments: Sequence[str] = ()) -> Le
         watched_messages(sent.append),
         _logged() as log,
     ):
+        public.mkdir()
         code = _code(command, ["simulate", str(config), "--out", str(run), *arguments])
-        published = _code(command, ["account", str(run), "--full", "--publish", str(public)])
+        published = _code(
+            command, ["account", str(run), "--full", "--public", str(public / "statement.json")]
+        )
     execution = stage.run().execution
     one_each = execution.messages == "per-user" and execution.users_per_message == 1
     return Leaving(
