@@ -1,6 +1,6 @@
 """Where source and documentation are: the one place in which whoever publishes fedmf says so.
 
-Metadata of distributions, the command line, errors and the site take addresses from here. While they are
+The command line, errors and the site take addresses from here. While they are
 empty nothing names one, and readers are told of the source distribution, which has all pages.
 """
 
@@ -17,7 +17,6 @@ REPOSITORY: Final[str] = ""
 SITE: Final[str] = ""
 
 _PAGE: Final = re.compile(r"\bdocs/([\w/-]+)\.md(#[\w-]+)?")
-_LINK: Final = re.compile(r"(!?)(\[[^]]*\]\()(?!https?:|#)([^)#]+)(#[^)]*)?\)")
 
 
 def linked(text: str, repository: str = REPOSITORY, site: str = SITE) -> str:
@@ -43,35 +42,3 @@ def linked(text: str, repository: str = REPOSITORY, site: str = SITE) -> str:
         return f"{found[0]} of the source distribution"
 
     return _PAGE.sub(place, text)
-
-
-def published(readme: str, repository: str = REPOSITORY, site: str = SITE) -> str:
-    """The README for an index of packages, which shows it without its folder: links are absolute.
-
-    Without a repository it stays as it is.
-
-    >>> published("[CHANGELOG.md](CHANGELOG.md)", "https://host/owner/fedmf", "").partition("/blob/")[0]
-    '[CHANGELOG.md](https://host/owner/fedmf'
-    """
-    if not repository:
-        return readme
-
-    def absolute(found: re.Match[str]) -> str:
-        picture, words, target, anchor = found[1], found[2], found[3], found[4] or ""
-        if _PAGE.fullmatch(target):
-            return f"{picture}{words}{linked(target + anchor, repository, site)})"
-        kind = "raw" if picture else "blob"
-        return f"{picture}{words}{repository}/{kind}/v{__version__}/{target}{anchor})"
-
-    return _LINK.sub(absolute, readme)
-
-
-def project_urls(repository: str = REPOSITORY, site: str = SITE) -> dict[str, str]:
-    """What the metadata of a distribution say of addresses: nothing of those that are not set."""
-    urls = {}
-    if site:
-        urls["Documentation"] = site
-    if repository:
-        changes = f"{repository}/blob/v{__version__}/CHANGELOG.md"
-        urls |= {"Source": repository, "Issues": f"{repository}/issues", "Changelog": changes}
-    return urls

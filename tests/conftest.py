@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -101,16 +100,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Together:
     return Together(config, log)
 
 
-@pytest.hookimpl(tryfirst=True)  # before the marker expression is looked at
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests of long.toml are long. Deployments come first: they take minutes, and mostly wait."""
-    listed = tomllib.loads(Path(__file__).with_name("long.toml").read_text(encoding="utf-8"))
-    names, found = frozenset(name for group in listed.values() for name in group), set[str]()
-    for item in items:
-        fitting = {item.nodeid, item.nodeid.partition("[")[0]} & names
-        if fitting:
-            item.add_marker("long")
-            found |= fitting
-    if config.args_source == pytest.Config.ArgsSource.TESTPATHS and names - found:
-        raise pytest.UsageError(f"tests/long.toml names no tests: {sorted(names - found)}")
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Deployments come first: they take minutes, and mostly wait."""
     items.sort(key=lambda item: item.get_closest_marker("deployment") is None)

@@ -1,4 +1,4 @@
-"""The papers' training figures: every configuration parses and plans, and the index has a row for each."""
+"""The papers' training figures: every configuration parses and plans."""
 
 from __future__ import annotations
 
@@ -6,20 +6,16 @@ import dataclasses
 import importlib
 import itertools
 import math
-import re
 import statistics
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import datasets
-import numpy as np
 import pytest
 
 import fedmf
 from fedmf.data import DATASETS
-from fedmf.data.tokens import BpeVocabulary
 from fedmf.models import MODELS
 from fedmf.runs import dry_run, render_toml, run_of
 
@@ -34,15 +30,6 @@ sys.path.remove(str(FOLDER))
 
 FIGURES = catalogue.FIGURES
 RESULTS = ROOT / "docs" / "results" / "papers"
-COMMITTED = points.read_points(RESULTS / "points.json")
-#: What the issue that asked for them lists.
-ASKED = {
-    "lambda-cgd": {"fig2", "fig3", "fig4", "fig7", "fig8"},
-    "gamma-bifr": {"fig3", "fig4", "fig5"},
-    "bandmf": {"fig3", "fig9"},
-    "nu-dp-ftrl": {"fig4"},
-    "jme": {"fig6"},
-}
 
 
 def configurations(name: str, form_name: str) -> list[dict[str, object]]:
@@ -66,37 +53,8 @@ def known(keys: dict[str, object]) -> dict[str, object]:
     return kept
 
 
-def test_the_settings_for_imdb_read_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Splits train, test and unsupervised of texts with a label 0, 1 or −1, as stanfordnlp/imdb has them."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    columns = datasets.Features(
-        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["neg", "pos"])}
-    )
-    (tmp_path / "imdb").mkdir()
-    for split, labels in {"train": [0, 1] * 10, "test": [1, 0], "unsupervised": [-1, -1]}.items():
-        texts = [
-            f"review {i}: <br /> {'good' if label else 'bad'}, wasn't it?" for i, label in enumerate(labels)
-        ]
-        rows = datasets.Dataset.from_dict({"text": texts, "label": labels}, features=columns)
-        rows.to_parquet(tmp_path / "imdb" / f"{split}-00000-of-00001.parquet")
-    tokenizer = tmp_path / "tokenizer.json"
-    tokenizer.write_text(BpeVocabulary.made_from((b"a good review , a bad review",), 280).description)
-    files = {"data.path": str(tmp_path / "imdb"), "data.vocabulary-path": str(tokenizer), "data.users": 16}
-    run = run_of({**settings.IMDB, **files, "model.kind": "bert", "cohorts.size": 4, "cohorts.rounds": 4})
-    dataset = run.task_source.build().dataset
-    assert (dataset.users, dataset.classes, dataset.test_features.shape) == (16, 2, (4, 512))
-    features, labels = dataset.examples(np.arange(16))
-    assert features.shape == (16, 512)
-    assert sorted([*labels.tolist(), *dataset.test_labels.tolist()]) == [0] * 10 + [1] * 10
-
-
-def test_every_figure_that_was_asked_for_is_there() -> None:
-    assert set(FIGURES) == {f"{paper}-{item}" for paper, items in ASKED.items() for item in items}
-
-
 @pytest.mark.parametrize("name", FIGURES)
-@pytest.mark.parametrize("form", ["full", "reduced"])
+@pytest.mark.parametrize("form", ["full"])
 def test_configurations_parse_and_render(name: str, form: str) -> None:
     contracts = set()
     for keys in configurations(name, form):
@@ -223,42 +181,7 @@ def test_verdicts_are_what_the_paired_intervals_say(gains: tuple[float, ...], ou
     )
 
 
-def test_committed_figures_have_their_rates_inside_and_seeds_enough() -> None:
-    for name, figure in COMMITTED.items():
-        for point in figure.found.values():
-            assert point.is_inside, (name, point.spot)
-            assert len(point.accuracy) >= 20, name
-            grid = point.grid
-            assert all(b <= 2.001 * a for a, b in itertools.pairwise(grid)), (name, point.spot)
-        assert {point.spot for point in figure.found.values()} == set(FIGURES[name].reduced.spots())
-
-
 def test_a_rate_at_an_edge_is_refused() -> None:
     assert a_point("0", [1.0]).is_inside
     assert not a_point("0", [1.0], rate=2.0).is_inside
     assert not a_point("0", [1.0], rate=0.5).is_inside
-
-
-def test_committed_pages_and_the_index_say_what_the_points_say() -> None:
-    for name, figure in COMMITTED.items():
-        assert (RESULTS / f"{name}.md").read_text(encoding="utf-8") == report.page(figure, name)
-    index = (ROOT / "docs/project/papers.md").read_text(encoding="utf-8")
-    assert report.indexed(index, COMMITTED) == index
-
-
-def test_the_index_has_a_row_for_each_figure_and_no_other() -> None:
-    """Which figure, how it is run at full size, and what came of it here; results that it names exist."""
-    rows = [
-        line for line in (ROOT / "docs/project/papers.md").read_text().splitlines() if line.startswith("| ")
-    ]
-    named = {}
-    for row in rows:
-        if found := re.search(r"`simulations/papers/run\.py (\S+) --full`", row):
-            named[found[1]] = row
-    assert set(named) == set(FIGURES)
-    for name, row in named.items():
-        assert FIGURES[name].paper in row
-        assert FIGURES[name].item in row
-        result = ROOT / "docs" / "results" / "papers" / f"{name}.md"
-        assert (f"](../results/papers/{name}.md)" in row) == result.exists(), name
-        assert result.exists() or "not run" in row

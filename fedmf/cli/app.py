@@ -21,7 +21,6 @@ from fedmf.cli.configuration import init, keys
 from fedmf.cli.data import contract, data
 from fedmf.cli.designs import design, restate
 from fedmf.cli.interruption import Interruption
-from fedmf.cli.reproduce import reproduce
 from fedmf.cli.simulate import simulate
 from fedmf.cli.stream import stream
 from fedmf.cli.sweep import sweep
@@ -58,7 +57,6 @@ application.command("report")(report)
 application.command("restate")(restate)
 application.command("stream")(stream)
 application.command("sweep")(sweep)
-application.command("reproduce")(reproduce)
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,4 +1,4 @@
-"""Every table and figure of the five papers and of ours, by name: what `fedmf reproduce` carries out.
+"""Every table and figure of the five papers and of ours, by name.
 
     python simulations/reproduce/run.py --list
     python simulations/reproduce/run.py lambda-cgd-table4 nu-dp-ftrl [--full] [--out DIR]
@@ -25,7 +25,7 @@ __all__ = ["main"]
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="fedmf reproduce", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="reproduce", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("name", nargs="*", help="of the list, or all")
     size = parser.add_mutually_exclusive_group()

@@ -1,1 +1,0 @@
-"""What a release is made of, and how it is tried."""
