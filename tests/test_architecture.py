@@ -38,7 +38,6 @@ FLOORS = (
     {"flower"},
     {"running"},
     {"audit", "sweeps"},
-    {"report"},
     {"cli"},
     {"__main__"},
 )

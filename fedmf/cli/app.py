@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperArgument, TyperOption
 
 from fedmf.addresses import linked
-from fedmf.cli.account import account, export, report
+from fedmf.cli.account import account, export
 from fedmf.cli.audit import audit
 from fedmf.cli.compile import compile_programs
 from fedmf.cli.configuration import init, keys
@@ -53,7 +53,6 @@ application.command("audit")(audit)
 application.command("export")(export)
 application.command("init")(init)
 application.command("keys")(keys)
-application.command("report")(report)
 application.command("restate")(restate)
 application.command("stream")(stream)
 application.command("sweep")(sweep)
