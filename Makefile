@@ -65,7 +65,7 @@ docs: $(STAMP)
 
 # What the package promises of its speed, measured in minutes on this machine.
 benchmarks: $(STAMP)
-	$(BIN)/python simulations/benchmarks/over_commits.py
+	for script in accounting design noise engine stream wrapped_round; do $(BIN)/python simulations/benchmarks/$$script.py || exit 1; done
 
 # constraints.txt with digests; versions stay unless UPGRADE=--upgrade is given. Torch brings NVIDIA's packages and Triton.
 EXTRAS := flower ray data report lm docs dev

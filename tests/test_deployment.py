@@ -59,6 +59,7 @@ def test_the_listed_keys_equal_themselves_in_another_process() -> None:
     assert pickle.loads(pickle.dumps(listed)) == listed
 
 
+@pytest.mark.weekly
 @pytest.mark.deployment
 def test_flwr_run_on_the_simulation_engine(app_dir: Path, tmp_path: Path) -> None:
     run = small_run(
@@ -75,6 +76,7 @@ def test_flwr_run_on_the_simulation_engine(app_dir: Path, tmp_path: Path) -> Non
     assert abs(final_model(tmp_path / "run") - same).max() <= 2e-6
 
 
+@pytest.mark.weekly
 @pytest.mark.deployment
 def test_flwr_run_on_a_superlink_with_three_supernodes(app_dir: Path, tmp_path: Path) -> None:
     run = small_run(

@@ -20,6 +20,7 @@ def words(text: str) -> list[str]:
     return NUMBER.sub("", text).replace("[", " ").replace("]", " ").split()
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
 def test_a_notebook_prints_what_it_is_committed_with(path: Path, tmp_path: Path) -> None:
     """Words and pictures are equal, numbers nearly: trained models differ in late digits between machines."""

@@ -35,6 +35,7 @@ def _model(path: Path, workers: int) -> np.ndarray:
     return last_state(path)[0].numpy()
 
 
+@pytest.mark.weekly
 def test_workers_give_the_bits_of_one_process(tmp_path: Path) -> None:
     """And the ledger replays, the statement holds, nobody was counted twice."""
     path = tmp_path / "ray"
@@ -51,6 +52,7 @@ def test_workers_give_the_bits_of_one_process(tmp_path: Path) -> None:
     assert len(pairs) == len(set(pairs)) == run.cohorts.rounds * run.cohorts.size
 
 
+@pytest.mark.weekly
 def test_workers_need_not_know_a_given_matrix() -> None:
     given = dataclasses.replace(small_run(**KEYS), mechanism=Toeplitz([1.0, 0.5], KEYS["rounds"]))
     assert client_app_of(given) is not None

@@ -106,6 +106,7 @@ def test_the_density_of_matched_patterns_is_normalised(order: int, noise: float)
         assert abs(weights.mean() - 1) < Z * error
 
 
+@pytest.mark.weekly
 def test_a_small_epsilon_is_certified_close_to_the_central_estimate() -> None:
     """One user in 64 rounds at ε = ½, where a limit from pairs of patterns alone would not come near."""
     pair = MinSeparatedPair.of(bsr(4, 64), Participation(64, 4, 4))
@@ -135,6 +136,7 @@ def test_the_convex_limit_holds_for_a_loss_with_a_kink_and_a_threshold_in_its_bu
     assert exact < convex_add_limit(losses, epsilon, 1e-7) < 2 * exact
 
 
+@pytest.mark.weekly
 def test_the_convex_limit_covers() -> None:
     """500 experiments at β = 0.1 on the linear loss, where H is a line; false alarm 1e-6."""
     rng, mu, epsilon = np.random.default_rng(5), 0.3, 0.8

@@ -35,6 +35,7 @@ def found_by_search(name: str, sampling: Sampling, epsilon: float) -> tuple[floa
     return rmse, dict(mechanism.params)
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize("epsilon", [0.5, 8.0])
 def test_lambda_is_as_good_as_a_grid(epsilon: float) -> None:
     found, params = found_by_search("cgd", "balls-in-bins", epsilon)
@@ -46,6 +47,7 @@ def test_lambda_is_as_good_as_a_grid(epsilon: float) -> None:
     assert 0 <= params["lambda"] < 1
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize(
     ("name", "sampling", "epsilon"),
     [

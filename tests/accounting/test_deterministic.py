@@ -81,6 +81,7 @@ def test_bounds_lie_above_quadrature(name: str, noise: float, epsilon: float) ->
         assert equal.add(epsilon) <= 1.01 * add + 1e-8
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize("epsilon", [0.5, 8.0])
 def test_independent_noise_needs_no_more_than_monte_carlo(epsilon: float) -> None:
     """C = I: the convolution is the exact law but for its grid, at the δ of practice."""

@@ -83,6 +83,7 @@ def test_params_rebuild_the_same_factorization(name):
     assert again.factorization.to_dict() == first.factorization.to_dict()
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize(
     ("name", "symbol", "grid"),
     [

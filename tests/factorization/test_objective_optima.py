@@ -105,6 +105,7 @@ CONTRACTS = {
 }
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize("objective", [MAX, LAST, WEIGHTS], ids=lambda o: o.kind)
 @pytest.mark.parametrize("text", ["prefix", "average", "prefix*linear"])
 @pytest.mark.parametrize("name", STARTS)

@@ -178,6 +178,7 @@ def test_bounds_sampled_descent_on_a_lopsided_function() -> None:
         assert 0.02 * bound < np.mean(seen[200:]) < bound
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("lags", [0, 1, 8])
 def test_no_worse_than_nu_ftrl_the_identity_and_the_quadratic_optimum(

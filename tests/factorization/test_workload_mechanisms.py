@@ -195,6 +195,7 @@ def test_weights_are_in_the_errors_of_every_mechanism(name, k, kind):
     assert found.max_se == pytest.approx(expected.max() ** 0.5 * stated.value, rel=1e-9)
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize("kind", ["columns", "rows", "both"])
 @pytest.mark.parametrize(
     ("name", "params"),

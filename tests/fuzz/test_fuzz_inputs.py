@@ -79,6 +79,7 @@ def table_file(folder: Path, suffix: str) -> Path:
     return path
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize(("suffix", "examples"), [("csv", 300), ("parquet", 150)])
 def test_tables(suffix: str, examples: int, tmp_path: Path) -> None:
     path = table_file(tmp_path, suffix)
@@ -102,6 +103,7 @@ def test_tables(suffix: str, examples: int, tmp_path: Path) -> None:
     read()
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize(("suffix", "examples"), [("csv", 300), ("jsonl", 300), ("parquet", 100)])
 @pytest.mark.parametrize("user", [None, "who"], ids=["no user", "user"])
 def test_rows_of_streams(suffix: str, examples: int, user: str | None, tmp_path: Path) -> None:
@@ -148,6 +150,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.weekly
 def test_hub_folders(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 

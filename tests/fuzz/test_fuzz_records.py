@@ -45,6 +45,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.weekly
 @fuzzed(250)
 @given(data=st.data())
 def test_runs_with_damaged_ledgers(
@@ -72,6 +73,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize(
     ("file", "examples"), [("state.sqlite", 150), ("releases.bin", 40), ("noise.key", 30)]
 )

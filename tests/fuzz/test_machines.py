@@ -221,15 +221,3 @@ StreamMachine.TestCase.settings = settings(fuzzed(6), stateful_step_count=8)
 TestLedger = LedgerMachine.TestCase
 TestClaims = ClaimsMachine.TestCase
 TestStream = StreamMachine.TestCase
-
-
-class TestLedgerLonger(TestLedger):
-    """More examples than in `make test`."""
-
-    settings = fuzzed(25)
-
-
-class TestStreamLonger(TestStream):
-    """Likewise."""
-
-    settings = settings(fuzzed(10), stateful_step_count=8)

@@ -121,6 +121,7 @@ def test_rows_of_several_keys_give_the_bits_of_the_cpu(case, interpret):
     check_several_keys(case, interpret)
 
 
+@pytest.mark.weekly
 @needs_triton
 @pytest.mark.parametrize("case", [case for case in CASES if case not in OF_SEVERAL_KEYS])
 def test_rows_of_several_keys_give_the_bits_of_the_cpu_in_further_passes(case, interpret):
@@ -232,6 +233,7 @@ def test_bfloat16_is_rounded_once(interpret):
     assert interpret("to_bfloat16", torch.tensor([float("nan")], dtype=F64)).isnan().all()
 
 
+@pytest.mark.weekly
 @needs_triton
 @pytest.mark.parametrize(
     ("name", "out", "stored", "arch", "many"),
@@ -324,6 +326,7 @@ def test_a_gpu_gives_the_bits_of_the_cpu(case):
             assert torch.equal(gpu[name].cpu(), value), name
 
 
+@pytest.mark.weekly
 @needs_triton
 @needs_gpu
 def test_a_gpu_gives_the_bits_of_the_cpu_in_a_long_vector():

@@ -46,6 +46,7 @@ def quiet() -> Iterator[None]:
     logging.getLogger("fedmf").setLevel(logging.NOTSET)
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_task_is_trained_with_the_default_engine(
     kind: str, tmp_path: Path, pictures: None

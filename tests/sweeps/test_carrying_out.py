@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -54,11 +51,6 @@ def test_values_are_those_of_single_runs(result: SweepResult, tmp_path: Path) ->
         assert single(result.sweep, at, dict(found.tuned), seed, tmp_path / f"{at}") == found.values[seed]
 
 
-def test_what_is_chosen_has_the_best_of_the_means_that_were_found(result: SweepResult) -> None:
-    for found in result.cells:
-        assert found.tuned == result.sweep.candidates[found.tuning.index(max(found.tuning))]
-
-
 def test_what_is_chosen_has_the_best_mean_over_tuning_seeds(result: SweepResult, tmp_path: Path) -> None:
     found = result.cells[4]
     means = [
@@ -70,19 +62,6 @@ def test_what_is_chosen_has_the_best_mean_over_tuning_seeds(result: SweepResult,
     ]
     assert found.tuning == pytest.approx(means, rel=1e-12)
     assert found.tuned == result.sweep.candidates[means.index(max(means))]
-
-
-def test_a_lower_metric_may_be_better(result: SweepResult, tmp_path: Path) -> None:
-    """The loss on the same runs: none is repeated, and the smallest mean is chosen."""
-    place = Path(shutil.copytree(result.path, tmp_path / "all"))
-    before = {file: file.stat().st_mtime_ns for file in (place / "finished").iterdir()}
-    by_loss = fedmf.carry_out(small_sweep(metric="loss", compare="ratio"), place)
-    for found in by_loss.cells:
-        assert found.tuned is not None
-        best = min(range(2), key=lambda i: found.tuning[i])
-        assert found.tuned == by_loss.sweep.candidates[best]
-    assert not by_loss.metric.higher_is_better
-    assert before.items() <= {f: f.stat().st_mtime_ns for f in (place / "finished").iterdir()}.items()
 
 
 def test_shared_runs_are_carried_out_once_and_runs_are_tidied_away(result: SweepResult) -> None:
@@ -139,11 +118,6 @@ def test_special_characters_reach_latex_and_markdown_whole(result: SweepResult) 
     assert r"x|y \& z & $-$1" in table.latex()
 
 
-def test_the_picture_is_one(result: SweepResult) -> None:
-    for suffix, begins in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
-        assert (result.path / f"comparison.{suffix}").read_bytes().startswith(begins)
-
-
 def test_a_best_value_at_the_edge_is_noted(result: SweepResult) -> None:
     assert len(result.warnings) == len(result.cells)  # of two values each is at an edge
     assert all("a better one may lie beyond" in line for line in result.warnings)
@@ -191,21 +165,6 @@ def test_runs_that_fail_cost_themselves_alone(tmp_path: Path) -> None:
         assert against is not None
         assert (against.count, against.estimate) == (2, 0.0)
     assert sum("without seeds [2]" in line for line in found.warnings) == 2
-
-
-def test_a_cell_of_which_every_candidate_fails_is_said(tmp_path: Path) -> None:
-    sweep = Sweep(
-        base_of("raise"),
-        seeds=(1,),
-        variants={"raise": {}},
-        tuned={"optimizer.learning-rate": (0.1, 0.2)},
-        tuning_seeds=(2,),
-    )
-    found = fedmf.carry_out(sweep, tmp_path / "out")
-    assert found.cells[0].tuned is None
-    assert math.isnan(found.interval(found.cells[0]).estimate)
-    assert found.warnings == ("raise: nothing chosen, since every candidate has a failed run",)
-    assert result_table(found).rows[0][-2:] == ("failed", "0")
 
 
 def base_of(options: str) -> dict[str, Any]:
@@ -284,19 +243,6 @@ def test_a_killed_sweep_goes_on_and_ends_as_if_nothing_had_been(
     assert begun
     assert all(file.stat().st_mtime_ns == then for file, then in files.items())
     assert results["cells"] == carried_out(written(tmp_path / "undisturbed"), monkeypatch)["cells"]
-
-
-def test_ctrl_c_ends_a_sweep_with_a_line(tmp_path: Path) -> None:
-    process = begun_and_held(tmp_path, 2)
-    os.killpg(process.pid, signal.SIGINT)
-    _, shown = process.communicate(timeout=600)
-    assert process.returncode == 130, shown
-    assert "Traceback" not in shown
-    assert shown.splitlines()[-1] == (
-        "fedmf: stopped by SIGINT; every finished run is kept, go on with: fedmf sweep sweep.toml --out out "
-        "--processes 2"
-    )
-    wait_for(lambda: group_is_gone(process.pid))
 
 
 def test_two_processes_do_not_share_a_sweep(tmp_path: Path) -> None:

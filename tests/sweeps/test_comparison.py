@@ -51,6 +51,7 @@ def test_seeds_that_one_lacks_are_left_out_and_one_pair_says_little() -> None:
     assert mean_interval([], 0.95).count == 0
 
 
+@pytest.mark.weekly
 def test_the_interval_covers_as_often_as_it_says() -> None:
     """20,000 samples of 5 normals; false alarm below 1e-6 at 5 standard deviations of the count."""
     rng, confidence, trials = np.random.default_rng(3), 0.9, 20_000

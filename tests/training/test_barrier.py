@@ -122,6 +122,7 @@ def test_everybody_elses_contribution_keeps_its_bits(fault: str, module: str, en
     check_bits(fault, module, engine, way)
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("module", MODULES)

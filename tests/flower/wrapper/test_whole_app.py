@@ -70,6 +70,7 @@ def test_the_model_loads_and_has_learnt(tmp_path: Path) -> None:
     assert judged(net, x, y)[0] < judged(initial_model(), x, y)[0] - 0.3
 
 
+@pytest.mark.weekly
 @pytest.mark.deployment
 def test_on_flowers_simulation_engine(
     app_dir: Path, expected: dict[str, torch.Tensor], tmp_path: Path
