@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fedmf.moments import MomentStream
     from fedmf.optim import JmeAdam, Sgd
     from fedmf.participation import Participation
-    from fedmf.parts import Canaries, Health, OwnStatistic, QuantileClipping
+    from fedmf.parts import OwnStatistic, QuantileClipping
     from fedmf.running import load, plan, resume, simulate, start
     from fedmf.runs import (
         Checkpoints,
@@ -68,14 +68,12 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "BallsInBinsCohorts",
-    "Canaries",
     "Checkpoints",
     "Classification",
     "CyclicCohorts",
     "Digits",
     "ExampleLevel",
     "Execution",
-    "Health",
     "InMemoryDataset",
     "JmeAdam",
     "LocalSGD",

@@ -39,7 +39,6 @@ FURTHER: dict[str, dict[str, Any]] = {
     "several users a message": {"execution.messages": "per-user", "execution.users-per-message": 3},
     "check-in, private evaluation": {**RUNS["check-in"], "evaluation.kind": "private"},
     "jme-adam, private evaluation": {**RUNS["jme-adam"], "evaluation.kind": "private"},
-    "canaries, private evaluation": {"canaries.count": 4, "evaluation.kind": "private"},
     "quantile clipping, adam": {"clipping.kind": "quantile", "optimizer.kind": "adam"},
     "budget": {"privacy.max-epsilon": 6.0},
 }

@@ -37,7 +37,7 @@ FLOORS = (
     {"rounds"},
     {"flower"},
     {"running"},
-    {"audit", "sweeps"},
+    {"sweeps"},
     {"cli"},
     {"__main__"},
 )

@@ -68,7 +68,7 @@ def test_each_case_is_written_once_and_valid(folder: Path, capsys: pytest.Captur
         assert all(len(line) <= 120 for line in text.splitlines())
         made = load_run(file)
         assert made.is_private
-        assert [part.name for part in made.beside] == ([] if made.privacy.amplified else ["health"])
+        assert made.beside == ()
         assert made.privacy.delta * made.task_source.users <= 1
         assert run(["init", case]) == 2
         assert f"{case}.toml exists already and is not replaced" in one_line(capsys)

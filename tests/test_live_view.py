@@ -15,7 +15,7 @@ from support.small_runs import linear_regression, small_run
 import fedmf
 from fedmf.cli.account import released
 from fedmf.cli.view import Column, LiveTable, RunView
-from fedmf.parts import Health, QuantileClipping
+from fedmf.parts import OwnStatistic, QuantileClipping
 from fedmf.rounds import run_in_process
 from fedmf.runs import VERDICTS, Run
 from fedmf.training import Task
@@ -61,22 +61,21 @@ def test_what_parts_release_has_columns_and_is_not_called_quality(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every column that a part declares is in the table; of many the first few."""
-    health = Health(share=0.1, rounds_per_release=2)
-    run = dataclasses.replace(small_run(**KEYS), clipping=QuantileClipping(quantile=0.4), beside=(health,))
+    own = OwnStatistic("support.own_functions:halves", ("first", "last"), share=0.1)
+    run = dataclasses.replace(small_run(**KEYS), clipping=QuantileClipping(quantile=0.4), beside=(own,))
     text = shown(tmp_path / "run", run)
     header = text[text.rindex("round  ") :].splitlines()[0]
     titles = [column.replace("_", " ") for part in run.parts for column in part.columns]
-    assert titles[:2] == ["clip norm", "health contributions"]
+    assert titles[:2] == ["clip norm", "own first"]
     places = [header.index(title) for title in [*titles, "ε so far"]]
     assert places == sorted(places)
     lines = capsys.readouterr().out.splitlines()
     rows = {line[:13].strip(): line for line in lines}
-    there = titles[:3]  # too few contributions to say which share is clipped
-    assert all(title in rows["released"] for title in there)
+    assert all(title in rows["released"] for title in titles)
     assert not any(title in rows["quality"] for title in titles)
     assert len(lines) <= 12
     lines = shown(tmp_path / "again", run, terminal=False).splitlines()
-    assert all(title in lines[-1] for title in there)
+    assert all(title in lines[-1] for title in titles)
     figures = {f"own_{number}": float(number) for number in range(9)}
     assert released(list(figures), figures)[-2:] == ["own 5 5", "3 more figures"]
 

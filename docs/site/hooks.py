@@ -48,7 +48,6 @@ ROOMS = tuple(
         "moments",
         "sweeps",
         "report",
-        "audit",
     ]
 )
 #: What the reference begins with: the name, and what it is for.
@@ -68,7 +67,7 @@ GROUPS = {
     "Streams": "PrivateStream MomentStream",
     "Mechanisms compared": "design",
     "Other programs": "PrivateAggregator",
-    "Released beside the model": "PrivateEvaluation QuantileClipping Health OwnStatistic Canaries",
+    "Released beside the model": "PrivateEvaluation QuantileClipping OwnStatistic",
     "Observers and early stops": "Checkpoints TensorBoard TargetReached NoProgress",
     "Sweeps": "Sweep load_sweep carry_out",
 }

@@ -147,7 +147,7 @@ def _noted(header: RunHeader, rows: Mapping[int, Mapping[str, Any]]) -> list[tup
     quality = []
     for column, value in row.items():
         name = column.removesuffix("_not_private").removesuffix("_private")
-        if value is None or name.endswith("_std") or name.startswith(("epsilon", "canaries")):
+        if value is None or name.endswith("_std") or name.startswith("epsilon"):
             continue
         if column not in columns:
             mark = "" if column == name else f" ({column.removeprefix(name + '_').replace('_', ' ')})"

@@ -15,7 +15,6 @@ from typer.core import TyperArgument, TyperOption
 
 from fedmf.addresses import linked
 from fedmf.cli.account import account, export
-from fedmf.cli.audit import audit
 from fedmf.cli.compile import compile_programs
 from fedmf.cli.configuration import init, keys
 from fedmf.cli.data import contract, data
@@ -49,7 +48,6 @@ application.command("contract")(contract)
 application.command("data")(data)
 application.command("design")(design)
 application.command("account")(account)
-application.command("audit")(audit)
 application.command("export")(export)
 application.command("init")(init)
 application.command("keys")(keys)

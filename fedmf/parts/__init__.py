@@ -5,23 +5,12 @@ from typing import TYPE_CHECKING
 from fedmf.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedmf.parts.canaries import (
-        CANARY_ROWS,
-        CONFIDENCE,
-        Canaries,
-        CanaryBound,
-        CanaryTeam,
-        canary_bound,
-        canary_power,
-        coins_of,
-    )
     from fedmf.parts.clip_norm import CLIPPINGS, Clipping, FixedClipping, NormCourse, QuantileClipping
     from fedmf.parts.evaluation_plan import (
         EvaluationPlan,
         evaluation_count,
         shared_multipliers,
     )
-    from fedmf.parts.health import Health
     from fedmf.parts.kinds import (
         NAMED,
         OWN_STREAMS,
@@ -48,21 +37,15 @@ else:
     __getattr__ = lazily(__name__)
 
 __all__ = [
-    "CANARY_ROWS",
     "CLIPPINGS",
-    "CONFIDENCE",
     "NAMED",
     "OWN_STREAMS",
     "PARTS",
-    "Canaries",
-    "CanaryBound",
-    "CanaryTeam",
     "Claim",
     "Clipping",
     "EvaluationPlan",
     "FileRow",
     "FixedClipping",
-    "Health",
     "LivePart",
     "NormCourse",
     "OwnStatistic",
@@ -73,10 +56,7 @@ __all__ = [
     "Stage",
     "Step",
     "beside_the_plan",
-    "canary_bound",
-    "canary_power",
     "check_shares",
-    "coins_of",
     "evaluation_count",
     "joint_multiplier",
     "own_streams_from",

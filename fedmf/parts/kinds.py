@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from fedmf.parts.canaries import Canaries
 from fedmf.parts.clip_norm import CLIPPINGS
 from fedmf.parts.evaluation_plan import EvaluationPlan
-from fedmf.parts.health import Health
 from fedmf.parts.own_statistic import OwnStatistic
 from fedmf.parts.own_stream import OwnStream
 from fedmf.parts.part import Part
@@ -17,9 +15,7 @@ from fedmf.values import by_kind, value_of
 #: By the name that records give them, then by kind.
 PARTS: Final[dict[str, Mapping[str, type[Part]]]] = {
     "clipping": CLIPPINGS,
-    "canaries": by_kind(Canaries),
     "own": by_kind(OwnStatistic),
-    "health": by_kind(Health),
 }
 
 #: Sums with a record of their own, by the name that headers and statements give them.
@@ -27,8 +23,8 @@ OWN_STREAMS: Final[dict[str, type[OwnStream]]] = {EvaluationPlan.name: Evaluatio
 
 #: Of every run; the others are there if they were chosen.
 _ALWAYS: Final = "clipping"
-#: Fields of a run with names of their own; every statement says of them, also that they are not there.
-NAMED: Final = (_ALWAYS, "canaries")
+#: Fields of a run with names of their own.
+NAMED: Final = (_ALWAYS,)
 
 
 def parts_from(values: Mapping[str, Any]) -> tuple[Part, ...]:

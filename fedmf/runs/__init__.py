@@ -9,7 +9,6 @@ from fedmf.lazy import lazily
 
 if TYPE_CHECKING:
     from fedmf.runs.budget import UserBudgets, within_total
-    from fedmf.runs.canaries_found import CanaryFinding, canary_finding
     from fedmf.runs.cost_estimate import NoiseAndSignal, dry_run, seconds_of_a_round
     from fedmf.runs.directory import FAILURES, RunDirectory
     from fedmf.runs.elsewhere import (
@@ -93,7 +92,6 @@ __all__ = [
     "PHASES",
     "STATEMENT_TEXT",
     "VERDICTS",
-    "CanaryFinding",
     "CentralEvaluation",
     "Checkpoints",
     "Classification",
@@ -144,7 +142,6 @@ __all__ = [
     "account_branches",
     "asked_cohorts",
     "asked_privacy",
-    "canary_finding",
     "carried_out",
     "central",
     "check_type",

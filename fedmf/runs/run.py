@@ -13,7 +13,7 @@ from fedmf.errors import ConfigError
 from fedmf.factorization import Factorization, MechanismChoice
 from fedmf.optim import OPTIMIZERS, ChosenOptimizer, OwnOptimizer, ServerOptimizer, Sgd, chosen
 from fedmf.participation import Participation
-from fedmf.parts import PARTS, Canaries, Clipping, FixedClipping, Part, Setting, check_shares, parts_from
+from fedmf.parts import PARTS, Clipping, FixedClipping, Part, Setting, check_shares, parts_from
 from fedmf.runs.evaluation import (
     EVALUATIONS,
     CentralEvaluation,
@@ -65,7 +65,6 @@ class Run:
         evaluation: on what released models are evaluated beside the central test part.
         clipping: whether the clip norm of the privacy asked for stays, or is only that of the first round.
         beside: what else is released under the same ε.
-        canaries: how many simulated users are in the sums, so that the run audits itself.
 
     Raises:
         ConfigError: values that do not fit together.
@@ -86,7 +85,6 @@ class Run:
     execution: Execution = field(default_factory=Execution)
     evaluation: Evaluation = field(default_factory=CentralEvaluation)
     clipping: Clipping = field(default_factory=FixedClipping)
-    canaries: Canaries = field(default_factory=Canaries)
     beside: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
@@ -169,7 +167,7 @@ class Run:
     @property
     def parts(self) -> tuple[Part, ...]:
         """What is released beside the model, and how updates are clipped."""
-        return self.clipping, *self.beside, *self.canaries.parts
+        return self.clipping, *self.beside
 
     def setting(self, paired: bool, dimension: int | None) -> Setting:
         """What its parts stand beside.
@@ -238,9 +236,8 @@ class Run:
             return value_of(_KINDS[name], values[name])
 
         parts = {part.name: part for part in parts_from(values)}
-        clipping, canaries = parts.pop("clipping"), parts.pop("canaries", Canaries())
+        clipping = parts.pop("clipping")
         assert isinstance(clipping, Clipping)
-        assert isinstance(canaries, Canaries)
         return cls(
             task=task_of(values["task"], task),
             cohorts=read("cohorts"),
@@ -252,7 +249,6 @@ class Run:
             evaluation=read("evaluation"),
             clipping=clipping,
             beside=tuple(parts.values()),
-            canaries=canaries,
         )
 
     def difference(self, other: Run) -> str | None:

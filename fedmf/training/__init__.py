@@ -4,7 +4,6 @@ from fedmf.training.barrier import UserFailure, UserLimits, example_counts
 from fedmf.training.clipping import (
     FRACTION_BITS,
     PART,
-    PRESENT,
     SIGNS,
     ClippedSums,
     FixedPointSum,
@@ -38,7 +37,6 @@ __all__ = [
     "METRICS",
     "PART",
     "PERPLEXITY",
-    "PRESENT",
     "RMSE",
     "SIGNS",
     "TOKEN_ACCURACY",

@@ -47,8 +47,6 @@ FORMS = {
 }
 
 
-#: Noisy counts of contributions, released beside the sums.
-HEALTH = {"health.share": 0.5, "health.rounds-per-release": 2}
 #: Every data set with sums, and every other form once, half of the behaviours each, by turns: the script has
 #: the whole table.
 WORLDS = [*((data, "slice") for data in STAGES), ("digits", "per-user"), ("table", "one-user")]
@@ -56,7 +54,7 @@ WORLDS = [*((data, "slice") for data in STAGES), ("digits", "per-user"), ("table
 
 @pytest.mark.parametrize(("data", "form"), WORLDS)
 def test_nothing_but_noised_values_differs(data: str, form: str, tmp_path: Path) -> None:
-    stage = Stage.small(tmp_path, data, **FORMS[form], **HEALTH, **{"execution.workers": 2})
+    stage = Stage.small(tmp_path, data, **FORMS[form], **{"execution.workers": 2})
     stage.act(None)
     benign = observe(command, stage)
     assert (benign.code, benign.published["exit code"], len(benign.models)) == (0, "0", 5), benign.stderr

@@ -38,7 +38,7 @@ def carried_out_aggregated(
         users=list(task.dataset.user_ids), users_per_round=run.cohorts.size, num_rounds=run.cohorts.rounds,
         cohorts=run.cohorts, mechanism=run.noise, run_dir=path, server_optimizer=run.optimizer,
         adaptive_clipping=run.clipping if isinstance(run.clipping, QuantileClipping) else None,
-        canaries=run.canaries, beside=run.beside,
+        beside=run.beside,
     ).begin(initial)  # fmt: skip
     with opened:
         for t in range(run.cohorts.rounds):

@@ -29,7 +29,7 @@ from fedmf.models import with_lora
 from fedmf.moments import BlockEnergies, DiagonalMoment
 from fedmf.noise import NoiseStorage
 from fedmf.optim import Adam, AdamDebiased, FedAdagrad, FedYogi, JmeAdam, Sgd
-from fedmf.parts import Canaries, Health, OwnStatistic, QuantileClipping
+from fedmf.parts import OwnStatistic, QuantileClipping
 from fedmf.runs import Execution, NoiseMechanism, NotPrivateEvaluation, PrivateEvaluation, Run
 from fedmf.training import LocalSGD, Task, classification
 
@@ -120,8 +120,6 @@ PARTS: Final[dict[str, Mapping[str, Any]]] = {
     "none": {},
     "clip norm": {"clipping": _QUANTILE},
     "clip norm, unit steps": {"clipping": replace(_QUANTILE, unit_steps=True)},
-    "canaries": {"canaries": Canaries(count=3)},
-    "health": {"beside": (Health(share=0.1, rounds_per_release=2),)},
     "own statistic": {"beside": (OwnStatistic("support.own_functions:halves", ("first", "last")),)},
     "private evaluation": {"evaluation": PrivateEvaluation(every=2, share=0.2)},
     "evaluation, not private": {"evaluation": NotPrivateEvaluation()},

@@ -51,7 +51,7 @@ def wrapped(run: Run, path: Path) -> CorrelatedNoise:
         num_users=run.task_source.users, users_per_round=run.cohorts.size, num_rounds=run.cohorts.rounds,
         cohorts=run.cohorts, mechanism=run.noise, run_dir=path, server_optimizer=run.optimizer,
         adaptive_clipping=run.clipping if isinstance(run.clipping, QuantileClipping) else None,
-        canaries=run.canaries, beside=run.beside, **asked,
+        beside=run.beside, **asked,
     )  # fmt: skip
 
 

@@ -105,7 +105,7 @@ def test_what_stands_for_not_set_is_as_good_as_nothing() -> None:
     assert same(run_of(UNSET), Run())
 
 
-@pytest.mark.parametrize("table", ["health", "canaries", "own", "local", "execution"])
+@pytest.mark.parametrize("table", ["own", "local", "execution"])
 def test_a_table_without_kinds_says_so(table: str) -> None:
     """And does not ask whether the kind of some other table was meant."""
     with pytest.raises(

@@ -52,7 +52,6 @@ RUNS: dict[str, dict[str, Any]] = {
     "jme-adam-blocks": {"optimizer.kind": "jme-adam", "optimizer.blocks": "channel", "local.engine": "vectorised", "optimizer.relative-epsilon": 1.0},
     "adam": {"optimizer.kind": "adam"},
     "quantile-clipping": {"clipping.kind": "quantile"},
-    "canaries": {"canaries.count": 6},
     "private-evaluation": {"evaluation.kind": "private"},
     "not-private-evaluation": {"evaluation.kind": "not-private"},
     "replace-one": {"privacy.adjacency": "replace-one", "mechanism.kind": "blt", "mechanism.bands": None},

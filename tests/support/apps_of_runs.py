@@ -30,7 +30,7 @@ def wrapped(run: Run, path: Path, **options: object) -> CorrelatedNoise:
         "num_users": run.task_source.users, "users_per_round": run.cohorts.size,
         "num_rounds": run.cohorts.rounds, "cohorts": run.cohorts, "mechanism": run.noise, "run_dir": path,
         "server_optimizer": run.optimizer,
-        "beside": run.beside, "canaries": run.canaries,
+        "beside": run.beside,
         "adaptive_clipping": run.clipping if isinstance(run.clipping, QuantileClipping) else None,
     }  # fmt: skip
     return CorrelatedNoise(FedAvg(), **{**arguments, **options})  # type: ignore[arg-type]

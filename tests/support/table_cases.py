@@ -26,7 +26,6 @@ _DECLARED = {"data.class-names": "0..9", "data.input-shape": "64", "data.roster"
 }
 #: What a kind needs beside its name.
 NEEDED: dict[tuple[str, str], dict[str, Any]] = {
-    ("canaries", "None"): {"canaries.count": 3},
     ("own", "None"): {"own.function": "tasks:norms"},
     ("data", "table"): {"data.path": "rows.csv", "data.feature-columns": "a,b", **_DECLARED},
     ("data", "hub"): {"data.path": "cifar10", **_DECLARED},
@@ -111,8 +110,6 @@ RANGES: dict[str, tuple[list[Any], list[Any]]] = {
     "cohorts.impatient": ([0.0, 1.0], [-0.1, 1.1]),
     "cohorts.margin": ([0.0, 0.3], [0.5, -0.1]),
     "cohorts.probability": ([0.01, 1.0], [0.0, 1.1]),
-    "health.share": ([1e-6, 0.999], [0.0, 1.0]),
-    "health.rounds-per-release": ([1, 5, 10**6], [0, -2]),
     "own.bound": ([1e-9, 1e9], [0.0, -0.3]),
     "own.share": ([1e-6, 0.999], [0.0, 1.0]),
     "privacy.clip-norm": ([1e-9, 1e9], [0.0, -0.3]),
@@ -162,8 +159,6 @@ RANGES: dict[str, tuple[list[Any], list[Any]]] = {
     "clipping.quantile": ([0.01, 0.99], [0.0, 1.0, -0.1]),
     "clipping.learning-rate": ([1e-9, 1e9], [0.0, -0.3]),
     "clipping.rounds-per-update": ([1, 10**6], [0, -2, 2**31]),
-    "canaries.count": ([1, 1 << 20], [-2, (1 << 20) + 1]),
-    "canaries.seed": ([0, 2**63 - 1], [-2, 2**63]),
     "clipping.share": ([1e-3, 0.9], [0.0, 1.0, -0.1]),
     "evaluation.share": ([1e-3, 0.9], [0.0, 1.0, -0.1]),
     "evaluation.every": ([1, 7, 10**6], [0, -2, 2**31]),

@@ -170,7 +170,10 @@ def test_what_cannot_be_trained_together_is_carried_out_alone_and_said(tmp_path:
         ({"execution.isolation": "process"}, "isolated"),
         ({"evaluation.kind": "not-private"}, "evaluate models"),
         ({"privacy.max-epsilon": 7.0}, "end it early"),
-        ({"canaries.count": 2}, "more than its model"),
+        (
+            {"own.function": "support.own_functions:halves", "own.entries": "first,last"},
+            "more than its model",
+        ),
     ],
 )
 def test_promises_that_need_a_record_are_kept_out(keys: dict[str, Any], reason: str) -> None:

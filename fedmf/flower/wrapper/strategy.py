@@ -24,7 +24,7 @@ from fedmf.flower.wrapper.inner_rule import MEANS, InnerRule, check_inner, check
 from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.optim import ChosenOptimizer, ServerOptimizer
 from fedmf.participation import Adjacency
-from fedmf.parts import Canaries, FixedClipping, Part, QuantileClipping
+from fedmf.parts import FixedClipping, Part, QuantileClipping
 from fedmf.rounds import Observer, RoundReport, Rounds
 from fedmf.runs import (
     Execution,
@@ -94,7 +94,6 @@ class FlowerAppTask(TaskElsewhere):
 
 
 _PRIVATE_EVALUATION: Final = PrivateEvaluation()
-_NO_CANARIES: Final = Canaries()
 _WAITING: Final = Waiting()
 
 
@@ -145,7 +144,6 @@ class CorrelatedNoise(RoundStrategy):
         waiting: for whom a round waits: ``handshake_timeout``, ``min_replies``, ``grace``, ``refusals``
             and ``silent_retries`` of `fedmf.runs.Waiting`. For its other two there are ``timeout`` of
             ``start`` and ``identity``.
-        canaries: simulated users in the sums, so that the run audits itself.
         observers: shown where the run stands (`fedmf.Standing`) when ``start`` opens it and after each round:
             `TensorBoard`, `Checkpoints`, any function.
         stop: when to end before ``num_rounds``, by public metrics: `NoProgress`, `TargetReached`.
@@ -184,7 +182,6 @@ class CorrelatedNoise(RoundStrategy):
         trusted_subclass: bool = False,
         adaptive_clipping: QuantileClipping | None = None,
         beside: Sequence[Part] = (),
-        canaries: Canaries = _NO_CANARIES,
         observers: Sequence[RunObserver | LastingObserver] = (),
         stop: StopRule | None = None,
     ) -> None:
@@ -212,7 +209,7 @@ class CorrelatedNoise(RoundStrategy):
         )
         self._cohorts = asked_cohorts(cohorts, num_rounds, users_per_round)
         self._mechanism, self._clipping = mechanism, adaptive_clipping or FixedClipping()
-        self._beside, self._canaries = tuple(beside), canaries
+        self._beside = tuple(beside)
         self._path = Path(run_dir).expanduser().resolve() if run_dir else _new_place()
         self._observers, self._stop = tuple(observers), stop
         self._opened: Session | None = None
@@ -262,7 +259,6 @@ class CorrelatedNoise(RoundStrategy):
                 execution=self._execution,
                 clipping=self._clipping,
                 beside=self._beside,
-                canaries=self._canaries,
             )
             initial = layout.flat(initial_arrays).float()
             opened = session_of(self._path, run, task, initial, self.identity.lasting)

@@ -15,7 +15,7 @@ from fedmf.errors import ConfigError
 from fedmf.factorization import Factorization, MechanismChoice
 from fedmf.optim import ChosenOptimizer, ServerOptimizer, Sgd
 from fedmf.participation import Adjacency
-from fedmf.parts import Canaries, FixedClipping, Part, QuantileClipping
+from fedmf.parts import FixedClipping, Part, QuantileClipping
 from fedmf.runs.elsewhere.layout import ModelLayout
 from fedmf.runs.elsewhere.task import TaskElsewhere, asked_cohorts, asked_privacy, session_of
 from fedmf.runs.execution import Execution
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 Arrays = Mapping[str, Any]
 
 _MEAN: Final = Sgd(learning_rate=1.0, momentum=0.0)
-_NO_CANARIES: Final = Canaries()
 _LONGEST_REASON: Final = 200
 
 
@@ -64,7 +63,6 @@ class PrivateAggregator:
         user_budgets: CSV or Parquet file with the columns user, epsilon.
         adaptive_clipping: lets ζ follow a quantile of norms.
         beside: further quantities of `fedmf.parts` that are released under the same ε.
-        canaries: simulated users in the sums, so that the run audits itself.
 
     Raises:
         ConfigError: values that do not fit together.
@@ -97,7 +95,6 @@ class PrivateAggregator:
         user_budgets: str = "",
         adaptive_clipping: QuantileClipping | None = None,
         beside: Sequence[Part] = (),
-        canaries: Canaries = _NO_CANARIES,
     ) -> None:
         names = list(users)
         if isinstance(users, str) or not all(isinstance(user, str) and user for user in names):
@@ -117,11 +114,7 @@ class PrivateAggregator:
         )
         self._cohorts = asked_cohorts(cohorts, num_rounds, users_per_round)
         self._mechanism, self._optimizer = mechanism, server_optimizer
-        self._clipping, self._beside, self._canaries = (
-            adaptive_clipping or FixedClipping(),
-            tuple(beside),
-            canaries,
-        )
+        self._clipping, self._beside = adaptive_clipping or FixedClipping(), tuple(beside)
         self._frozen, self._tied = tuple(frozen), tied
         self._path = Path(run_dir).expanduser().resolve()
         self._lock = threading.Lock()
@@ -158,7 +151,6 @@ class PrivateAggregator:
             execution=Execution(messages="per-user", users_per_message=1),
             clipping=self._clipping,
             beside=self._beside,
-            canaries=self._canaries,
         )
         session = session_of(self._path, run, task, layout.flat_of(arrays).float())
         self._opened = _Opened(session, layout)

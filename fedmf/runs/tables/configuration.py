@@ -82,12 +82,11 @@ TABLES: Final[dict[str, ConfigurationTable]] = {
     "model": ValueTable("model", MODELS),
     "cohorts": ValueTable("cohorts", COHORTS),
     "privacy": ValueTable("privacy", PRIVACY),
-    **{name: ValueTable(name, kinds) for name, kinds in PARTS.items() if name != "canaries"},
+    **{name: ValueTable(name, kinds) for name, kinds in PARTS.items()},
     "mechanism": MechanismTable("mechanism"),
     "optimizer": ValueTable("optimizer", OPTIMIZERS),
     "local": ValueTable("local", by_kind(LocalSGD)),
     "evaluation": ValueTable("evaluation", EVALUATIONS),
-    "canaries": ValueTable("canaries", PARTS["canaries"]),
     "execution": ValueTable("execution", by_kind(Execution)),
 }
 #: Most bytes of a configuration file.
@@ -214,7 +213,6 @@ def tables_of(run: Run) -> dict[str, dict[str, Scalar]]:
         "mechanism": run.noise,
         "local": run.local,
         "evaluation": run.evaluation,
-        "canaries": run.canaries,
         "execution": run.execution,
     }
     tables |= {name: TABLES[name].render(value) for name, value in values.items()}

@@ -62,9 +62,7 @@ WANTED: Final = {
     "less memory for training": "local.micro-batch local.precision execution.checkpoint-every",
     "more processes, GPUs, machines": "execution.workers execution.worker-gpus execution.ray-address",
     "accuracy on users' own examples": "evaluation.kind evaluation.share evaluation.every",
-    "counts of contributions with noise": "health.share health.rounds-per-release",
     "a statistic of one's own": "own.function own.bound own.share",
-    "a run that audits itself": "canaries.count",
     "deployment on nodes": "execution.messages execution.enrolment execution.round-timeout data.test-path",
     "limits on what one user may cost": (
         "execution.user-examples execution.user-steps execution.user-megabytes execution.isolation "

@@ -7,12 +7,11 @@ from fedmf.training.clipping.kernel import clip_row, partial_sums
 from fedmf.training.clipping.memory import PART, ReusedVectors, copied_vector, empty_vector
 from fedmf.training.clipping.merge import Into
 from fedmf.training.clipping.rows import ClippedRows, UpdateSum
-from fedmf.training.clipping.statistics import PRESENT, SIGNS, RowStatistic, Statistic
+from fedmf.training.clipping.statistics import SIGNS, RowStatistic, Statistic
 
 __all__ = [
     "FRACTION_BITS",
     "PART",
-    "PRESENT",
     "SIGNS",
     "ClippedRows",
     "ClippedSums",

@@ -78,26 +78,7 @@ class Signs(Statistic):
         return int(signs.sum())
 
 
-@dataclass(frozen=True)
-class Present(Statistic):
-    """How many users' contributions are not the zero vector."""
-
-    name: ClassVar[str] = "present"
-    most: ClassVar[int] = 1
-
-    def of(self, sign: int, norm: float) -> int:
-        """See `Statistic.of`."""
-        del norm
-        return abs(sign)
-
-    def total(self, signs: NDArray[np.int64], norms: NDArray[np.float64]) -> int:
-        """The same, of all users at once."""
-        del norms
-        return int(np.abs(signs).sum())
-
-
 SIGNS: Final = Signs()
-PRESENT: Final = Present()
 
 
 @dataclass(frozen=True)

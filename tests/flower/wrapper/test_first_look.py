@@ -27,7 +27,7 @@ from support.wrapped_apps import (
 from fedmf.errors import ConfigError
 from fedmf.flower import InProcessGrid, NodesAreUsers
 from fedmf.flower.wrapper.layout import ArrayLayout
-from fedmf.parts import Health
+from fedmf.parts import QuantileClipping
 from fedmf.runs import ReleasedModel
 
 
@@ -161,7 +161,7 @@ def test_metrics_of_training_need_no_function(said: pytest.LogCaptureFixture, tm
 
 
 def test_one_line_a_round_has_what_is_public(said: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    strategy = private(FedAvg(), tmp_path / "run", beside=[Health(share=0.1, rounds_per_release=2)])
+    strategy = private(FedAvg(), tmp_path / "run", adaptive_clipping=QuantileClipping())
     strategy.start(
         grid=InProcessGrid(adding(lambda user, _: update_of(user)), nodes=USERS),
         initial_arrays=model(),
@@ -174,7 +174,7 @@ def test_one_line_a_round_has_what_is_public(said: pytest.LogCaptureFixture, tmp
     assert all("length " in line for line in rounds)
     epsilons = [float(re.findall(r"epsilon ([\d.]+)", line)[0]) for line in rounds[1:]]
     assert epsilons == sorted(epsilons)
-    assert "health_contributions" in rounds[2]
+    assert "clip_norm" in rounds[2]
     assert any(line.startswith("fedmf: noise: norm ") for line in lines)
     assert any(f"run directory {strategy.run_dir}" in line for line in lines)
     assert not any("Received" in line or "Sampled" in line for line in lines), "counts, or one reply"

@@ -1,17 +1,14 @@
-"""Who looks on at a wrapped app, when it may end, and canaries in it: as in a run of fedmf's own."""
+"""Who looks on at a wrapped app, and when it may end: as in a run of fedmf's own."""
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from flwr.serverapp.strategy import FedAvg
-from support.apps_of_runs import TASK, same_as_a_run
 from support.evaluated_apps import evaluated, reported
-from support.small_runs import small_run
 from support.wrapped_apps import (
     ROSTER,
     ROUNDS,
@@ -27,7 +24,6 @@ from support.wrapped_apps import (
 import fedmf
 from fedmf.errors import ConfigError
 from fedmf.flower import CorrelatedNoise, InProcessGrid, UsersSayWho
-from fedmf.parts import Canaries
 from fedmf.records import Ledger, read_tensors
 from fedmf.runs import (
     Checkpoints,
@@ -36,7 +32,6 @@ from fedmf.runs import (
     Standing,
     TargetReached,
     TensorBoard,
-    canary_finding,
 )
 
 pytestmark = pytest.mark.usefixtures("own_time")
@@ -165,10 +160,3 @@ def test_a_rule_on_exact_figures_of_clients_is_refused(tmp_path: Path) -> None:
     strategy = private(FedAvg(), tmp_path / "run", client_evaluation="not-private", stop=rule)
     with pytest.raises(ConfigError, match="no public metric"):
         strategy.start(grid=InProcessGrid(adding(lambda *_: None), USERS), initial_arrays=model())
-
-
-def test_canaries_are_in_the_sums_of_an_app_as_in_a_run(tmp_path: Path) -> None:
-    run = dataclasses.replace(small_run(TASK, mechanism="bisr", epsilon=20.0), canaries=Canaries(count=4))
-    same_as_a_run(run, tmp_path)
-    mine, theirs = canary_finding(tmp_path / "app"), canary_finding(tmp_path / "run")
-    assert mine.bound == theirs.bound

@@ -17,7 +17,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.parts import Health
 from fedmf.records import Ledger, load_state, unguarded
 from fedmf.rounds import SentMessage, watched_messages
 from fedmf.runs import LEDGER, VERDICTS, render_toml
@@ -28,16 +27,13 @@ from support.worlds.tasks import LINEAR
 #: A command line: arguments to exit code.
 Command = Callable[[Sequence[str]], int]
 
-_RELEASED: Final = [name for name in Health().columns if not name.endswith("_error")]
 _JUDGED: Final = "|".join(
-    name.replace("_", "[_ ]") for name in ("loss", *(metric.name for metric in METRICS), *_RELEASED)
+    name.replace("_", "[_ ]") for name in ("loss", *(metric.name for metric in METRICS))
 )
 #: What is computed from the released models, or released beside them: it may differ, and noise covers it.
 _NOISED: Final = re.compile(
     rf"\b({_JUDGED})(\s+|\": |=)(-?[\d.]+(e[+-]?\d+)?|nan|inf|null|NaN|Infinity)( %)?"
 )
-#: A share of a noisy number within three errors of zero is none: it is said or not, as the noise wills.
-_SHARE: Final = re.compile(r",? +health clipped NOISED")
 #: What is made of them: how they went.
 _TREND: Final = re.compile(rf"^(round .*  |  trend +)({'|'.join(VERDICTS)})(: .*)?$", re.MULTILINE)
 _CLOCK: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+\d\d:\d\d)?|\b\d\d:\d\d:\d\d\b")
@@ -175,7 +171,7 @@ def masked(text: str, place: Path) -> str:
     >>> masked("round 2/4  loss 0.25  ε so far 2  learning", Path("/a"))
     'round 2/4  loss NOISED  ε so far 2  NOISED'
     """
-    noised = _SHARE.sub("", _NOISED.sub(r"\1\2NOISED", _TREND.sub(r"\1NOISED", text)))
+    noised = _NOISED.sub(r"\1\2NOISED", _TREND.sub(r"\1NOISED", text))
     return _CLOCK.sub("CLOCK", noised).replace(str(place), "STAGE")
 
 

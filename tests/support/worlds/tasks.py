@@ -20,8 +20,6 @@ from support.worlds.hostile import HostileDataset, read_script
 FUNCTION: Final = "support.worlds:audit_task"
 #: The task whose users' updates do not depend on the model.
 LINEAR: Final = "linear"
-#: The same with a coordinate for each user.
-CANARIES: Final = "canaries"
 #: Numbers of a linear user's example.
 _WIDTH: Final = 12
 #: How much longer than the clip norm a linear user's update is, so that every one is clipped.
@@ -38,12 +36,11 @@ def audit_task(source: FunctionTask) -> Task:
         ValueError: another name.
     """
     name, _, script = source.options.partition(" ")
-    if name not in (*TASKS, CANARIES):
+    if name not in TASKS:
         raise ValueError(f"options must begin with one of {', '.join(TASKS)}; got {source.options!r}.")
     users, seed = source.users, source.task_seed
-    if name in (LINEAR, CANARIES):
-        features = common_features(users, seed) if name == LINEAR else canary_features(users)
-        return linear_task(features, read_script(Path(script)))
+    if name == LINEAR:
+        return linear_task(common_features(users, seed), read_script(Path(script)))
     dataset: FederatedDataset = {
         "digits": Digits(users=users, seed=seed),
         "synthetic": Synthetic(users=users, seed=seed, features=12, classes=4, examples_per_user=12),
@@ -84,11 +81,6 @@ def common_features(users: int, seed: int) -> NDArray[np.float32]:
     """Users that pull the model nearly the same way: whoever takes them all out of a sum is seen."""
     rng = np.random.default_rng([seed, 0xA0D17])
     return (_EXCESS * (2.0 + rng.standard_normal((users, _WIDTH)))).astype(np.float32)
-
-
-def canary_features(users: int) -> NDArray[np.float32]:
-    """User i pulls along coordinate i alone, upwards."""
-    return (-_EXCESS * np.eye(users)).astype(np.float32)
 
 
 def output_as_loss(outputs: Tensor, labels: Tensor) -> Tensor:
