@@ -50,6 +50,7 @@ from fedmf.data.structure import (
 from fedmf.data.summary import PartitionSummary, summarise
 from fedmf.data.synthetic import Prototypes, Synthetic, SyntheticDataset
 from fedmf.data.tokens import next_tokens
+from fedmf.data.user_ids import canonical_id, texts_of_ids
 from fedmf.values import by_kind
 
 __all__ = [
@@ -88,6 +89,7 @@ __all__ = [
     "TableRows",
     "TensorStructure",
     "TokenRows",
+    "canonical_id",
     "cell_blocks",
     "check_rows",
     "device_of",
@@ -108,6 +110,7 @@ __all__ = [
     "split_rows",
     "structure_of",
     "summarise",
+    "texts_of_ids",
     "written",
 ]
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.data.structure import ExampleStructure, Features, TensorStructure, each, structure_of
+from fedmf.data.user_ids import require_canonical
 
 
 class NumberedUsers(Sequence[str]):
@@ -154,7 +155,7 @@ class RosterDataset(FederatedDataset):
         test_owner: whose the test part is.
 
     Raises:
-        ValueError: ids that are not unique.
+        ValueError: ids that are not unique, or not as `canonical_id` writes them.
 
     >>> from fedmf.data import TensorStructure
     >>> structure = ExampleStructure(TensorStructure((8,)), TensorStructure(dtype=torch.int64, bound=10))
@@ -177,6 +178,7 @@ class RosterDataset(FederatedDataset):
             raise ValueError(
                 f"user ids must be unique; got {len(self._index)} different of {len(self.user_ids)}."
             )
+        require_canonical(self.user_ids)
         self.test_features, self.test_labels = test or (
             structure.features.zeros(0),
             structure.labels.zeros(0),

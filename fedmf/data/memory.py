@@ -14,9 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data.dataset import FederatedDataset, TestOwner
+from fedmf.data.dataset import FederatedDataset, NumberedUsers, TestOwner
 from fedmf.data.partitions import Partition
 from fedmf.data.structure import Features, each, named
+from fedmf.data.user_ids import require_canonical
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +37,8 @@ class InMemoryDataset(FederatedDataset):
         vocabulary: how many token numbers there are where features are tokens, else 0.
 
     Raises:
-        ValueError: ids that are no text or not unique, rows that are no indices, or users' examples of
-            another shape or type than those of the test part.
+        ValueError: ids that are no text, not unique, or not as `canonical_id` writes them, rows that are no
+            indices, or users' examples of another shape or type than those of the test part.
     """
 
     counts_are_exact: ClassVar[bool] = True
@@ -66,6 +67,8 @@ class InMemoryDataset(FederatedDataset):
         wrong = next((user for user in self.user_ids if not isinstance(user, str)), None)
         if wrong is not None:
             raise ValueError(f"user ids must be text; got {wrong!r}. Take str of each.")
+        if not isinstance(self.user_ids, NumberedUsers):
+            require_canonical(self.user_ids)
         assert len(self._partition) == len(self.owned)  # or what is no index of a row was refused
         for name, users, tests in (
             ("features", self.features, self.test_features),

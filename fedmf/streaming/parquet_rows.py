@@ -13,7 +13,7 @@ import pyarrow.compute as compute
 import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
-from fedmf.data import written
+from fedmf.data import texts_of_ids, written
 from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader, label_of, wanted_columns
 
 _BATCH: Final = 4096
@@ -27,7 +27,7 @@ class ParquetReader(RowReader):
         path: of the file.
         columns: names of the number columns, or of the list column; None for all but the user's.
         user: name of the user's column.
-        layout: of an earlier part of the same input; None takes it from the file.
+        layout: of an earlier part of the same input, whose order of columns is kept.
         first_row: number of the first row in this file.
         labels: names of the columns of labels: text, numbers, dates or times, as Arrow writes them.
         check: refuses the names of all columns, if they are not those that were declared.
@@ -54,7 +54,7 @@ class ParquetReader(RowReader):
         schema = self._file.schema_arrow
         if check is not None:
             check(schema.names)
-        self._columns = wanted_columns(schema.names, columns, user, labels)
+        self._columns = wanted_columns(schema.names, columns, user, labels, layout.columns if layout else ())
         self._batches = self._from(0)
         self._rest: Any = None
         vector = len(self._columns) == 1 and _is_list(schema.field(self._columns[0]).type)
@@ -62,16 +62,13 @@ class ParquetReader(RowReader):
             kind = schema.field(name).type.value_type if vector else schema.field(name).type
             if not (arrow.types.is_integer(kind) or arrow.types.is_floating(kind)):
                 raise InputError(f"column {name!r} must hold numbers; got {kind}.")
-        for name in [*([] if user is None else [user]), *labels]:
+        if user is not None:
+            _require_ids(schema.field(user).type, user)
+        for name in labels:
             if not is_written_as_text(kind := schema.field(name).type):
                 raise InputError(f"column {name!r} must hold text, numbers or times; got {kind}.")
-        self.layout = layout or Layout(
-            tuple(self._columns),
-            vector,
-            self._length() if vector else len(self._columns),
-            user,
-            self._labels,
-        )
+        dimension = self._length(layout) if vector else len(self._columns)
+        self.layout = Layout(tuple(self._columns), vector, dimension, user, self._labels)
 
     def read(self, most: int) -> RowBlock | None:
         """See `RowReader.read`."""
@@ -132,7 +129,7 @@ class ParquetReader(RowReader):
             values = np.stack(columns, axis=1).astype(np.float64) if columns else empty
         users = None
         if layout.user is not None:
-            users = [user_of(cell) for cell in written(batch.column(layout.user)).to_pylist()]
+            users = texts_of_ids(batch.column(layout.user), f"column {layout.user!r}")
             nobody = np.array([user is None for user in users])
             _mark(faults, nobody, f"column {layout.user!r} must name a user")
         if faults:
@@ -155,11 +152,13 @@ class ParquetReader(RowReader):
         _mark(faults, ~np.isfinite(values).all(axis=1), f"column {self.layout.columns[0]!r} must be finite")
         return values
 
-    def _length(self) -> int:
-        """d, from the type or from the first row."""
+    def _length(self, before: Layout | None) -> int:
+        """d, from the type, the rows before, or the first row."""
         kind = self._file.schema_arrow.field(self._columns[0]).type
         if arrow.types.is_fixed_size_list(kind):
             return int(kind.list_size)
+        if before is not None and before.vector:
+            return before.dimension
         with self._readable():
             first = next(self._file.iter_batches(1, columns=self._columns), None)
         row = None if first is None else first.column(0)[0].as_py()
@@ -195,12 +194,11 @@ def is_written_as_text(kind: Any) -> bool:
     return True
 
 
-def user_of(cell: bytes | None) -> str | None:
-    """The id in a cell; None where there is none that can be read."""
+def _require_ids(kind: Any, name: str) -> None:
     try:
-        return (cell or b"").decode() or None
-    except UnicodeDecodeError:
-        return None
+        texts_of_ids(arrow.nulls(1, kind), f"column {name!r}")
+    except ValueError as error:
+        raise InputError(str(error)) from None
 
 
 def text_of(cell: bytes | None) -> str:

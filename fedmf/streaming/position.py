@@ -54,6 +54,7 @@ class Position:
         refused_users: rows of users beyond (k, b).
         refused_late: rows beyond the horizon.
         may_stop: whether any process of the stream would have stopped at a faulty row.
+        columns: names of the columns of the first table that was pushed; none before one.
     """
 
     step: int = 0
@@ -69,6 +70,7 @@ class Position:
     refused_users: int = 0
     refused_late: int = 0
     may_stop: bool = False
+    columns: Sequence[str] = ()
 
     def counts(self) -> dict[str, int]:
         """What only the operator may see."""

@@ -21,6 +21,7 @@ from fedmf.streaming.pushed_rows import (
     content_of,
     pushed_user,
     require_name,
+    require_user,
     row_form,
     table_rows,
 )
@@ -178,7 +179,7 @@ class PrivateStream:
                 its shape is the program's. A cell that cannot be read (NaN, text, nothing) makes the row take
                 its step as a zero vector, as a refusal would tell what it held; `Handling.stop_at_faulty`
                 refuses it.
-            user: whose it is.
+            user: whose it is; the same id however it is written (`fedmf.data.canonical_id`).
             key: names the row among all of the stream, so that it may be pushed again when it is not known
                 whether it took its step: then its release is told again, and nothing is spent. Rows without
                 one are new each time.
@@ -192,8 +193,7 @@ class PrivateStream:
         """
         with self._lock:
             run = self._open_run()
-            require_name("user", user)
-            return self._push(run, TableRows([self._form.entries(row)], [user], [key]))[0]
+            return self._push(run, TableRows([self._form.entries(row)], [require_user(user)], [key]))[0]
 
     def push_many(
         self, rows: Any, users: str | Sequence[str], keys: str | Sequence[str] | None = None
@@ -202,7 +202,8 @@ class PrivateStream:
 
         Args:
             rows: a data frame or table (pandas, Polars, Arrow, …), an array of shape (m, d), or rows as
-                `push` takes them.
+                `push` takes them. Columns are taken by name, in the order of the stream's ``columns`` or else
+                of the first table; a table with other columns is refused.
             users: whose each row is, or the name of the column that says so.
             keys: the key of each row, or the name of such a column.
 
@@ -218,7 +219,7 @@ class PrivateStream:
         """
         with self._lock:
             run = self._open_run()
-            return self._push(run, table_rows(rows, users, keys, self._form))
+            return self._push(run, table_rows(rows, users, keys, self._form, run.columns))
 
     def learn_one(self, x: Mapping[str, Any], user: str, key: str | None = None) -> PrivateRelease:
         """`push` of a row by the names of its columns, as River's models learn."""
@@ -233,6 +234,7 @@ class PrivateStream:
         contents = [content_of(rows, i) for i in range(len(rows))]
         steps, fresh = self._pushes.place(run.position.step, given.keys, contents)
         self._check_steps(run, [given.users[i] for i in fresh])
+        run.columns = run.columns or given.columns
         most, released = run.most_rows, dict[int, PrivateRelease]()
         for start in range(0, len(fresh), most):
             part = fresh[start : start + most]

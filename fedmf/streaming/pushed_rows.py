@@ -12,9 +12,9 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from fedmf.data import DataContract, written
+from fedmf.data import DataContract, canonical_id, texts_of_ids, written
 from fedmf.streaming.declared_rows import declared_cells, declared_layout, encoded
-from fedmf.streaming.parquet_rows import is_written_as_text, text_of, user_of
+from fedmf.streaming.parquet_rows import is_written_as_text, text_of
 from fedmf.streaming.rows import Layout, RowBlock, label_of, numbers_of, wanted_columns
 from fedmf.streaming.settings import Settings
 
@@ -50,13 +50,16 @@ class RowForm(ABC):
         """
 
     @abstractmethod
-    def columns(self, table: Any, users: Any, keys: Any) -> tuple[list[list[Any]], Any]:
-        """(what is kept of the rows of a table, column by column; their users).
+    def columns(
+        self, table: Any, users: Any, keys: Any, before: Sequence[str]
+    ) -> tuple[list[list[Any]], Any, tuple[str, ...]]:
+        """(what is kept of the rows of a table, column by column; their users; the columns' names).
 
         Args:
             table: of Arrow.
             users: the id of each row's user, or the name of a column.
             keys: the key of each row, or the name of a column, or None.
+            before: the columns' names in earlier tables of the stream.
 
         Raises:
             ValueError: its columns are not of this form.
@@ -119,15 +122,20 @@ class NumberForm(RowForm):
             raise ValueError(_UNFIT.format(d=d, got="arrays in an array", fix=_FREE))
         return entries
 
-    def columns(self, table: Any, users: Any, keys: Any) -> tuple[list[list[Any]], Any]:
-        """See `RowForm.columns`; without names a table's numbers are all columns but those two."""
+    def columns(
+        self, table: Any, users: Any, keys: Any, before: Sequence[str]
+    ) -> tuple[list[list[Any]], Any, tuple[str, ...]]:
+        """See `RowForm.columns`; without names a table's numbers are all columns but those two, and later
+        tables must have the columns of the first one."""
         others = [name for name in (users, keys) if isinstance(name, str)]
         layout = self.layout
-        names = wanted_columns(table.column_names, None if layout.vector else layout.columns, None, others)
+        columns = None if layout.vector else layout.columns
+        names = wanted_columns(table.column_names, columns, None, others, before)
         if len(names) != layout.dimension:
             raise ValueError(f"rows must have {layout.dimension} columns of numbers; got {len(names)}.")
-        ids = _require_names("user", list(_texts(table, users)))
-        return [_numbers(table, name) for name in names], ids
+        named = isinstance(users, str)
+        ids = _users(texts_of_ids(table.column(users), f"column {users!r}") if named else users)
+        return [_numbers(table, name) for name in names], ids, tuple(names)
 
     def block(self, first: int, rows: TableRows) -> RowBlock:
         """See `RowForm.block`; a row with an entry that is no number has zeros and a fault."""
@@ -168,7 +176,9 @@ class DeclaredForm(RowForm):
         # As a table writes them.
         return [str(cell).lower() if isinstance(cell, bool) else label_of(cell) for cell in cells]
 
-    def columns(self, table: Any, users: Any, keys: Any) -> tuple[list[list[Any]], Any]:
+    def columns(
+        self, table: Any, users: Any, keys: Any, before: Sequence[str]
+    ) -> tuple[list[list[Any]], Any, tuple[str, ...]]:
         """See `RowForm.columns`: those of the contract, as the head of a file; a column of users is read as
         that of a file is, and a row without one is nobody's."""
         user, declared = self._settings.user_column, self._contract.columns
@@ -176,13 +186,13 @@ class DeclaredForm(RowForm):
             raise ValueError(f"users (column) must be that of the contract, {user!r}; got {users!r}. {_FREE}")
         present = [name for name in table.column_names if name != keys or name in declared]
         self._contract.check_header(present, "the table", () if isinstance(users, str) else (str(user),))
-        for name in [*self._names, *([users] if isinstance(users, str) else [])]:
+        for name in self._names:
             if not is_written_as_text(kind := table.schema.field(name).type):
                 raise ValueError(f"column {name!r} must hold text, numbers or times; got {kind}. {_FREE}")
         cells = [list(map(text_of, written(table.column(name)).to_pylist())) for name in self._names]
         if not isinstance(users, str):
-            return cells, _require_names("user", list(users))
-        return cells, [user_of(cell) for cell in written(table.column(users)).to_pylist()]
+            return cells, _users(users), self._names
+        return cells, texts_of_ids(table.column(users), f"column {users!r}"), self._names
 
     def block(self, first: int, rows: TableRows) -> RowBlock:
         """See `RowForm.block`."""
@@ -232,10 +242,20 @@ def require_name(what: str, name: object) -> None:
         raise ValueError(f"{what} must be text that UTF-8 can hold; got {name!r}.") from None
 
 
-def _require_names(what: str, names: list[Any]) -> list[Any]:
-    for name in names:
-        require_name(what, name)
-    return names
+def require_user(name: object) -> str:
+    """The id of a user as `canonical_id` writes it.
+
+    Raises:
+        ValueError: none, or a float whose last digits are lost.
+    """
+    require_name("user", name)
+    if not (user := canonical_id(str(name))):
+        raise ValueError(f"user must be an id that is whole; got {name!r}. Give ids as text, not as floats.")
+    return user
+
+
+def _users(names: Iterable[object]) -> list[str | None]:
+    return [require_user(name) for name in names]
 
 
 def _by_name(row: Any) -> object:
@@ -261,14 +281,16 @@ class TableRows:
         entries: of each row, as its form keeps them.
         users: whose each is; None where a contract's column of users has none that can be read.
         keys: of each, None for a row without one.
+        columns: names of the columns of a table; none of other rows.
     """
 
     entries: list[list[Any]]
     users: list[str | None]
     keys: list[str | None]
+    columns: tuple[str, ...] = ()
 
 
-def table_rows(rows: Any, users: Any, keys: Any, form: RowForm) -> TableRows:
+def table_rows(rows: Any, users: Any, keys: Any, form: RowForm, before: Sequence[str] = ()) -> TableRows:
     """The rows of a table or of a sequence of rows.
 
     Args:
@@ -276,25 +298,26 @@ def table_rows(rows: Any, users: Any, keys: Any, form: RowForm) -> TableRows:
         users: the id of each row's user, or the name of the column of a table that has them.
         keys: the key of each row, or the name of such a column; None for rows without keys.
         form: of the stream.
+        before: the columns' names in earlier tables of the stream.
 
     Raises:
-        ValueError: something has no row's shape, a column is missing or holds no numbers, an id or key is
-            none, or there are not as many users or keys as rows.
+        ValueError: something has no row's shape, a column is missing, holds no numbers or was not there
+            before, an id or key is none, or there are not as many users or keys as rows.
     """
-    table = _table(rows)
+    table, names = _table(rows), ()
     if table is None:
         named = [what for what in (users, keys) if isinstance(what, str)]
         if named:
             raise ValueError(f"rows must be a table for a column {named[0]!r}; got {type(rows).__name__}.")
-        entries, told = [form.entries(row) for row in rows], _require_names("user", list(users))
+        entries, told = [form.entries(row) for row in rows], _users(users)
     else:
-        columns, told = form.columns(table, users, keys)
+        columns, told, names = form.columns(table, users, keys, before)
         entries, keys = list(map(list, zip(*columns, strict=True))), _texts(table, keys)
     keyed: list[str | None] = [None] * len(entries) if keys is None else list(keys)
     for what, given in (("users", told), ("keys", keyed)):
         if len(given) != len(entries):
             raise ValueError(f"{what} (of the rows) must be {len(entries)}; got {len(given)}.")
-    return TableRows(entries, told, keyed)
+    return TableRows(entries, told, keyed, names)
 
 
 def _table(rows: Any) -> Any:

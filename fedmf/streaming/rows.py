@@ -168,26 +168,50 @@ def numbers_of(values: Sequence[object], names: Sequence[str]) -> list[float] | 
 
 
 def wanted_columns(
-    names: Sequence[str], columns: Sequence[str] | None, user: str | None, labels: Sequence[str] = ()
+    names: Sequence[str],
+    columns: Sequence[str] | None,
+    user: str | None,
+    labels: Sequence[str] = (),
+    before: Sequence[str] = (),
 ) -> list[str]:
-    """The columns of numbers, all of them present."""
+    """The columns of numbers, all of them present.
+
+    Args:
+        names: of all columns that there are.
+        columns: which of them are numbers; None for all others.
+        user: the users' column.
+        labels: columns of labels.
+        before: the columns of numbers of earlier rows of the stream. Without `columns` those of these rows
+            must be the same; they are taken in the earlier order.
+
+    Raises:
+        InputError: a column is missing, there twice, or was not there before.
+    """
     others = [*([] if user is None else [user]), *labels]
     wanted = [name for name in names if name not in others] if columns is None else list(columns)
+    if columns is None and before:
+        if sorted(wanted) != sorted(before):
+            raise InputError(
+                f"columns (of numbers) must be {shown_names(before)}, as in the rows before; got "
+                f"{shown_names(wanted)}."
+            )
+        wanted = list(before)
     asked = [*wanted, *others]
     times = Counter(names)
     for name in asked:
         if times[name] != 1:
             fault = "appears twice" if times[name] else "is missing"
-            raise InputError(f"column {name!r} {fault}; the input has {_shown(names)}.")
+            raise InputError(f"column {name!r} {fault}; the input has {shown_names(names)}.")
     if not asked or len(set(asked)) != len(asked) or (not wanted and columns != ()):
         raise InputError(
             "columns must be at least one, all different, and not the user's or a label's; got "
-            f"{_shown(asked)}."
+            f"{shown_names(asked)}."
         )
     return wanted
 
 
-def _shown(names: Sequence[str]) -> str:
+def shown_names(names: Sequence[str]) -> str:
+    """The first few names, for a message of one line."""
     """The first few names, for a message of one line."""
     few = [repr(name[:_MOST_CHARACTERS]) for name in names[:_MOST_NAMES]]
     more = [f"… ({len(names)} in all)"] if len(names) > _MOST_NAMES else []

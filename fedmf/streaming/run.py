@@ -80,6 +80,8 @@ class StreamRun:
         self._keys, self._stream = state.moments()
         self._kept_at = self._stream.t
         self.users, position = state.histories(), state.position
+        #: See `Position.columns`.
+        self.columns = position.columns
         same = output.name == position.output
         if not (output.begin(position.written if same else 0) and same):
             position = replace(position, emitted=0, written=0)
@@ -329,6 +331,7 @@ class StreamRun:
             output=self.output.name,
             separation=self.users.min_separation,
             may_stop=position.may_stop or self.handling.stop_at_faulty,
+            columns=self.columns,
         )
         if releases is None:
             releases = Releases(position.records, np.empty((0, self.plan.width)))

@@ -71,7 +71,7 @@ def open_reader(
         else:
             lines = Lines(descriptor)
             if (guess or _guess(lines)) == "csv":
-                reader = CsvReader(lines, columns, user, first_row, labels, check)
+                reader = CsvReader(lines, columns, user, layout, first_row, labels, check)
             else:
                 reader = JsonLinesReader(lines, columns, user, layout, first_row, labels)
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmf.data import canonical_id
 from fedmf.lines import LONGEST_LINE, TooLong
 from fedmf.streaming.lines import Lines
 from fedmf.streaming.rows import (
@@ -26,6 +28,7 @@ from fedmf.streaming.rows import (
     RowReader,
     label_of,
     numbers_of,
+    shown_names,
     wanted_columns,
 )
 
@@ -116,6 +119,7 @@ class CsvReader(_TextReader):
         lines: of the input.
         columns: names of the numbers; None for all but the user's.
         user: name of the user's column.
+        layout: of an earlier part of the same input, whose order of columns is kept.
         first_row: number of the first row in this input.
         labels: names of the columns of labels.
         check: refuses the names of all columns, if they are not those that were declared.
@@ -129,6 +133,7 @@ class CsvReader(_TextReader):
         lines: Lines,
         columns: Sequence[str] | None,
         user: str | None,
+        layout: Layout | None = None,
         first_row: int = 1,
         labels: Sequence[str] = (),
         check: Callable[[Sequence[str]], None] | None = None,
@@ -154,7 +159,7 @@ class CsvReader(_TextReader):
         self._names = names
         if check is not None:
             check(names)
-        wanted = wanted_columns(names, columns, user, labels)
+        wanted = wanted_columns(names, columns, user, labels, layout.columns if layout else ())
         self.layout = Layout(tuple(wanted), False, len(wanted), user, tuple(labels))
         place = {name: i for i, name in enumerate(names)}
         self._places = [place[name] for name in wanted]
@@ -167,7 +172,7 @@ class CsvReader(_TextReader):
             return fields, None, self.layout.unlabelled
         if len(fields) != len(self._names):  # what stands at a label's place may be a number
             return f"must have {len(self._names)} fields; got {len(fields)}", None, self.layout.unlabelled
-        user = None if self._user_place is None else fields[self._user_place] or None
+        user = None if self._user_place is None else canonical_id(fields[self._user_place]) or None
         values = [_number(fields[place]) for place in self._places]
         labels = tuple(label_of(fields[place]) for place in self._label_places)
         return numbers_of(values, self.layout.columns), user, labels
@@ -195,7 +200,9 @@ class CsvReader(_TextReader):
             return None
         columns = [table.column(name).to_numpy() for name in self.layout.columns]
         values: NDArray[np.float64] = np.stack(columns, axis=1) if columns else np.zeros((len(lines), 0))
-        users = None if self.layout.user is None else table.column(self.layout.user).to_pylist()
+        users = None
+        if self.layout.user is not None:
+            users = [canonical_id(cell) for cell in table.column(self.layout.user).to_pylist()]
         whole = len(values) == len(lines) and bool(np.isfinite(values).all())
         if not whole or (users is not None and not all(users)):
             return None
@@ -211,7 +218,8 @@ class JsonLinesReader(_TextReader):
         lines: of the input.
         columns: names of the numbers, or of the array; None for all but the user's.
         user: name of the user's key.
-        layout: of an earlier part of the same input; None takes it from the first row.
+        layout: of an earlier part of the same input, which the first row must be of; None takes it from the
+            first row.
         first_row: number of the first row in this input.
         labels: names of the keys of labels.
 
@@ -233,6 +241,8 @@ class JsonLinesReader(_TextReader):
         if line is None and layout is None:
             raise InputError("input must have rows; got an empty one.")
         self.layout = layout or _json_layout(_decoded(line or b""), columns, user, labels)
+        if layout is not None and line is not None:
+            _check_json(layout, line, columns)
 
     def _row_of(self, line: str) -> Parsed:
         row = _json(line)
@@ -277,6 +287,32 @@ def _json_layout(line: str, columns: Sequence[str] | None, user: str | None, lab
     return Layout(tuple(wanted), False, len(wanted), user, tuple(labels))
 
 
+def _check_json(layout: Layout, line: bytes, columns: Sequence[str] | None) -> None:
+    """Whether the first row of a later part has the columns of the rows before.
+
+    A row that lacks some of them has missing numbers and is read like any other.
+
+    Raises:
+        InputError: it has other ones, none of them, or another form.
+    """
+    try:
+        row = None if isinstance(line, TooLong) else _json(line.decode())
+    except UnicodeDecodeError:
+        row = None
+    arrays = layout.vector and not layout.columns
+    if isinstance(row, list if not arrays else dict):
+        form = "arrays" if arrays else "objects"
+        raise InputError(f"input must be JSON {form}, like the rows before; its first row is not.")
+    if not isinstance(row, dict):
+        return
+    known = (*layout.columns, *layout.labels, *([] if layout.user is None else [layout.user]))
+    others = [name for name in row if name not in known] if columns is None else []
+    numbers = layout.columns or layout.labels
+    if others or not any(name in row for name in numbers):
+        got = shown_names(others or list(row))
+        raise InputError(f"columns must be {shown_names(numbers)}; got {got} in the first row.")
+
+
 def _fields(line: str) -> list[str] | str:
     try:
         return next(csv.reader([line], strict=True))
@@ -319,10 +355,14 @@ def _too_deep(line: str) -> bool:
 
 
 def _user(value: object) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, str | int):
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
-    text = str(value)
-    return text if text and not SURROGATE.search(text) else None
+    try:
+        text = canonical_id(str(value))
+    except ValueError:  # a whole number of thousands of digits
+        return None
+    lost = isinstance(value, float) and not math.isfinite(value)
+    return text if text and not lost and not SURROGATE.search(text) else None
 
 
 def _decoded(line: bytes) -> str:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedmf.data.contract import DataContract, numbers_of_cells
 from fedmf.data.rows.csv_lines import csv_batches
+from fedmf.data.user_ids import id_column
 
 _BATCH: Final = 65_536
 SUFFIXES: Final = (".csv", ".parquet")
@@ -113,6 +114,8 @@ def _batches(
 def name_columns(path: Path, keys: Sequence[tuple[str, str]], what: str = "path") -> dict[str, list[Any]]:
     """Whole columns of names or texts of a file, or of all files of a folder, as arrays of bytes.
 
+    That of users is as `id_column` gives it.
+
     Args:
         path: of the file or folder.
         keys: (key of a configuration, name of the column) of each.
@@ -122,9 +125,11 @@ def name_columns(path: Path, keys: Sequence[tuple[str, str]], what: str = "path"
         ValueError: nothing readable there, or columns that are missing or hold no names.
     """
     parts: dict[str, list[Any]] = {name: [] for _, name in keys}
+    users = [name for key, name in keys if key == "user_column"]
     for file, batch in row_batches(path, partial(columns_once, keys), list(parts), what):
         for name, chunks in parts.items():
-            chunks.append(bytes_of(batch[name], f"column {name!r} of {file}"))
+            place = f"column {name!r} of {file}"
+            chunks.append(id_column(batch[name], place) if name in users else bytes_of(batch[name], place))
     return parts
 
 

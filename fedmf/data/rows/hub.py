@@ -19,6 +19,7 @@ from fedmf.data.memory import DecodedRows
 from fedmf.data.partitions import Partition, check_users
 from fedmf.data.rows.cells import TextColumn, bytes_of, columns_once, is_list
 from fedmf.data.rows.texts import TextRows
+from fedmf.data.user_ids import id_column
 
 _MOST_TESTS: Final = 10_000
 
@@ -148,8 +149,10 @@ class Hub(TextRows):
         splits = loaded(self.path)
         train, column = splits["train"], self.feature_columns[0]
         if self.text_column:
-            names = columns_once(self.columns_of_texts, self.path, train.column_names)
-            return self.dataset_of_texts({name: _chunks(train, name) for name in names})
+            columns_once(self.columns_of_texts, self.path, train.column_names)
+            return self.dataset_of_texts(
+                {name: _chunks(train, name, key == "user_column") for key, name in self.columns_of_texts}
+            )
         keys = {"feature_columns": column, "label_column": self.label_column, "user_column": self.user_column}
         columns_once([(key, name) for key, name in keys.items() if name], self.path, train.column_names)
         check_features(train.features[column], column)
@@ -158,7 +161,7 @@ class Hub(TextRows):
         people = self.users_on_roster(self.holds_out_users and not tested)
         known, owner, users = _names(train, self.label_column), np.zeros(len(train), dtype=np.int64), ("",)
         if self.user_column:
-            named = _names(train, self.user_column)
+            named = _ids(train, self.user_column)
             users = people or named.ordered(_is_whole(train, self.user_column))
             owner = named.among(users)
         source = splits["test"] if tested else train
@@ -204,7 +207,7 @@ class Hub(TextRows):
                 f"split 'test' of {self.path} must have column {self.user_column!r}, so that rows of the "
                 "run's users are left out; or say hold_out 'examples', whose evaluation is not private."
             )
-        return self.may_test(_names(split, self.user_column).among(users) >= 0)
+        return self.may_test(_ids(split, self.user_column).among(users) >= 0)
 
     def split(self, labels: NDArray[np.int64], rng: np.random.Generator) -> Partition:
         """See `SpreadOptions.split`; "iid" and "dirichlet" by flwr-datasets."""
@@ -257,14 +260,18 @@ def loaded(name: str) -> Any:
     return splits
 
 
-def _chunks(split: Any, name: str) -> list[Any]:
-    """A column of a split as arrow arrays of bytes, not decoded."""
+def _chunks(split: Any, name: str, ids: bool = False) -> list[Any]:
+    """A column of a split as arrow arrays of bytes, not decoded; ids as `id_column` gives them."""
     chunks = split.select_columns([name]).with_format("arrow")[:].column(0).chunks
-    return [bytes_of(chunk, f"column {name!r}") for chunk in chunks]
+    return [(id_column if ids else bytes_of)(chunk, f"column {name!r}") for chunk in chunks]
 
 
 def _names(split: Any, name: str) -> TextColumn:
     return TextColumn.of(_chunks(split, name))
+
+
+def _ids(split: Any, name: str) -> TextColumn:
+    return TextColumn.of(_chunks(split, name, ids=True))
 
 
 def _is_whole(split: Any, name: str) -> bool:

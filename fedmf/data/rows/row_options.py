@@ -22,6 +22,7 @@ from fedmf.data.partitions import (
     partition_by_owner,
 )
 from fedmf.data.rows.cells import SUFFIXES, TextColumn, name_columns
+from fedmf.data.user_ids import canonical_id
 
 _BY_LABELS: Final = ("dirichlet", "shards")
 
@@ -214,7 +215,9 @@ class RowOptions(SpreadOptions):
 
 
 def read_roster(path: Path, column: str) -> tuple[str, ...]:
-    """User ids in the order of a file; it is public, so what is wrong with it is said.
+    """User ids in the order of a file, as `canonical_id` writes them.
+
+    A roster is public, so what is wrong with it is said.
 
     Args:
         path: a CSV or Parquet file with the column, or any other text file with one id a line.
@@ -233,10 +236,16 @@ def read_roster(path: Path, column: str) -> tuple[str, ...]:
         users = tuple(names.values[code] for code in names.codes)
     else:
         try:
-            users = tuple(filter(None, (line.strip() for line in path.read_text("utf-8").splitlines())))
+            lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
         except (OSError, UnicodeDecodeError) as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"roster must be a readable file of user ids; got {path}: {reason}") from None
+        users = tuple(map(canonical_id, filter(None, lines)))
+        if not all(users):
+            raise ValueError(
+                f"roster must write ids as text or whole numbers; got a float in {path} whose last digits "
+                "are lost. Write it in full."
+            )
     twice = [name for name, count in Counter(users).items() if count > 1]
     if twice or not users:
         wrong = f"{twice[0]!r} more than once" if twice else "nobody"

@@ -20,6 +20,7 @@ from fedmf.data.rows.cells import name_columns
 from fedmf.data.rows.labelled_rows import ContractRows, check_names
 from fedmf.data.rows.table_rows import TableColumns, TableRows, read_table
 from fedmf.data.rows.texts import TXT_FILES, TextRows
+from fedmf.data.user_ids import id_column
 from fedmf.values import added
 
 _log = logging.getLogger("fedmf")
@@ -265,7 +266,9 @@ def _text_files(path: Path, keys: dict[str, str]) -> dict[str, list[Any]]:
         keys["text_column"]: [_content(file) for _, file in owned],
         keys.get("user_column", ""): [name.encode("utf-8", "surrogateescape") for name, _ in owned],
     }
-    return {name: [arrow.array(cells, arrow.large_binary())] for name, cells in columns.items()}
+    arrays = {name: arrow.array(cells, arrow.large_binary()) for name, cells in columns.items()}
+    user = keys.get("user_column", "")
+    return {name: [id_column(cells, name) if name == user else cells] for name, cells in arrays.items()}
 
 
 def _content(file: Path) -> bytes:

@@ -23,6 +23,7 @@ from fedmf.data.rows.cells import (
     numbers_of,
     row_batches,
 )
+from fedmf.data.user_ids import id_column
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def read_table(path: Path, columns: TableColumns) -> TableRows:
     alone, but for files that cannot be read at all.
     """
     reader = _Reader(columns, columns.width)
-    for file, batch in row_batches(path, columns.among, columns.text):
+    for file, batch in row_batches(path, reader.among, columns.text):
         reader.add(file, batch)
     return reader.rows(path)
 
@@ -149,9 +150,25 @@ class _Reader:
 
     columns: TableColumns
     width: int
+    #: Names of the feature columns of the first file, where none are declared.
+    names: list[str] = field(default_factory=list)
     features: list[NDArray[np.float32]] = field(default_factory=list)
     labels: list[Any] = field(default_factory=list)
     users: list[Any] = field(default_factory=list)
+
+    def among(self, file: Path, present: list[str]) -> list[str]:
+        """`TableColumns.among`, in the order of the first file."""
+        wanted, declared = self.columns.among(file, present), self.columns
+        if declared.features or declared.contract:
+            return wanted
+        names = wanted[: len(wanted) - len(declared.text)]
+        self.names = self.names or names
+        if sorted(names) != sorted(self.names):
+            raise ValueError(
+                f"feature_columns must be the same in all files, {', '.join(self.names)[:200]}; got "
+                f"{', '.join(names)[:200]} in {file}."
+            )
+        return [*self.names, *declared.text]
 
     def add(self, file: Path, batch: dict[str, Any]) -> None:
         wanted, encoding = self.columns, self.columns.encoding
@@ -171,7 +188,7 @@ class _Reader:
         elif wanted.label:
             self.labels.append(bytes_of(batch[wanted.label], f"column {wanted.label!r} of {file}"))
         if wanted.user:
-            self.users.append(bytes_of(batch[wanted.user], f"column {wanted.user!r} of {file}"))
+            self.users.append(id_column(batch[wanted.user], f"column {wanted.user!r} of {file}"))
 
     def _numbers(self, file: Path, name: str, column: Any, columns: int) -> NDArray[np.float64]:
         """One column, shape (rows, 1), or (rows, width) for lists; NaN where there is no number."""

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from flwr.serverapp import Grid
 
+from fedmf.data import canonical_id
 from fedmf.errors import ConfigError
 from fedmf.flower.compat import NodeInfo
 
@@ -68,10 +69,11 @@ class Enrolment:
             ConfigError: unreadable, a line without a user, or a key that SuperNodes cannot have.
         """
         if isinstance(source, Mapping):
-            return cls(tuple((_of_openssh(key, "enrolment"), user) for key, user in source.items()))
+            pairs = [(_of_openssh(key, "enrolment"), canonical_id(user)) for key, user in source.items()]
+            return cls(tuple(pairs))
         path = Path(source).expanduser()
         try:
-            lines = path.read_text("utf-8").splitlines()
+            lines = path.read_text("utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "not UTF-8"
             raise ConfigError(f"enrolment must be a readable file; got {path}: {reason}.") from None
@@ -80,7 +82,7 @@ class Enrolment:
             if not line or line.startswith("#"):
                 continue
             kind, key, user = (*line.split(None, 2), "", "", "")[:3]
-            pairs.append((_of_openssh(f"{kind} {key}", f"line {number} of {path}"), user.strip()))
+            pairs.append((_of_openssh(f"{kind} {key}", f"line {number} of {path}"), canonical_id(user)))
             if not user:
                 raise ConfigError(
                     f"line {number} of {path} must end with a user's id (ssh-keygen -C ID); got none."

@@ -12,6 +12,7 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from fedmf.data import canonical_id
 from fedmf.errors import ConfigError
 from fedmf.flower.boundary import Handshakes, ServedUsers, shown
 from fedmf.flower.messages import RejectedReply
@@ -105,11 +106,12 @@ class UsersSayWho(Claimants, UserIdentity):
     lasting = True
 
     def __init__(self, roster: Sequence[str], report: Callable[[str], None] = say) -> None:
+        roster = [canonical_id(user) for user in roster]
         if len(set(roster)) < len(roster):
             raise ConfigError("roster must name each user once.")
         content = RecordDict({"config": ConfigRecord({_QUESTION: True})})
         questions = Handshakes(lambda node: Message(content, node, MessageType.TRAIN, group_id="who"))
-        super().__init__(list(roster), questions, report)
+        super().__init__(roster, questions, report)
 
     def claimed(self, node: int, reply: Message) -> NDArray[np.int64]:
         """See `Claimants.claimed`; an answer that names no user is one: the node is not asked again."""
@@ -130,7 +132,7 @@ def _user_of(reply: Message) -> str | None:
     """The one user that an answer names."""
     said = [record[_ANSWER] for record in reply.content.config_records.values() if _ANSWER in record]
     user = said[0] if len(said) == 1 else None
-    return user if isinstance(user, str) and _USER_ID.fullmatch(user) else None
+    return canonical_id(user) if isinstance(user, str) and _USER_ID.fullmatch(user) else None
 
 
 def user_id_mod(user_of: Callable[[Context], str] | None = None) -> Mod:
