@@ -56,13 +56,7 @@ if TYPE_CHECKING:
     )
     from fedmf.accounting.realised import EpsilonBin, RealisedPrivacy, realised_privacy
     from fedmf.accounting.recorded import ParticipationRecord, ParticipationSummary
-    from fedmf.accounting.release import (
-        ROUNDED_STORAGE,
-        RoundedRelease,
-        RunRelease,
-        SumRelease,
-        stored_release,
-    )
+    from fedmf.accounting.release import RunRelease, SumRelease
     from fedmf.accounting.restatement import Restatement, restate, zcdp_epsilon
     from fedmf.accounting.rounding import at_least, at_most
     from fedmf.accounting.verdict import WHOLE, Fault, Verdict
@@ -72,7 +66,6 @@ else:
 __all__ = [
     "PRIVACY",
     "RESTORED",
-    "ROUNDED_STORAGE",
     "TRIALS",
     "UNITS",
     "WHOLE",
@@ -94,7 +87,6 @@ __all__ = [
     "Privacy",
     "RealisedPrivacy",
     "Restatement",
-    "RoundedRelease",
     "RunAmplification",
     "RunRelease",
     "SecondForm",
@@ -128,7 +120,6 @@ __all__ = [
     "remaining_epsilons",
     "restate",
     "selection_epsilon",
-    "stored_release",
     "zcdp_epsilon",
     "zero_out_budget",
 ]

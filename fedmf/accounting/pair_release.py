@@ -62,9 +62,9 @@ class NoSecondStream:
         """What a plan's dict lists beside the stream of updates, JSON-able."""
         return []
 
-    def facts(self, noise_std: float, added: float) -> dict[str, Any] | None:
-        """What a statement says of it, with τ₂ and the level that is added."""
-        del noise_std, added
+    def facts(self, noise_std: float) -> dict[str, Any] | None:
+        """What a statement says of it, with τ₂."""
+        del noise_std
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,10 +128,10 @@ class SecondStream(NoSecondStream):
         """See `NoSecondStream.streams`."""
         return [{"stream": "second moments", **self.to_dict()}]
 
-    def facts(self, noise_std: float, added: float) -> dict[str, Any]:
+    def facts(self, noise_std: float) -> dict[str, Any]:
         """See `NoSecondStream.facts`."""
         named = {name: getattr(self, name) for name in ("form", "moment", "features", "weight", "mechanism")}
-        return {**named, "params": dict(self.params), "noise_std": noise_std, "noise_std_added": added}
+        return {**named, "params": dict(self.params), "noise_std": noise_std}
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict; floats survive JSON bit for bit."""

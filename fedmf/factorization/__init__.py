@@ -87,8 +87,6 @@ from fedmf.factorization.streaming import (
     StateSpace,
     StreamingInverse,
     closed_levels,
-    rounding_inflation,
-    rounding_shift,
 )
 
 __all__ = [
@@ -172,8 +170,6 @@ __all__ = [
     "quadratic_lti",
     "quadratic_suboptimality",
     "query_variances",
-    "rounding_inflation",
-    "rounding_shift",
     "single_threaded",
     "square_root",
     "square_strategy",

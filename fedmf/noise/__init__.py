@@ -12,7 +12,7 @@ from fedmf.noise.schedule import FRESH_BYTES, KeySchedule, RecordedOpening
 
 if TYPE_CHECKING:
     from fedmf.noise.kernels import MAX_DIMENSION
-    from fedmf.noise.rows import BlockedNoise, NoiseStorage, NoiseStream
+    from fedmf.noise.rows import BlockedNoise, NoiseStream
     from fedmf.noise.source import GaussianSource
 else:
     __getattr__ = lazily(__name__)
@@ -26,7 +26,6 @@ __all__ = [
     "GaussianSource",
     "KeySchedule",
     "NoiseKey",
-    "NoiseStorage",
     "NoiseStream",
     "RecordedOpening",
 ]

@@ -82,13 +82,12 @@ class OwnStatistic(Part):
         """See `Part.check`; once d is known the function is tried on public vectors.
 
         Raises:
-            ValueError: secret cohorts, a second moment, or noise that is rounded where it is stored.
+            ValueError: secret cohorts, or a second moment.
             ConfigError: the function cannot be found, or does not give the numbers that it names.
         """
         against = {
             "an amplified run": setting.amplified,
             "an optimizer that needs a second moment": setting.paired,
-            "noise that is stored rounded": setting.stored_as != "float64",
         }
         refuse_beside("own (statistic)", against)
         if setting.dimension is not None:

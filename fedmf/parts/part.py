@@ -31,7 +31,6 @@ class Setting:
     Attributes:
         amplified: whether the noise is calibrated for secret cohorts.
         paired: whether the optimizer needs a second moment.
-        stored_as: how noise is kept between rounds; "float64" is exact.
         noisy: whether there is noise.
         known_beforehand: whether cohorts are planned, and nobody comes when it can.
         moves_clip_norm: whether a part lets the clip norm follow releases.
@@ -40,7 +39,6 @@ class Setting:
 
     amplified: bool
     paired: bool
-    stored_as: str
     noisy: bool = True
     known_beforehand: bool = True
     moves_clip_norm: bool = False

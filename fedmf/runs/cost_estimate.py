@@ -40,7 +40,7 @@ class NoiseAndSignal:
     def of(cls, plan: Plan, dimension: int) -> Self:
         """That of a planned run with d parameters."""
         C, n = plan.mechanism.factorization, plan.participation.rounds
-        std = plan.inflation * plan.noise_std / plan.privacy.clip_norm
+        std = plan.noise_std / plan.privacy.clip_norm
         unit = math.sqrt(dimension) * std / plan.cohorts.size
         whole = float(query_variances(C, prefix(n))[-1])
         return cls(
@@ -95,7 +95,7 @@ def dry_run(run: Run, device: str = "cpu") -> dict[str, str]:
     stage = plan.stage(KeySchedule(NoiseKey.from_os(), [], 0), model.dimension)
     opened = {part.name: part.open(stage) for part in plan.parts}
     told = {name: live.beforehand for name, live in opened.items() if live is not None and live.beforehand}
-    contract, size = plan.participation, 4 if run.noise.storage.dtype == "float32" else 8
+    contract = plan.participation
     return {
         "epsilon": promised if run.is_private else "infinite: no noise",
         "participation": f"{n} rounds, at most {contract.max_participations} a user, "
@@ -107,7 +107,7 @@ def dry_run(run: Run, device: str = "cpu") -> dict[str, str]:
         **({} if against.warning is None else {"warning": against.warning}),
         **told,
         "model": f"{model.dimension:,} parameters",
-        "memory of noise": f"{size * inverse.memory_vectors * model.dimension / 2**20:,.1f} MiB: "
+        "memory of noise": f"{8 * inverse.memory_vectors * model.dimension / 2**20:,.1f} MiB: "
         f"{inverse.memory_vectors} stored vectors",
         "time of a round": f"{1e3 * (training + row):,.0f} ms: local training "
         f"{1e3 * training:,.0f} on made-up users, noise {1e3 * row:,.1f}",
@@ -135,9 +135,7 @@ def _seconds(run: Run, task: Task, plan: Plan, device: str) -> tuple[float, floa
     dimension, n = task.model.dimension, run.cohorts.rounds
     source = GaussianSource(NoiseKey.from_os(), dimension, Domain.TRAINING)
     inverse = plan.mechanism.factorization.recurrence()
-    noise = BlockedNoise(
-        source, inverse, n, storage=run.noise.storage, inflation=plan.inflation, device=torch.device(device)
-    )
+    noise = BlockedNoise(source, inverse, n, device=torch.device(device))
     rows = [_seconds_of_a_row(noise, dimension, device) for _ in range(min(_ROUNDS, n))]
     training = seconds_of_training(task, run.local, run.cohorts.size, run.privacy.clip_norm)
     return training, statistics.median(rows)

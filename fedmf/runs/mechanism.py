@@ -15,7 +15,6 @@ from fedmf.factorization import (
     Objective,
     mechanism_choice_from_dict,
 )
-from fedmf.noise import NoiseStorage
 
 _AUTO = "auto"
 
@@ -32,7 +31,6 @@ class NoiseMechanism:
         second_workload: A₂ of a second moment; "auto" for the optimizer's average.
         second_moment_importance: w ≥ 0; above 0 the balance of both noises, and whether they share one
             matrix, minimise the predicted error with the second moment's weighted by w.
-        storage: in which precision and how much memory past noise is kept.
 
     Raises:
         ValueError: the choice is neither (a name alone, or a factorization alone), w is out of range, or the
@@ -44,7 +42,6 @@ class NoiseMechanism:
     objective: str = "rmse"
     second_workload: str = _AUTO
     second_moment_importance: float = 0.0
-    storage: NoiseStorage = field(default_factory=NoiseStorage)
 
     def __post_init__(self) -> None:
         if not callable(getattr(self.choice, "build", None)):
@@ -78,20 +75,12 @@ class NoiseMechanism:
             "objective": self.objective,
             "second_workload": self.second_workload,
             "second_moment_importance": self.second_moment_importance,
-            "storage": self.storage.to_dict(),
         }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Read what `to_dict` wrote."""
-        storage = {name: value for name, value in values["storage"].items() if name != "kind"}
-        return cls(
-            **{
-                **values,
-                "choice": mechanism_choice_from_dict(values["choice"]),
-                "storage": NoiseStorage(**storage),
-            }
-        )
+        return cls(**{**values, "choice": mechanism_choice_from_dict(values["choice"])})
 
 
 def noise_mechanism(given: NoiseMechanism | MechanismChoice | Factorization | str) -> NoiseMechanism:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import secrets
 from typing import TYPE_CHECKING
@@ -12,8 +11,6 @@ from fedmf.accounting import (
     DifferentialPrivacy,
     NoSecondStream,
     RunAmplification,
-    RunRelease,
-    SumRelease,
     adjacency_factor,
     amplified_run,
     at_least,
@@ -22,12 +19,10 @@ from fedmf.accounting import (
 from fedmf.cohorts import SampledCohorts
 from fedmf.errors import ConfigError
 from fedmf.factorization import Mechanism, Sensitivity
-from fedmf.participation import Participation
 from fedmf.runs.evaluation import Ranges
 from fedmf.statements import Plan
 
 if TYPE_CHECKING:
-    from fedmf.noise import NoiseStorage
     from fedmf.optim import ServerOptimizer
     from fedmf.runs.run import Run
 
@@ -72,7 +67,6 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int, ranges: Range
             noise_multiplier,
             amplification,
             second,
-            _inflation(run, mechanism, noise_multiplier * sensitivity.value, dimension),
             own,
             tuple(part for part in run.parts if part.planned),
         )
@@ -100,31 +94,6 @@ def _streams(run: Run, optimizer: ServerOptimizer) -> tuple[Mechanism, NoSecondS
 
         return paired_streams(run, optimizer.second_moment, optimizer.second_form)
     return run.noise.choice.build(run.participation, run.workload, run.noise.goal), NoSecondStream()
-
-
-def _inflation(run: Run, mechanism: Mechanism, relative_noise: float, dimension: int) -> float:
-    """F, by which rounding what is stored makes the noise larger; 1 where nothing is rounded."""
-    return storage_inflation(run.noise.storage, mechanism, run.participation, relative_noise, dimension)
-
-
-def release_of(plan: Plan) -> RunRelease:
-    """What a plan's noise multiplier and sensitivity are for: its release before anything is rounded."""
-    return dataclasses.replace(plan, inflation=1.0).release
-
-
-def storage_inflation(
-    storage: NoiseStorage,
-    mechanism: Mechanism,
-    contract: Participation,
-    relative_noise: float,
-    dimension: int,
-) -> float:
-    """F for noise that is stored so; ``relative_noise`` is σ·sensitivity, ``dimension`` d."""
-    C = mechanism.factorization
-    if relative_noise == 0 or storage.dtype == "float64":
-        return 1.0
-    alone = SumRelease(C).stated(contract).value
-    return storage.inflation(C.recurrence(), contract, dimension, relative_noise / alone)
 
 
 def _calibrated(

@@ -179,7 +179,6 @@ class Run:
         return Setting(
             self.privacy.counts_sampling,
             paired,
-            self.noise.storage.dtype,
             self.is_private,
             not isinstance(self.cohorts, CheckInCohorts),
             any(part.moves_clip_norm for part in self.parts),

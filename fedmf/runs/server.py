@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedmf.errors import HorizonExceededError
-from fedmf.noise import BlockedNoise, Domain, GaussianSource, KeySchedule, NoiseStorage
+from fedmf.noise import BlockedNoise, Domain, GaussianSource, KeySchedule
 from fedmf.optim import RoundRelease, ServerOptimizer, ServerPass
 from fedmf.parts import FileRow, LivePart, Step, beside_the_plan
 from fedmf.runs.directory import RunDirectory
@@ -45,7 +45,6 @@ class PrivateServer:
         optimizer: the update rule; it sees the noisy mean and the variance of its noise.
         device: where sum, noise and model live.
         checkpoint_every: rounds between states kept.
-        storage: what the noise of the sums keeps between rounds, and in which precision.
 
     Raises:
         ValueError: the checkpoint was written with other noise than this plan and key make, or the plan has
@@ -76,7 +75,6 @@ class PrivateServer:
         optimizer: ServerOptimizer,
         device: torch.device | str = "cpu",
         checkpoint_every: int = 1,
-        storage: NoiseStorage | None = None,
     ) -> None:
         self.plan, self.directory, self.device = plan, directory, torch.device(device)
         self._optimizer, self._checkpoint_every = optimizer, checkpoint_every
@@ -86,7 +84,7 @@ class PrivateServer:
         self.times, self._vectors = PhaseTimes(), ReusedVectors()
         self._under_way = RoundUnderWay(directory, self._adopt, self.times)
         self.keys = KeySchedule.of_record(directory.key, directory.ledger, self._t)
-        self._noise = self._noise_stream(initial.numel(), storage or NoiseStorage())
+        self._noise = self._noise_stream(initial.numel())
         self.sums = sums_for(optimizer, initial.numel(), plan.privacy.clip_norm, plan.parts)
         stage = plan.stage(self.keys, initial.numel())
         opened = [part.open(stage) for part in (*plan.parts, *beside_the_plan(directory.header.run))]
@@ -110,16 +108,14 @@ class PrivateServer:
             self._parameters = parameters.to(self.device)
             self._state = {name: value.to(self.device) for name, value in state.items()}
 
-    def _noise_stream(self, dimension: int, storage: NoiseStorage) -> BlockedNoise:
+    def _noise_stream(self, dimension: int) -> BlockedNoise:
         source = GaussianSource(self.keys, dimension, Domain.TRAINING)
         inverse = self.plan.mechanism.factorization.recurrence()
         return BlockedNoise(
             source,
             inverse,
             self.plan.participation.rounds,
-            storage=storage,
             block=ServerPass.part_on(self.device),
-            inflation=self.plan.inflation,
             device=self.device,
         )
 
@@ -323,7 +319,7 @@ class PrivateServer:
         if ServerPass.steps(rule, self._parameters):
             return *whole.step(t, total, rule, self._parameters, self._state), None
         mean = whole.mean(t, total, self._parameters)
-        variance = (std * self.plan.inflation / m) ** 2 * float(self._row_variances[t])
+        variance = (std / m) ** 2 * float(self._row_variances[t])
         release = RoundRelease(mean, variance, *self._second.release(t, total))
         return *rule.step(t, self._parameters, release, self._state), mean
 

@@ -87,9 +87,7 @@ class Session:
         self.plan: Plan = directory.header.plan
         self._rhythm: Rhythm = run.execution
         every = self._rhythm.checkpoint_every
-        self.server = PrivateServer(
-            self.plan, directory, initial, optimizer, device, every, run.noise.storage
-        )
+        self.server = PrivateServer(self.plan, directory, initial, optimizer, device, every)
         self.sums = self.server.sums
         self._budgets = budgets_of(self.plan, directory.budgets, directory.ledger)
         self.evaluator = directory.evaluator(self.server.t)

@@ -20,7 +20,6 @@ from fedmf.accounting import (
     SecondStream,
     adjacency_factor,
     gaussian_epsilon,
-    stored_release,
     zero_out_budget,
 )
 from fedmf.cohorts import Cohorts, SampledCohorts
@@ -66,8 +65,6 @@ class Plan:
         noise_multiplier: σ ≥ 0 for sensitivity 1; 0 in a run without privacy.
         amplification: how the noise was calibrated for secret cohorts; None where nothing is claimed.
         second: the stream of second moments; `NoSecondStream` where the optimizer needs sums alone.
-        inflation: F ≥ 1, by which the streamed noise is larger than what is accounted for, because what is
-            stored of it is rounded; see `RoundedRelease`.
         own_streams: sums with a record of their own, as of private evaluations on users' own examples, whose
             μ² adds to that of training (docs/evaluation.md).
         parts: what else is released, and how the clip norm of a round comes about.
@@ -85,7 +82,6 @@ class Plan:
     noise_multiplier: float
     amplification: RunAmplification | None = None
     second: NoSecondStream = _SUMS_ALONE
-    inflation: float = 1.0
     own_streams: tuple[OwnStream, ...] = ()
     parts: tuple[Part, ...] = _FIXED
 
@@ -106,8 +102,6 @@ class Plan:
             raise ValueError(
                 f"σ (noise_multiplier) must be finite and non-negative; got {self.noise_multiplier!r}."
             )
-        if not 1 <= self.inflation < math.inf:
-            raise ValueError(f"F (inflation) must be finite and at least 1; got {self.inflation!r}.")
         if self.privacy.counts_sampling != (self.amplification is not None):
             raise ValueError("amplification must be recorded exactly where the privacy asked for counts it.")
         if self.amplification is not None and self._limit is not None and self.cohorts.kind == "b-min-sep":
@@ -122,7 +116,7 @@ class Plan:
             raise ValueError("own_streams (of a plan) must have names of their own: each has one record.")
         for stream in self.own_streams:
             stream.check_beside(self.participation.rounds, self.users, amplified, noisy)
-        setting = Setting(amplified, self.release.paired, self.release.stored_as)
+        setting = Setting(amplified, self.release.paired)
         check_shares(self.parts)
         for part in self.parts:
             part.check(setting)
@@ -131,8 +125,7 @@ class Plan:
     def release(self) -> RunRelease:
         """What the run releases, as far as privacy is concerned: the sums, or the pair of streams."""
         privacy, C = self.privacy, self.mechanism.factorization
-        exact = self.second.beside(C, privacy.clip_norm, privacy.adjacency, self.cohorts.size)
-        return stored_release(exact, self.inflation, self.sensitivity.value)
+        return self.second.beside(C, privacy.clip_norm, privacy.adjacency, self.cohorts.size)
 
     def stage(self, keys: KeySchedule, dimension: int) -> Stage:
         """What parts need of it in order to release something, of a model of so many parameters."""
@@ -200,7 +193,7 @@ class Plan:
         if not released:
             return multiplier
         losses = [*map(self.multiplier_after, released)]
-        return joint_multiplier(*self.release.multipliers(multiplier, self.noise_multiplier, losses))
+        return joint_multiplier(multiplier, *losses)
 
     @property
     def without_losses(self) -> str | None:
@@ -301,7 +294,6 @@ class Plan:
             "streams": [updates, *self.second.streams()],
             "sensitivity": dataclasses.asdict(self.sensitivity),
             "noise_multiplier": self.noise_multiplier,
-            "inflation": self.inflation,
             "amplification": None if self.amplification is None else self.amplification.to_dict(),
             **dict.fromkeys(OWN_STREAMS),
             **{own.name: own.to_dict() for own in self.own_streams},

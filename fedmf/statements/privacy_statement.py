@@ -125,7 +125,6 @@ class PrivacyStatement:
             "sensitivity_kind": plan.sensitivity.kind,
             "sensitivity_case": plan.sensitivity.case,
             "noise_std": plan.noise_std,
-            "noise_std_added": plan.noise_std * plan.inflation,
             "delta": plan.privacy.delta,
             "epsilon_requested": plan.privacy.requested_epsilon,
             "epsilon_planned": _finite(self.planned.epsilon),
@@ -176,7 +175,6 @@ class PrivacyStatement:
             *([SHARED_WORKERS] if header.shares_workers else []),
             *([SHARED_TIME] if header.shares_time else []),
             *([INEXACT_GROUPS] if header.groups_inexactly else []),
-            *header.plan.release.assumptions,
             REALISED_ASSUMPTION,
             *([LOST_ROUNDS] if self.lost else []),
             *(text for part in header.plan.parts for text in part.assumptions),
@@ -283,7 +281,7 @@ def _chosen(header: RunHeader) -> dict[str, dict[str, Any]]:
 
 def _second_moment(plan: Plan) -> dict[str, Any] | None:
     """What the statement says of the second stream."""
-    return plan.second.facts(plan.second_noise_std, plan.second_noise_std * plan.inflation)
+    return plan.second.facts(plan.second_noise_std)
 
 
 def _noise_key(header: RunHeader) -> str:

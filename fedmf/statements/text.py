@@ -109,7 +109,7 @@ def _planned(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("clip norm", at_least(s["clip_norm"])),
         ("noise multiplier", f"{_level(s['noise_multiplier'])} per unit sensitivity"),
         ("sensitivity", sensitivity(s)),
-        ("noise", f"standard deviation {_noise(s)} on the sum, before correlation"),
+        ("noise", f"standard deviation {_level(s['noise_std'])} on the sum, before correlation"),
         *([] if amplified is None else [("accountant", _accountant(amplified))]),
         *((name, said(s[field], s["unit"])) for name, (field, said) in _STREAMS.items() if s[field]),
         *(line for part, said in stated(s) for line in part.lines(said)),
@@ -146,20 +146,13 @@ def _realised(s: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name, f"{value} {_MARK}") for name, value in rows]
 
 
-def _noise(s: Mapping[str, Any]) -> str:
-    """The level that is accounted for, and the larger one that is added where stored noise is rounded."""
-    accounted, added = _level(s["noise_std"]), _level(s["noise_std_added"])
-    more = s["noise_std_added"] > s["noise_std"]
-    return f"{accounted} ({added} is added, as what is kept of it is rounded)" if more else accounted
-
-
 def _second_moment(second: Mapping[str, Any], unit: str) -> str:
     """The stream that the same ε covers."""
     del unit
     return (
         f"{second['moment']}, {second['form']}, {second['features']} numbers under the same epsilon; "
         f"{second['mechanism']}, lambda = {up(second['weight'])}, noise of standard deviation "
-        f"{_noise(second)}"
+        f"{_level(second['noise_std'])}"
     )
 
 

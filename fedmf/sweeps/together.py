@@ -246,12 +246,8 @@ class _Model:
         source = GaussianSource(keys, dimension, Domain.TRAINING)
         inverse, rounds = plan.mechanism.factorization.recurrence(), plan.participation.rounds
         noise: Any
-        if (
-            plan.inflation == 1
-            and dimension <= ServerPass.part_on(torch.device("cpu"))
-            and _Ahead.suits(inverse)
-        ):
-            stream = NoiseStream(source, inverse, rounds, storage=run.noise.storage)
+        if dimension <= ServerPass.part_on(torch.device("cpu")) and _Ahead.suits(inverse):
+            stream = NoiseStream(source, inverse, rounds)
             noise = _Ahead(stream, max(1, min(rounds, _AHEAD // (runs * dimension))))
         else:
             noise = BlockedNoise(
@@ -259,8 +255,6 @@ class _Model:
                 inverse,
                 rounds,
                 ServerPass.part_on(torch.device("cpu")),
-                storage=run.noise.storage,
-                inflation=plan.inflation,
             )
         initial = task.model.initial().clone()  # it changes in place
         return cls(run, task, plan, optimizer, keys, noise, initial, optimizer.init(initial))
@@ -293,7 +287,7 @@ class _Model:
             self.parameters, self.state = whole.step(t, total, rule, self.parameters, self.state)
         else:
             mean = whole.mean(t, total, self.parameters)
-            variance = (std * self.plan.inflation / m) ** 2 * float(self._variances[t])
+            variance = (std / m) ** 2 * float(self._variances[t])
             release = RoundRelease(mean, variance, *self._second.release(t, total))
             self.parameters, self.state = rule.step(t, self.parameters, release, self.state)
         self.evaluate(t + 1)

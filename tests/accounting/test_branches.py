@@ -10,7 +10,7 @@ import pytest
 from support.continuations import covariance, furthest, released_rows
 from support.oracles import patterns
 
-from fedmf.accounting import PairRelease, RoundedRelease, SecondStream, SumRelease
+from fedmf.accounting import PairRelease, SecondStream, SumRelease
 from fedmf.accounting.continuations import Continuation, JointRecord
 from fedmf.accounting.realised import realised_privacy
 from fedmf.factorization import Dense, Factorization, Toeplitz, identity
@@ -146,7 +146,7 @@ def test_two_branches_cost_neither_the_sum_nor_independence():
     assert joint > 1.01 * (one**2 + alone**2) ** 0.5
 
 
-def test_a_pair_of_streams_and_rounded_noise_take_branches_too():
+def test_a_pair_of_streams_takes_branches_too():
     C, C_2 = Toeplitz([1.0, 0.5], 4), Toeplitz([1.0, 0.25], 4)
     second = SecondStream("per-user", "diagonal", 3, 3, 0.5, "x", {}, C_2)
     pair = PairRelease(C, second, 1.0, "zero-out", 8)
@@ -158,8 +158,6 @@ def test_a_pair_of_streams_and_rounded_noise_take_branches_too():
         squares.append(precision[np.ix_(pattern[0], pattern[0])].sum())
     expected = (squares[0] + 0.5 * squares[1]) ** 0.5
     assert pair.of_equal_length(pattern, branches)[0] == pytest.approx(expected, rel=1e-12)
-    rounded = RoundedRelease(pair, 1.25, 3.0).of_equal_length(pattern, branches)[0]
-    assert rounded == pytest.approx(expected / 1.25 + 2**0.5 * (1 - 1 / 1.25) * 3.0, rel=1e-12)
 
 
 def test_records_of_many_users_are_put_together_once():

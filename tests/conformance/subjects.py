@@ -24,13 +24,11 @@ from fedmf.cohorts import (
     MinSeparatedCohorts,
     RandomCohorts,
 )
-from fedmf.factorization import NamedMechanism
 from fedmf.models import with_lora
 from fedmf.moments import BlockEnergies, DiagonalMoment
-from fedmf.noise import NoiseStorage
 from fedmf.optim import Adam, AdamDebiased, FedAdagrad, FedYogi, JmeAdam, Sgd
 from fedmf.parts import OwnStatistic, QuantileClipping
-from fedmf.runs import Execution, NoiseMechanism, NotPrivateEvaluation, PrivateEvaluation, Run
+from fedmf.runs import Execution, NotPrivateEvaluation, PrivateEvaluation, Run
 from fedmf.training import LocalSGD, Task, classification
 
 from .paths import Path
@@ -123,9 +121,6 @@ PARTS: Final[dict[str, Mapping[str, Any]]] = {
     "own statistic": {"beside": (OwnStatistic("support.own_functions:halves", ("first", "last")),)},
     "private evaluation": {"evaluation": PrivateEvaluation(every=2, share=0.2)},
     "evaluation, not private": {"evaluation": NotPrivateEvaluation()},
-    "float32 storage": {
-        "mechanism": NoiseMechanism(NamedMechanism("bisr"), storage=NoiseStorage("auto", "float32"))
-    },
     "replace-one": {"privacy": "replace-one"},
 }
 COHORTS: Final[dict[str, Cohorts]] = {

@@ -75,9 +75,9 @@ def _build(name: str, n: int) -> DenseRecurrence:
     return DenseRecurrence(feedforward, feedback, rows)
 
 
-@pytest.fixture(params=sorted([*RECURRENCES, *VARYING]))
+@pytest.fixture(params=["identity", "inverse-banded-4", "banded-3", "both", "scaled-rows", "varying-both"])
 def recurrence(request: pytest.FixtureRequest):
-    """Each kind of recurrence in turn, as a function of the horizon n."""
+    """A few kinds of recurrence in turn, as functions of the horizon n."""
     return lambda n: _build(request.param, n)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import pickle
 from types import SimpleNamespace
@@ -13,10 +14,11 @@ import torch
 from support.covariance import covariance_fits
 from support.openings import fresh, schedule_of
 
-from fedmf.factorization.mechanisms.catalogue import build, names
-from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseKey, NoiseStorage, NoiseStream
+from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseKey, NoiseStream
 from fedmf.noise.kernels import CpuKernels, RowPass
 from fedmf.noise.kernels.reference import ReferenceKernels, normals
+from fedmf.noise.rows import row_rules
 from fedmf.noise.rows.noise_block import normals_of_rounds
 from fedmf.participation import Participation
 
@@ -34,13 +36,13 @@ def key_at(t: int, openings=OPENINGS) -> NoiseKey:
     return NoiseKey(ROOT.subkey("opening " + last.hex()))
 
 
-def interrupted(inverse, openings, dimension=DIMENSION, storage=None, source=GaussianSource, rounds=ROUNDS):
+def interrupted(inverse, openings, dimension=DIMENSION, source=GaussianSource, rounds=ROUNDS):
     """What a run adds that is stopped before every opening and goes on from its saved state."""
     added, state = torch.zeros(rounds, dimension, dtype=torch.float64), None
     edges = [*(first for first, _ in openings[1:]), rounds]
     for count, stop in enumerate(edges, start=1):
         keys = schedule_of(ROOT, openings[:count])
-        noise = NoiseStream(source(keys, dimension), inverse, rounds, storage=storage or NoiseStorage())
+        noise = NoiseStream(source(keys, dimension), inverse, rounds)
         if state is not None:
             noise.load_state(state)
         while noise.t < stop:
@@ -198,16 +200,28 @@ def test_tails_of_all_keys_are_refined() -> None:
     assert float((z[:, :8] ** 2 + z[:, 8:] ** 2).max()) > 2 * 16 * np.log(2)
 
 
-@pytest.fixture(params=names())
+EACH_FORM = [
+    "bisr",
+    "normalized-bisr",
+    "banded-toeplitz",
+    "blt",
+    "normalized-blt",
+    "tree",
+    "kary-tree",
+    "dense",
+]
+
+
+@pytest.fixture(params=EACH_FORM)
 def strategy(request: pytest.FixtureRequest):
-    """Every mechanism of the catalogue."""
+    """A mechanism of each form in which noise is streamed."""
     return build(request.param, Participation(ROUNDS, 3, 4)).factorization
 
 
-@pytest.mark.parametrize("policy", ["auto", "regenerate", "buffer"])
-def test_an_interrupted_stream_adds_rows_of_their_own_keys(strategy, policy: str) -> None:
-    storage = NoiseStorage(policy)  # type: ignore[arg-type]
-    got = interrupted(strategy.recurrence(), OPENINGS, 40, storage)
+@pytest.mark.parametrize("least_draws", [-math.inf, math.inf], ids=["past z kept", "drawn again"])
+def test_an_interrupted_stream_adds_rows_of_their_own_keys(strategy, least_draws: float, monkeypatch) -> None:
+    monkeypatch.setattr(row_rules, "_WORTH_DRAWS", least_draws)
+    got = interrupted(strategy.recurrence(), OPENINGS, 40)
     z = np.stack([normals(key_at(t), Domain.TRAINING, t, 0, 40) for t in range(ROUNDS)])
     np.testing.assert_allclose(got, SCALE * np.linalg.solve(strategy.materialize(), z), rtol=0, atol=1e-11)
     whole = NoiseStream(GaussianSource(schedule_of(ROOT, OPENINGS), 40), strategy.recurrence(), ROUNDS)

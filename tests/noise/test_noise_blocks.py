@@ -11,7 +11,6 @@ from fedmf.factorization.mechanisms import banded_toeplitz, blt
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.rows.blocked_noise import BlockedNoise
 from fedmf.noise.rows.noise_stream import NoiseStream
-from fedmf.noise.rows.storage import NoiseStorage
 from fedmf.noise.source import GaussianSource
 from fedmf.participation import Participation
 
@@ -52,31 +51,6 @@ def test_blocks_together_are_the_whole_vector(C: Factorization) -> None:
     assert torch.equal(row(blocked), rows[2])
     blocked.skip()
     assert torch.equal(row(blocked), rows[4])
-
-
-def test_the_memory_limit_is_for_the_whole_vector() -> None:
-    """Room for one of two rings of three vectors of 8 bytes an element, and one byte less."""
-    source, inverse = GaussianSource(KEY, DIMENSION), banded_toeplitz(3, PARTICIPATION).recurrence()
-    needed = 8 * inverse.memory_vectors * DIMENSION
-    for limit, vectors in ((needed, inverse.memory_vectors), (needed - 1, 0)):
-        storage = NoiseStorage(memory_limit=limit)
-        blocked = BlockedNoise(source, inverse, ROUNDS, block=BLOCK, storage=storage)
-        assert {stream.memory_vectors for _, stream in blocked.blocks()} == {vectors}
-        whole = NoiseStream(source, inverse, ROUNDS, storage=storage)
-        expected = torch.zeros(DIMENSION, dtype=torch.float64)
-        whole.add_(expected, 2.0)
-        assert torch.equal(row(blocked), expected)
-
-
-def test_blocks_are_rounded_and_scaled_as_the_whole() -> None:
-    source, inverse = GaussianSource(KEY, DIMENSION), banded_toeplitz(3, PARTICIPATION).recurrence()
-    narrow = NoiseStorage(dtype="float32")
-    blocked = BlockedNoise(source, inverse, ROUNDS, block=BLOCK, storage=narrow, inflation=1.25)
-    whole = NoiseStream(source, inverse, ROUNDS, storage=narrow, inflation=1.25)
-    for _ in range(ROUNDS):
-        expected = torch.zeros(DIMENSION, dtype=torch.float64)
-        whole.add_(expected, 2.0)
-        assert torch.equal(row(blocked), expected)
 
 
 def test_a_saved_position_is_that_of_any_division_into_blocks() -> None:

@@ -81,10 +81,10 @@ CASES = {
     "refined in one lag of two": sums(F32, 16 * REFINED[1] + 3, 20, [20, REFINED[0]], [1.0, 1.0]),
     "scaled after it was summed": several(F32, 5, 100),
     "feedback float64": recurrence(F64, F64, 3, 70),
-    "feedback float32, one whole tile": recurrence(F32, F32, 16, TILE),
-    "feedback float32 in bfloat16": recurrence(BF16, F32, 0, 33),
+    "feedback in float32, one whole tile": recurrence(F32, F64, 16, TILE),
+    "feedback in bfloat16": recurrence(BF16, F64, 0, 33),
     "state space float64": buffers(F64, F64, 1, 60),
-    "state space float32 in bfloat16": buffers(BF16, F32, 9, 45),
+    "state space in bfloat16": buffers(BF16, F64, 9, 45),
 }
 
 
@@ -110,7 +110,7 @@ def test_a_pass_gives_the_bits_of_the_cpu_and_the_values_of_the_reference(case, 
 OF_SEVERAL_KEYS = (
     "three lags, unaligned, rounds to the last",
     "refined in one lag of two",
-    "feedback float32 in bfloat16",
+    "feedback in bfloat16",
     "state space float64",
 )
 

@@ -5,6 +5,8 @@ With z(t, i) = 1 where i = t and 0 elsewhere, row t of the stream is row t of Câ
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -18,9 +20,9 @@ from fedmf.factorization.mechanisms.catalogue import build, names
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.factorization.streaming.sparse_rows import SparseRows
 from fedmf.noise.key import NoiseKey
-from fedmf.noise.rows.costs import Costs
+from fedmf.noise.rows import row_rules
 from fedmf.noise.rows.noise_stream import NoiseStream
-from fedmf.noise.rows.storage import NoiseStorage, choose_rows
+from fedmf.noise.rows.row_rules import choose_rows
 from fedmf.noise.source import GaussianSource
 from fedmf.participation import Participation
 
@@ -50,10 +52,10 @@ class ImpulseSource(GaussianSource):
         return ImpulseKernels()
 
 
-def operator(inverse, rounds, **options) -> np.ndarray:
+def operator(inverse, rounds) -> np.ndarray:
     """The matrix that a stream applies to z, one row a round."""
     source = ImpulseSource(NoiseKey.from_seed(0), rounds)
-    noise = NoiseStream(source, inverse, rounds, **options)
+    noise = NoiseStream(source, inverse, rounds)
     rows = torch.zeros(rounds, rounds, dtype=torch.float64)
     for row in rows:
         noise.add_(row, 1.0)
@@ -84,9 +86,10 @@ def factorization(request):
     return build(request.param, Participation(ROUNDS, TAKEN, APART)).factorization
 
 
-@pytest.mark.parametrize("storage", ["auto", "regenerate", "buffer"])
-def test_the_stream_applies_the_inverse_of_c(factorization, storage):
-    measured = operator(factorization.recurrence(), ROUNDS, storage=NoiseStorage(storage))
+@pytest.mark.parametrize("least_draws", [-math.inf, math.inf], ids=["past z kept", "drawn again"])
+def test_the_stream_applies_the_inverse_of_c(factorization, least_draws, monkeypatch):
+    monkeypatch.setattr(row_rules, "_WORTH_DRAWS", least_draws)
+    measured = operator(factorization.recurrence(), ROUNDS)
     expected = np.linalg.inv(factorization.materialize())
     np.testing.assert_allclose(measured, expected, rtol=0, atol=ROUNDING * np.abs(expected).max())
 
@@ -152,58 +155,11 @@ def test_normalised_trees_stream_as_cheaply_as_trees():
     assert normalized(kary_tree(2, 64)).recurrence().mean_regenerated_vectors < 1
 
 
-CPU = torch.device("cpu")
-CHEAP_READS, CHEAP_DRAWS = Costs(draw=5.0, read=1.0), Costs(draw=1.0, read=5.0)
-
-
-@pytest.mark.parametrize(
-    ("inverse", "policy", "limit", "costs", "chosen"),
-    [
-        ("wide", "auto", None, CHEAP_READS, "RegeneratedRows"),
-        ("wide", "auto", 7 * 800, CHEAP_READS, "CachedRows"),
-        ("wide", "auto", 7 * 800, CHEAP_DRAWS, "RegeneratedRows"),
-        ("wide", "auto", 7 * 800 - 1, CHEAP_READS, "RegeneratedRows"),
-        ("wide", "buffer", None, CHEAP_DRAWS, "CachedRows"),
-        ("one", "auto", 10**9, CHEAP_READS, "RegeneratedRows"),
-        ("bands", "auto", None, CHEAP_READS, "FeedbackRows"),
-        ("bands", "auto", 2 * 400, CHEAP_READS, "FeedbackRows"),
-        ("bands", "auto", 2 * 400 - 1, CHEAP_READS, "RegeneratedRows"),
-        ("bands", "regenerate", None, CHEAP_READS, "RegeneratedRows"),
-        ("tree", "auto", 4 * 800, CHEAP_READS, "BlockRows"),
-        ("tree", "auto", 4 * 800 - 1, CHEAP_READS, "RegeneratedRows"),
-        ("blt", "auto", None, CHEAP_READS, "StateRows"),
-    ],
-)
-def test_the_choice_of_storage(inverse, policy, limit, costs, chosen):
-    forms = {
-        "wide": build("bisr", Participation(ROUNDS, 1, ROUNDS), bands=8).factorization,
-        "one": build("identity", Participation(ROUNDS, 1, ROUNDS)).factorization,
-        "bands": Toeplitz([1.0, 0.5, 0.25], ROUNDS),
-        "tree": tree(ROUNDS),
-        "blt": BufferedToeplitz([0.5], [0.5], ROUNDS),
-    }
-    storage = NoiseStorage(policy, "float32", limit)
-    rule = choose_rows(forms[inverse].recurrence(), storage, 100, lambda: costs, CPU)
-    assert type(rule).__name__ == chosen
-
-
-def test_storage_that_cannot_be_is_refused():
-    long = Toeplitz([1.0, 0.5], 5000).recurrence()
-    with pytest.raises(
-        ValueError, match=r"memory_limit must be at least 800 bytes for 1 stored vectors; got 3"
-    ):
-        choose_rows(long, NoiseStorage(memory_limit=3), 100, lambda: CHEAP_READS, CPU)
-    with pytest.raises(ValueError, match=r"n \(rounds\) must be at most 4096"):
-        choose_rows(long, NoiseStorage("regenerate"), 100, lambda: CHEAP_READS, CPU)
-
-
 def test_few_past_z_are_kept_unasked_on_a_cpu_where_that_saves_draws(named_recurrence):
     """q = 4 diagonals: three past z of 8 bytes, two draws saved; 4 MiB hold 174,762 elements of them."""
     inverse = named_recurrence("inverse-banded-4", 4000)
     kept = {
-        (d, device): choose_rows(
-            inverse, NoiseStorage(), d, lambda: CHEAP_READS, torch.device(device)
-        ).vectors
+        (d, device): choose_rows(inverse, d, torch.device(device), d).vectors
         for d in (100, 174_762, 174_763)
         for device in ("cpu", "cuda")
     }

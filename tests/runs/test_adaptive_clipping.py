@@ -19,12 +19,11 @@ from fedmf.cohorts import BallsInBinsCohorts
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
-from fedmf.noise import Domain, GaussianSource, NoiseKey, NoiseStorage
+from fedmf.noise import Domain, GaussianSource, NoiseKey
 from fedmf.optim import JmeAdam
 from fedmf.parts import FixedClipping, QuantileClipping, update_factor
 from fedmf.rounds import RoundReport
 from fedmf.runs import (
-    NoiseMechanism,
     Run,
     UserBudgets,
     local_trainer,
@@ -237,7 +236,6 @@ def test_what_no_theorem_covers_is_refused_in_a_line() -> None:
     run = moving_run(TASK)
     amplified = dataclasses.replace(run.privacy, amplified=True)  # type: ignore[call-arg]
     refused("for an amplified run", privacy=amplified, cohorts=BallsInBinsCohorts(rounds=12, size=6))
-    refused("must be 'float64'", mechanism=NoiseMechanism(storage=NoiseStorage(dtype="float32")))
     refused("needs a second moment", optimizer=JmeAdam())
 
 

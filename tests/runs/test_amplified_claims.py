@@ -88,7 +88,6 @@ def test_a_header_whose_cohorts_are_not_random_is_refused(recorded: Ledger, kind
         ("run.cohorts.kind", "lottery", r"kind must be one of .*; got 'lottery'"),
         ("run.privacy.amplified", False, r"amplification must be recorded exactly where the privacy"),
         ("plan.amplification", None, r"amplification must be recorded exactly where the privacy"),
-        ("plan.inflation", 1.5, r"F \(inflation\) must be 1 with amplification"),
     ],
 )
 def test_a_header_that_contradicts_itself_is_no_header(
@@ -136,7 +135,6 @@ def test_what_an_accountant_does_not_cover_is_refused(
         ("cyclic-poisson", {"bands": 5}, r"p \(bands\) must be at most b=4 .*; got 5"),
         ("b-min-sep", {"bands": 5}, r"p \(bands\) must be at most b=4 .*; got 5"),
         ("cyclic-poisson", {"mechanism": "square-root", "bands": None}, r"p \(bands\) must be at most b=4"),
-        ("cyclic-poisson", {"storage-dtype": "float32"}, r"F \(inflation\) must be 1 with .* rounded noise"),
         ("balls-in-bins", {"server_optimizer": "jme-adam"}, r"amplified must be false for .* second moment"),
         (
             "balls-in-bins",

@@ -163,7 +163,7 @@ def test_a_function_that_ends_the_process_is_refused_in_a_line(tmp_path: Path) -
 def test_the_trial_moves_no_generator_and_a_pure_function_passes(tmp_path: Path) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    dataclasses.replace(OWN).check(Setting(False, False, "float64", dimension=50))
+    dataclasses.replace(OWN).check(Setting(False, False, dimension=50))
     assert torch.equal(before, torch.get_rng_state())
 
 

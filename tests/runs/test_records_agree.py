@@ -22,7 +22,6 @@ from fedmf.errors import ConfigError
 from fedmf.factorization import NamedMechanism, Toeplitz
 from fedmf.models import Mlp
 from fedmf.moments import DiagonalMoment
-from fedmf.noise import NoiseStorage
 from fedmf.optim import Adam
 from fedmf.runs import Classification, Execution, NoiseMechanism, account, load_run, read_header
 from fedmf.runs.directory import CONFIG
@@ -35,9 +34,7 @@ NAMED = Run(
     task=Classification(Digits(users=24, seed=5), Mlp(hidden_units=(8,))),
     cohorts=RandomCohorts(rounds=12, size=4, min_separation=2, seed=9),
     privacy=UserLevel(epsilon=2.5, clip_norm=0.7, delta=1e-6, adjacency="replace-one", max_epsilon=2.0),
-    mechanism=NoiseMechanism(
-        NamedMechanism("banded-toeplitz", {"bands": 3}), "momentum:0.9", storage=NoiseStorage(dtype="float32")
-    ),
+    mechanism=NoiseMechanism(NamedMechanism("banded-toeplitz", {"bands": 3}), "momentum:0.9"),
     optimizer=Adam(learning_rate=0.01),
     local=LocalSGD(epochs=2),
     execution=Execution(messages="per-user", evaluate_every=5),

@@ -19,7 +19,6 @@ from fedmf.data import Hub, Synthetic
 from fedmf.errors import ConfigError
 from fedmf.factorization import NamedMechanism, Toeplitz, accepted_parameters, names, optional_parameters
 from fedmf.models import Logistic, Mlp
-from fedmf.noise import NoiseStorage
 from fedmf.optim import Adam, JmeAdam
 from fedmf.participation import Participation
 from fedmf.runs import (
@@ -150,7 +149,6 @@ RUNS = {
             workload="auto",
             second_workload="window:2",
             second_moment_importance=0.5,
-            storage=NoiseStorage("buffer", "float64", 2**40),
         ),
         optimizer=JmeAdam(schedule="cosine", warmup=3, update_clip=2.0, second_form="squared-mean"),
         local=LocalSGD(

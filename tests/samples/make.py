@@ -55,7 +55,6 @@ RUNS: dict[str, dict[str, Any]] = {
     "private-evaluation": {"evaluation.kind": "private"},
     "not-private-evaluation": {"evaluation.kind": "not-private"},
     "replace-one": {"privacy.adjacency": "replace-one", "mechanism.kind": "blt", "mechanism.bands": None},
-    "rounded-storage": {"mechanism.storage-dtype": "float32", "mechanism.kind": "banded-toeplitz"},
     "sparse-checkpoints": {"execution.checkpoint-every": 3},
     "example-level": {"privacy.kind": "example-level", "data.kind": "digits", "data.partition": "each-example", "data.users": 1438, "data.features": None, "data.examples-per-user": None, "cohorts.size": 40, "local.batch-size": 1},
     "no-noise": {"privacy.kind": "none", "privacy.epsilon": None, "privacy.delta": None, "privacy.noise-seed": None},

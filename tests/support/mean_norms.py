@@ -44,7 +44,7 @@ class MeanNorm(Part):
         return self.of_all
 
     def check(self, setting: Setting) -> None:
-        if setting.amplified or setting.paired or setting.stored_as != "float64":
+        if setting.amplified or setting.paired:
             raise ValueError("norms must be left out where no theorem covers them.")
 
     def statistics(self) -> tuple[Statistic, ...]:

@@ -54,7 +54,7 @@ KEYS = {
     **_table("privacy", "epsilon delta adjacency clip_norm noise_seed max_epsilon user_budgets amplified"),
     **_table("privacy", "user_namespace"),
     "mechanism": "mechanism.kind",
-    **_table("mechanism", "bands workload second_workload second_moment_importance storage_dtype"),
+    **_table("mechanism", "bands workload second_workload second_moment_importance"),
     "server_optimizer": "optimizer.kind",
     "second_moment": "optimizer.second_form",
     "second_moment_blocks": "optimizer.blocks",

@@ -215,8 +215,10 @@ class _Strategy(Released):
     def _by_rows(self) -> Sensitivity:
         size = np.abs(_dense_gram(self.factorization))
         contract = self.participation
-        square = row_bound(size, contract.max_participations, contract.min_separation)
-        return Sensitivity(square**0.5, "upper_bound", _BY_ROWS)
+        k, b = contract.max_participations, contract.min_separation
+        value = row_bound(size, k, b) ** 0.5
+        attained = float(np.linalg.norm(self.factorization.column_sum(earliest_pattern(k, b))))
+        return Sensitivity(value, kind_of(value, attained), _BY_ROWS)
 
 
 def _by_envelope(C: Factorization, size: Vector, scale: Vector, k: int, b: int) -> Sensitivity:

@@ -3,7 +3,6 @@
 from fedmf.factorization.streaming.block_sums import BlockSums, closed_levels, levels
 from fedmf.factorization.streaming.inverse import StreamingInverse, rows_of
 from fedmf.factorization.streaming.recurrence import Recurrence
-from fedmf.factorization.streaming.rounded_storage import rounding_inflation, rounding_shift
 from fedmf.factorization.streaming.sparse_rows import SparseRows
 from fedmf.factorization.streaming.state_space import StateSpace
 
@@ -15,7 +14,5 @@ __all__ = [
     "StreamingInverse",
     "closed_levels",
     "levels",
-    "rounding_inflation",
-    "rounding_shift",
     "rows_of",
 ]

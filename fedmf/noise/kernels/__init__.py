@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedmf.lazy import lazily
 from fedmf.noise.kernels.layout import MAX_DIMENSION, NORMALS_PER_BLOCK
 from fedmf.noise.kernels.protocol import NoiseKernels
-from fedmf.noise.kernels.row_pass import STORED_DTYPES, Row, RowPass, TileWork, check_vector
+from fedmf.noise.kernels.row_pass import Row, RowPass, TileWork, check_vector
 
 if TYPE_CHECKING:
     from fedmf.noise.kernels.cpu import (
@@ -30,7 +30,6 @@ __all__ = [
     "FEWEST_PER_THREAD",
     "MAX_DIMENSION",
     "NORMALS_PER_BLOCK",
-    "STORED_DTYPES",
     "TILE",
     "CpuKernels",
     "NoiseKernels",

@@ -24,7 +24,7 @@ class NoiseKernels(Protocol):
             out: contiguous vector of float32, float64 or bfloat16 on the kernels' device; on a processor
                 also what is done with y instead.
             start: global index of out[0]: z is z(t, start), z(t, start + 1), … .
-            stored: (vectors, len(out)), contiguous, float32 or float64, beside `out`; None if the row neither
+            stored: (vectors, len(out)), contiguous, float64, beside `out`; None if the row neither
                 reads nor writes any.
 
         Raises:

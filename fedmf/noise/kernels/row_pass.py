@@ -14,10 +14,6 @@ from fedmf.noise.kernels.layout import MAX_DIMENSION
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 """Of vectors that noise is added to."""
 
-STORED_DTYPES = (torch.float32, torch.float64)
-"""Of stored vectors. bfloat16 is not among them: its rounding would move the noise by more than what
-one user moves it by (decision 0007)."""
-
 
 @dataclass(frozen=True)
 class TileWork:
@@ -113,9 +109,9 @@ class RowPass:
                 f"stored (vectors) must be at least {self.vectors}; got None. No noise was added."
             )
         fits = stored.ndim == 2 and stored.shape[1] == out.numel() and stored.device == out.device
-        if not fits or stored.dtype not in STORED_DTYPES or not stored.is_contiguous():
+        if not fits or stored.dtype != torch.float64 or not stored.is_contiguous():
             raise ValueError(
-                f"stored (vectors) must be contiguous, (vectors, {out.numel()}), float32 or float64, on "
+                f"stored (vectors) must be contiguous, (vectors, {out.numel()}), float64, on "
                 f"{out.device}; got {stored.dtype} of shape {tuple(stored.shape)} on {stored.device}. "
                 "No noise was added."
             )

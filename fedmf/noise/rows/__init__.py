@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from fedmf.lazy import lazily
-from fedmf.noise.rows.noise_storage import NoiseStorage
 
 if TYPE_CHECKING:
     from fedmf.noise.rows.blocked_noise import BlockedNoise
@@ -14,6 +13,5 @@ else:
 __all__ = [
     "BlockedNoise",
     "HorizonExceededError",
-    "NoiseStorage",
     "NoiseStream",
 ]

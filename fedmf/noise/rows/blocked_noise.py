@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from fedmf.factorization import StreamingInverse
-from fedmf.noise.rows.noise_storage import NoiseStorage
 from fedmf.noise.rows.noise_stream import NoiseStream
 from fedmf.noise.source import GaussianSource
 
@@ -25,8 +24,6 @@ class BlockedNoise:
         rounds: n.
         block: elements of a block.
         device: where stored vectors live.
-        storage: what is stored between rounds; its limit is for the whole vector.
-        inflation: F ≥ 1, multiplies every scale; see `NoiseStream`.
 
     Guarantees:
         The same bits as one `NoiseStream` for the whole vector. All blocks are at the same row.
@@ -49,22 +46,10 @@ class BlockedNoise:
         rounds: int,
         block: int = BLOCK,
         device: torch.device | str = "cpu",
-        *,
-        storage: NoiseStorage = NoiseStorage(),
-        inflation: float | None = None,
     ) -> None:
         d = source.dimension
         self._streams = [
-            NoiseStream(
-                source,
-                inverse,
-                rounds,
-                start,
-                stop,
-                storage=storage.of_part(stop - start, d),
-                inflation=inflation,
-                device=device,
-            )
+            NoiseStream(source, inverse, rounds, start, stop, device=device)
             for start, stop in ((start, min(start + block, d)) for start in range(0, d, block))
         ]
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedmf.errors import HorizonExceededError
 from fedmf.factorization import StreamingInverse
 from fedmf.noise.kernels import NoiseKernels, Row, check_vector
-from fedmf.noise.rows.costs import measured_costs
-from fedmf.noise.rows.noise_storage import NoiseStorage
-from fedmf.noise.rows.storage import check_inflation, choose_rows, digest_of, stored_bytes
+from fedmf.noise.rows.row_rules import choose_rows
 from fedmf.noise.source import GaussianSource
+
+_DIGEST_LABEL = b"fedmf correlated noise, layout 2\x00"
 
 
 class NoiseStream:
@@ -31,23 +33,17 @@ class NoiseStream:
         rounds: n, at most the inverse's; the horizon for which the noise was calibrated.
         start: first element of the shard.
         stop: one past its last element; None means d.
-        storage: what is stored between rounds, in which type, and how much of it.
-        inflation: F ≥ 1, multiplies every scale; None is 1. Must be given where vectors are
-            stored in float32: `NoiseStorage.inflation` computes it.
         device: where stored vectors live until the first row says.
 
     Raises:
-        ValueError: the shard is not inside [0, d], the horizon is longer than the inverse's, or nothing can
-            be stored as asked for.
+        ValueError: the shard is not inside [0, d], or the horizon is longer than the inverse's.
 
     Guarantees:
         A shard's values equal the slice of the whole, and after `seek(t)` all rows equal those of an
         uninterrupted stream, to the last bit. Past z stored or drawn again give the same bits.
         Round n and later raise `HorizonExceededError`. A call that is interrupted does not advance the
         stream and its row is the same when tried again, on a fresh copy of `out`.
-        The covariance of the rows of an element is (F·scale)²·C⁻¹C⁻ᵀ, up to what stored vectors in float32
-        round away. The releases are as private as that of the Gaussian mechanism with scale and sens(C),
-        up to the failure probability for which F was made.
+        The covariance of the rows of an element is scale²·C⁻¹C⁻ᵀ.
 
     References:
         Kalinin, McKenna, Pagh and Lampert (2026), "DP-λCGD", on regenerating earlier noise from a seed.
@@ -76,8 +72,6 @@ class NoiseStream:
         start: int = 0,
         stop: int | None = None,
         *,
-        storage: NoiseStorage = NoiseStorage(),
-        inflation: float | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
         horizon = inverse.rounds
@@ -95,12 +89,8 @@ class NoiseStream:
         self.source, self.rounds = source, rounds
         self.start, self.stop = start, stop
         self._device = torch.device(device)
-        costs = partial(measured_costs, str(self._device))
-        self._rule = choose_rows(inverse, storage, stop - start, costs, self._device, source.dimension)
-        self._dtype = storage.torch_dtype if self._rule.roundable else torch.float64
-        self.digest = digest_of(self._rule.inverse, rounds, self._dtype)
-        check_inflation(inflation, self._dtype)
-        self.inflation = 1.0 if inflation is None else float(inflation)
+        self._rule = choose_rows(inverse, stop - start, self._device, source.dimension)
+        self.digest = _digest(self._rule.inverse, rounds)
         self._t = 0
         self._stored: torch.Tensor | None = None
         self._stored_t: int | None = None  # the round that `_stored` precedes; None while a row is being made
@@ -118,7 +108,7 @@ class NoiseStream:
     @property
     def memory_bytes(self) -> int:
         """What they take."""
-        return stored_bytes(self._rule, self.stop - self.start, self._dtype)
+        return 8 * self._rule.vectors * (self.stop - self.start)
 
     def add_(self, out: Row, scale: float) -> None:
         """Add scale·[C⁻¹z]_t to `out` in place and advance to round t + 1.
@@ -146,7 +136,7 @@ class NoiseStream:
             self._device = out.device
             stored = self._ready(kernels)
             self._stored_t = None
-            self._rule.row_(kernels, out, scale * self.inflation, self.start, self._t, stored)
+            self._rule.row_(kernels, out, scale, self.start, self._t, stored)
         self._stored_t = self._t = self._t + 1
 
     def add_rows_(self, out: torch.Tensor, scale: float) -> None:
@@ -173,14 +163,14 @@ class NoiseStream:
             )
         self._check_horizon(len(out))
         quick = type(self.source) is GaussianSource and suits(self._rule, length)
-        if not quick or self._dtype != torch.float64 or not math.isfinite(scale):
+        if not quick or not math.isfinite(scale):
             for row in out:
                 self.add_(row, scale)
             return
         with torch.no_grad():
             self._device = out.device
             stored = self._ready(self.source.kernels(out.device)).numpy()
-            self._stored_t, values, scale = None, out.detach().numpy(), scale * self.inflation
+            self._stored_t, values = None, out.detach().numpy()
             add_block(self.source, self._rule, values, scale, self.start, self._t, stored)
         self._stored_t = self._t = self._t + len(out)
 
@@ -265,9 +255,9 @@ class NoiseStream:
 
     def _load_stored(self, stored: torch.Tensor, start: int, stop: int, at: int) -> None:
         shape = (self._rule.vectors, stop - start)
-        if stored.shape != shape or stored.dtype != self._dtype:
+        if stored.shape != shape or stored.dtype != torch.float64:
             raise ValueError(
-                f"kept (vectors of the saved noise) must be {self._dtype} of shape {shape}; "
+                f"kept (vectors of the saved noise) must be float64 of shape {shape}; "
                 f"got {stored.dtype} of shape {tuple(stored.shape)}."
             )
         part = stored[:, self.start - start : self.stop - start]
@@ -288,7 +278,7 @@ class NoiseStream:
         stored = self._stored
         if stored is None:
             shape = (self._rule.vectors, self.stop - self.start)
-            stored = self._stored = torch.zeros(shape, dtype=self._dtype, device=self._device)
+            stored = self._stored = torch.zeros(shape, dtype=torch.float64, device=self._device)
             self._stored_t = 0
         elif stored.device != self._device:
             stored = self._stored = stored.to(self._device)
@@ -324,3 +314,16 @@ class NoiseStream:
     def __repr__(self) -> str:
         shard = f"[{self.start}, {self.stop})"
         return f"NoiseStream(t={self._t}, rounds={self.rounds}, shard={shard}, source={self.source!r})"
+
+
+def _digest(inverse: StreamingInverse, rounds: int) -> str:
+    """SHA-256 of horizon and coefficients: equal digests mean equal rows."""
+    state = hashlib.sha256(_DIGEST_LABEL + f"{rounds} {type(inverse).__name__}".encode())
+    for field in fields(inverse):  # type: ignore[arg-type]
+        part = getattr(inverse, field.name)
+        if isinstance(part, np.ndarray):
+            kind = "<f8" if part.dtype.kind == "f" else "<i8"
+            state.update(f"{field.name} {part.shape}\n".encode() + part.astype(kind).tobytes())
+        else:
+            state.update(f"{field.name} {part}\n".encode())
+    return state.hexdigest()

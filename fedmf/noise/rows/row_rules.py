@@ -15,6 +15,9 @@ from fedmf.noise.kernels import NoiseKernels, Row, RowPass
 
 Form = TypeVar("Form", bound=StreamingInverse)
 
+#: Bytes of past z that are stored at most, and the draws a row that they must save.
+_LARGEST_CACHE, _WORTH_DRAWS = 1 << 22, 1 << 14
+
 
 class RowRule(ABC, Generic[Form]):
     """How row t reaches a vector, given the vectors stored in earlier rounds; abstract.
@@ -27,8 +30,6 @@ class RowRule(ABC, Generic[Form]):
     inverse: Form
     #: How many vectors are stored.
     vectors: int
-    #: Whether stored vectors may be rounded to less than float64.
-    roundable = False
 
     @abstractmethod
     def row_pass(self, scale: float, t: int) -> RowPass:
@@ -121,7 +122,6 @@ class FeedbackRows(RowRule[Recurrence]):
     def __init__(self, inverse: Recurrence) -> None:
         self.inverse = inverse
         self.vectors = inverse.memory_vectors
-        self.roundable = inverse.feedforward.shape[-1] == 1  # what `rounded_storage` covers
         self._fresh = _fresh_rounds(inverse)
         self._inputs = _Inputs(inverse)
 
@@ -140,8 +140,6 @@ class FeedbackRows(RowRule[Recurrence]):
 
 class StateRows(RowRule[StateSpace]):
     """m decaying sums of past outputs are stored, one pass a round."""
-
-    roundable = True
 
     def __init__(self, inverse: StateSpace) -> None:
         self.inverse = inverse
@@ -220,6 +218,27 @@ def of_inverse(inverse: StreamingInverse) -> RowRule[Any]:
                 "inverse (C^-1) must be a Recurrence, SparseRows, StateSpace or BlockSums; "
                 f"got {type(inverse).__name__}."
             )
+
+
+def choose_rows(inverse: StreamingInverse, length: int, device: torch.device, whole: int) -> RowRule[Any]:
+    """The rule for making rows: that of the form of C⁻¹, with past z stored where that is cheap.
+
+    Past z are stored on a CPU if they take at most 4 MiB and save at least 2¹⁴ draws a row. Stored or drawn
+    again, they give the same bits.
+
+    Args:
+        inverse: C⁻¹.
+        length: elements of a vector.
+        device: of the vector.
+        whole: elements of the vector that it is a part of.
+    """
+    rule = of_inverse(inverse)
+    if rule.vectors or not isinstance(inverse, Recurrence) or inverse.feedforward.shape[-1] == 1:
+        return rule
+    cached = CachedRows(inverse)
+    few = device.type == "cpu" and cached.vectors * whole * 8 <= _LARGEST_CACHE
+    saved = (inverse.mean_regenerated_vectors - 1) * length
+    return cached if few and saved >= _WORTH_DRAWS else rule
 
 
 class _Inputs:

@@ -87,7 +87,7 @@ class QuantileClipping(Clipping):
         """See `Part.check`.
 
         Raises:
-            ValueError: secret cohorts, a second moment, or noise that is rounded where it is stored.
+            ValueError: secret cohorts, or a second moment.
         """
         if setting.amplified:
             raise ValueError(
@@ -98,11 +98,6 @@ class QuantileClipping(Clipping):
             raise ValueError(
                 f"clipping must be 'fixed' for an optimizer that needs a second moment; got {self.kind!r}. "
                 "No theorem covers features of updates whose clip norm moves."
-            )
-        if setting.stored_as != "float64":
-            raise ValueError(
-                "dtype (of stored noise) must be 'float64' where the clip norm adapts; got "
-                f"{setting.stored_as!r}. No theorem covers rounded noise there."
             )
 
     def statistics(self) -> tuple[Statistic, ...]:

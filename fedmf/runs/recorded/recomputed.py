@@ -18,7 +18,6 @@ from fedmf.noise import NoiseKey
 from fedmf.parts import parts_from
 from fedmf.runs.evaluation import EVALUATIONS, Figure
 from fedmf.runs.mechanism import NoiseMechanism
-from fedmf.runs.planning import release_of, storage_inflation
 from fedmf.statements import RunHeader
 from fedmf.values import value_of
 
@@ -48,18 +47,13 @@ def _figures(header: RunHeader) -> Iterator[Figure]:
     plan, run = header.plan, header.run
     noise = NoiseMechanism.from_dict(run["mechanism"])
     yield "participation", plan.participation, plan.cohorts.participation(plan.users, noise.bands)
-    yield "sensitivity", plan.sensitivity, release_of(plan).stated(plan.participation)
+    yield "sensitivity", plan.sensitivity, plan.release.stated(plan.participation)
     yield "parts", [part.name for part in plan.parts], [part.name for part in parts_from(run) if part.planned]
     for part in plan.parts:
         yield part.name, part.to_dict(), run[part.name]
     asked = value_of(EVALUATIONS, run["evaluation"])
     yield "names of streams beside the rounds", [own.name for own in plan.own_streams], [*asked.streams]
     yield from asked.figures(plan, run["task"].get("ranges"))
-    relative = plan.noise_multiplier * plan.sensitivity.value
-    inflation = storage_inflation(
-        noise.storage, plan.mechanism, plan.participation, relative, header.dimension
-    )
-    yield "inflation", plan.inflation, inflation
     messages = run["execution"]["messages"]
     yield "clipped_by", header.clipped_by, "server" if messages == "per-user" else "workers"
     yield "key_fingerprint (whether there is one)", header.key_fingerprint is None, plan.noise_multiplier == 0

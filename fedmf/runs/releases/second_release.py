@@ -87,8 +87,7 @@ class SecondMomentRelease(NoSecondMoment):
         q_t = (F_t + τ₂·[C₂⁻¹z']_t) / m,
 
     where F_t is Σ_u features(x_u) ("per-user"), or m times the features of the mean of the x_u, projected
-    onto the ball of radius ζ ("squared-mean"); z' is independent of the noise of the sums. Where rounding
-    what is stored makes the noise of the sums F times as large, so is this (`RoundedRelease`).
+    onto the ball of radius ζ ("squared-mean"); z' is independent of the noise of the sums.
 
     Args:
         plan: of a run with a second stream.
@@ -114,9 +113,7 @@ class SecondMomentRelease(NoSecondMoment):
         self._row_variances = planned.factorization.noise_row_variances()
         source = GaussianSource(keys, second_moment.size, Domain.SECOND_MOMENT)
         inverse = planned.factorization.recurrence()
-        self.noise = NoiseStream(
-            source, inverse, plan.participation.rounds, inflation=plan.inflation, device=device
-        )
+        self.noise = NoiseStream(source, inverse, plan.participation.rounds, device=device)
 
     def release(self, t: int, total: FixedPointSum) -> tuple[Tensor, float]:
         """q_t, float64 of shape (m,), and the variance of the noise in each of its entries."""
@@ -127,7 +124,7 @@ class SecondMomentRelease(NoSecondMoment):
             self.noise.add_(noisy, std)
         else:
             self.noise.skip()
-        variance = (std * self._plan.inflation / m) ** 2 * float(self._row_variances[t])
+        variance = (std / m) ** 2 * float(self._row_variances[t])
         return noisy / m, variance
 
     def _features(self, total: FixedPointSum) -> Tensor:

@@ -17,7 +17,6 @@ from fedmf.factorization import (
     own_name,
     parameters,
 )
-from fedmf.noise import NoiseStorage
 from fedmf.runs.mechanism import NoiseMechanism
 from fedmf.runs.tables.value_table import Key, Scalar, ValueTable
 from fedmf.values import Value, by_kind
@@ -64,24 +63,19 @@ class MechanismTable:
     def _use(self) -> ValueTable:
         return ValueTable(self.name, by_kind(_Use))
 
-    @property
-    def _storage(self) -> ValueTable:
-        return ValueTable(self.name, by_kind(NoiseStorage), prefix="storage-")
-
     def takes(self, kind: str | None, key: str) -> bool:
         """Whether a mechanism has a parameter."""
         name = _DEFAULT if kind is None else own_name(kind)
         return name in names() and key in (*accepted_parameters(name), *optional_parameters(name))
 
     def keys(self) -> Iterator[Key]:
-        """Kind, the parameters of all mechanisms, and how the matrices are used and stored."""
+        """Kind, the parameters of all mechanisms, and how the matrices are used."""
         meaning = "a mechanism's name; docs/theory/mechanisms.md lists them"
         yield Key(self.name, "kind", str, {"": _DEFAULT}, meaning)
         for symbol, parameter in parameters().items():
             takers = {name: None for name in names() if self.takes(name, symbol)}
             yield Key(self.name, symbol, int if parameter.integer else float, takers, parameter.meaning)
         yield from self._use.keys()
-        yield from self._storage.keys()
 
     def parse(self, given: Mapping[str, Any]) -> NoiseMechanism:
         """The mechanism that a table describes.
@@ -94,17 +88,14 @@ class MechanismTable:
         kind = rest.pop("kind", _DEFAULT)
         if not isinstance(kind, str):
             raise ConfigError(f"[{self.name}] kind must be the name of a mechanism; got {kind!r}.")
-        asked, stored = (
-            {name: rest.pop(name) for name in list(rest) if table.takes(None, name)}
-            for table in (self._use, self._storage)
-        )
+        asked = {name: rest.pop(name) for name in list(rest) if self._use.takes(None, name)}
         for name, value in rest.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ConfigError(f"[{self.name}] {name} must be a number; got {value!r}.")
         try:
             choice = NamedMechanism(kind, rest)
             used = {field: getattr(self._use.parse(asked), field) for field in _fields(_Use)}
-            return NoiseMechanism(choice, **used, storage=self._storage.parse(stored))
+            return NoiseMechanism(choice, **used)
         except ConfigError:
             raise
         except ValueError as error:
@@ -119,7 +110,7 @@ class MechanismTable:
             else {"kind": choice.name, **choice.params}
         )
         use = _Use(**{field: getattr(value, field) for field in _fields(_Use)})
-        return {**named, **self._use.render(use), **self._storage.render(value.storage)}
+        return {**named, **self._use.render(use)}
 
 
 def _fields(cls: type) -> list[str]:

@@ -48,7 +48,7 @@ WANTED: Final = {
     "noise that can be repeated, in a simulation": "privacy.noise-seed",
     "other seeds of data, model, cohorts, batches": "data.seed model.seed cohorts.seed local.seed",
     "an adaptive clip norm": "clipping.kind clipping.quantile clipping.unit-steps",
-    "less memory for noise": "mechanism.bands mechanism.buffers mechanism.storage-dtype",
+    "less memory for noise": "mechanism.bands mechanism.buffers",
     "participation that is limited otherwise": "cohorts.min-separation cohorts.max-participations",
     "devices that come when they can": "cohorts.kind cohorts.trace cohorts.rounds-per-day",
     "another server optimizer": "optimizer.kind optimizer.momentum optimizer.schedule optimizer.warmup",
