@@ -10,7 +10,6 @@ import typer
 
 from fedmf.addresses import linked
 from fedmf.cli.interruption import going_on
-from fedmf.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedmf.sweeps import Sweep, SweepResult, TrialSweep
@@ -32,11 +31,6 @@ def sweep(
     keep_runs: bool = typer.Option(
         False, "--keep-runs", help="Keep the run directories, with their models and ledgers."
     ),
-    together: bool = typer.Option(
-        False,
-        "--together",
-        help="Train runs that ask the same users side by side in one process; result rows alone are kept.",
-    ),
     dry_run: bool = typer.Option(
         False, "--dry-run", help="Print the cells and about how long they take; start nothing."
     ),
@@ -56,10 +50,6 @@ def sweep(
     from fedmf.sweeps import TrialSweep, load_sweep
 
     asked = load_sweep(file)
-    if together and isinstance(asked, TrialSweep):
-        raise ConfigError(
-            "together must be left out of a sweep with trials: their noise comes from secret keys."
-        )
     if dry_run:
         if isinstance(asked, TrialSweep):
             _show_trials(asked)
@@ -69,12 +59,11 @@ def sweep(
     place = out if out is not None else Path("sweeps") / file.stem
     again = shlex.join(["fedmf", "sweep", str(file), "--out", str(place), "--processes", str(processes)])
     again += (f" --threads {threads}" if threads > 1 else "") + (" --keep-runs" if keep_runs else "")
-    again += " --together" if together else ""
     with going_on(lambda: f"every finished run is kept, go on with: {again}"):
         if isinstance(asked, TrialSweep):
             _release_best(asked, place, processes, threads, keep_runs)
             return
-        result = _carry_out(asked, place, processes, threads, keep_runs, together)
+        result = _carry_out(asked, place, processes, threads, keep_runs)
     _conclude(result)
 
 
@@ -100,9 +89,7 @@ def _show_trials(sweep: TrialSweep) -> None:
     )
 
 
-def _carry_out(
-    sweep: Sweep, place: Path, processes: int, threads: int, keep_runs: bool, together: bool
-) -> SweepResult:
+def _carry_out(sweep: Sweep, place: Path, processes: int, threads: int, keep_runs: bool) -> SweepResult:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
@@ -124,7 +111,7 @@ def _carry_out(
                 shown = 10 * done // total
                 console.print(f"runs {done}/{progress.total}", highlight=False)
 
-        return carry_out(sweep, place, processes, threads, keep_runs, show, together)
+        return carry_out(sweep, place, processes, threads, keep_runs, show)
 
 
 def _conclude(result: SweepResult) -> None:
@@ -141,11 +128,6 @@ def _conclude(result: SweepResult) -> None:
     keys = ", ".join(result.sweep.seed_keys)
     console.print(f"A seed sets {keys}, where a cell has them.")
     console.print(f"Privacy of the whole sweep, tuning included: {result.privacy.render()}")
-    if result.trained_together:
-        console.print(
-            f"{result.trained_together} runs were trained together: of each the row of metrics is left, with "
-            "the bits of the run alone; no directory, no ledger and no statement."
-        )
     console.print(f"Directory: {result.path}")
     if result.failures:
         raise typer.Exit(1)

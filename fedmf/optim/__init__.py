@@ -16,7 +16,7 @@ from fedmf.optim.move import Move
 from fedmf.optim.options import ChosenOptimizer, OptimizerOptions, OwnOptimizer, chosen
 from fedmf.optim.own_rule import OwnRule, fingerprint_of
 from fedmf.optim.server_optimizer import RoundRelease, ServerOptimizer
-from fedmf.optim.server_pass import ServerPass, step_part
+from fedmf.optim.server_pass import ServerPass
 from fedmf.optim.sgd import ServerSGD, Sgd
 from fedmf.values import by_kind
 
@@ -51,7 +51,6 @@ __all__ = [
     "energy_weight",
     "fingerprint_of",
     "relative_energy_error",
-    "step_part",
 ]
 
 #: What `[optimizer]` may be, by kind.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedmf.errors import ConfigError, one_line
-from fedmf.runs import Run, Scalar, run_of
+from fedmf.errors import ConfigError
+from fedmf.runs import Scalar
 from fedmf.sweeps.place import SweepPlace
 from fedmf.sweeps.processes import Crew
 from fedmf.sweeps.report import write_reports
@@ -48,7 +48,6 @@ def carry_out(
     threads: int = 1,
     keep_runs: bool = False,
     observer: Observer | None = None,
-    together: bool = False,
 ) -> SweepResult:
     """Carry out what is not finished yet, and write tables, picture and results.
 
@@ -63,18 +62,13 @@ def carry_out(
         threads: of each.
         keep_runs: whether run directories stay; otherwise their metrics and statements do.
         observer: called with every `Progress`.
-        together: train runs that ask the same users side by side in this process, without directory, ledger
-            and statement: their rows of metrics are kept and nothing else. Others are carried out as ever.
 
     Raises:
-        ConfigError: the place cannot be used, or directories of runs trained together are to be kept.
+        ConfigError: the place cannot be used.
 
     Guarantees:
-        A run is finished in one durable step; one that was stopped goes on where its ledger ends. A run
-        trained together has the released model and the metrics of the run alone, to the bit.
+        A run is finished in one durable step; one that was stopped continues where its ledger ends.
     """
-    if together and keep_runs:
-        raise ConfigError("keep_runs must be false for runs trained together: they have no directories.")
     for name, value in (("processes", processes), ("threads", threads)):
         if type(value) is not int or value < 1:
             raise ConfigError(f"{name} (of the sweep) must be a whole number ≥ 1; got {value!r}.")
@@ -84,9 +78,6 @@ def carry_out(
         work.ask_for_tuning()
         while work.advance() or work.queue or crew.free < processes:
             tell(work.progress())
-            if together:
-                for line in _side_by_side(work, place, threads):
-                    tell(work.progress(line))
             while crew.free and work.queue:
                 planned = work.queue.popleft()
                 digest = planned.digest
@@ -98,46 +89,6 @@ def carry_out(
         write_reports(result, work.kept)
         tell(work.progress())
         return result
-
-
-def _side_by_side(work: _Work, place: SweepPlace, threads: int) -> Iterator[str]:
-    """Train what is queued together, batch by batch, with a line where there is one; the queue then holds
-    what must be carried out by itself."""
-    import torch
-
-    from fedmf.sweeps.together import batches, hindrance, keep_trained
-
-    waiting, alone = [*work.queue], dict[str, int]()
-    work.queue.clear()
-    able, runs = list[PlannedRun](), list[Run]()
-    for planned in waiting:
-        run = run_of(planned.keys)
-        if reason := hindrance(run):
-            work.queue.append(planned)
-            alone[reason] = alone.get(reason, 0) + 1
-        else:
-            able.append(planned)
-            runs.append(run)
-    yield from (f"{_runs(count)} carried out one by one: {reason}" for reason, count in alone.items())
-    before = torch.get_num_threads()
-    for places in batches(runs):
-        batch = [able[i] for i in places]
-        torch.set_num_threads(threads)
-        try:
-            keep_trained([(planned.keys, place.finished(planned.digest)) for planned in batch])
-        except Exception as error:  # of one of them: each costs itself alone
-            work.queue.extend(batch)
-            yield f"{_runs(len(batch))} carried out one by one: {one_line(str(error))}"
-            continue
-        finally:
-            torch.set_num_threads(before)
-        for planned in batch:
-            work.note(planned.digest, None)
-        yield ""
-
-
-def _runs(count: int) -> str:
-    return "1 run is" if count == 1 else f"{count} runs are"
 
 
 class _Work:
@@ -262,10 +213,7 @@ class _Work:
                 )
             )
         failures = tuple(f"{self._asked[digest]}: {error}" for digest, error in self._errors.items())
-        together = sum("trained_together" in kept for kept in self.kept.values())
-        return SweepResult(
-            self._place.path, self.sweep, self._metric(), tuple(cells), failures, seconds, together
-        )
+        return SweepResult(self._place.path, self.sweep, self._metric(), tuple(cells), failures, seconds)
 
     def _tuning_runs(self, cell: Cell) -> Mapping[str, tuple[int, int]]:
         """Candidate and seed of each tuning run, by digest."""

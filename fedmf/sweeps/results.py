@@ -167,7 +167,6 @@ class SweepResult:
         cells: in the order of the sweep.
         failures: a line for each run that failed.
         seconds: that this process took.
-        trained_together: how many runs have a row of metrics alone, without ledger and statement.
     """
 
     path: Path
@@ -176,7 +175,6 @@ class SweepResult:
     cells: tuple[CellResult, ...]
     failures: tuple[str, ...]
     seconds: float
-    trained_together: int = 0
 
     def interval(self, result: CellResult) -> Interval:
         """The mean over the reported seeds."""

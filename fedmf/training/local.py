@@ -140,43 +140,6 @@ class LocalTrainer:
         Raises:
             KeyError: an unknown user id.
         """
-        return self._add(parameters, user_ids, t, total)
-
-    def add_updates_of_models(
-        self, models: Sequence[Tensor], user_ids: Sequence[str], t: int, totals: Sequence[UpdateSum]
-    ) -> list[list[UserFailure]]:
-        """`add_updates` of the same users from each of several models, into a sum for each.
-
-        The users' examples are read, shuffled and laid out once, and held until all models are done.
-
-        Args:
-            models: θ_t of each, shape (d,), float32.
-            user_ids: the users to train.
-            t: 0-based round.
-            totals: of each model.
-
-        Returns:
-            Who failed, by model.
-
-        Guarantees:
-            Each sum has the bits that `add_updates` gives it.
-        """
-        common = Failures()
-        groups = list(self._groups(user_ids, t, common))
-        return [
-            self._add(model, user_ids, t, total, (groups, common.copied()))
-            for model, total in zip(models, totals, strict=True)
-        ]
-
-    def _add(
-        self,
-        parameters: Tensor,
-        user_ids: Sequence[str],
-        t: int,
-        total: UpdateSum,
-        prepared: tuple[list[Group], Failures] | None = None,
-    ) -> list[UserFailure]:
-        """See `add_updates`; of groups that are prepared, if there are any."""
         trained: list[int] = []
 
         def add(group: Group, models: Tensor, origin: Tensor, into: UpdateSum) -> Tensor:
@@ -192,11 +155,9 @@ class LocalTrainer:
             return True
 
         programs = range(1, len(self._programs) + 1)
-        if prepared is not None:
-            programs = {group.program for group in prepared[0]} - {0}
         with single_threaded_kernels():
             received = {number: self._programs[number - 1].received(parameters) for number in programs}
-        failures = self._train(parameters, user_ids, t, total, add, compiled, prepared)
+        failures = self._train(parameters, user_ids, t, total, add, compiled)
         if rest := len(user_ids) - sum(trained):
             total.add_nothing(rest)
         return failures
@@ -225,14 +186,13 @@ class LocalTrainer:
         total: T,
         take: Callable[[Group, Tensor, Tensor, T], Tensor],
         shortcut: Callable[[Group, T, Failures], bool] = lambda _group, _into, _failures: False,
-        prepared: tuple[list[Group], Failures] | None = None,
     ) -> list[UserFailure]:
         """Train users group by group; ``take`` hands each group's models on and says which are finite.
 
         A group that ``shortcut`` says it dealt with has no models.
         """
-        origin, failures = parameters.to(self.task.device), Failures() if prepared is None else prepared[1]
-        groups = self._groups(user_ids, t, failures) if prepared is None else prepared[0]
+        origin, failures = parameters.to(self.task.device), Failures()
+        groups = self._groups(user_ids, t, failures)
 
         def train(group: Group, into: T) -> None:
             if shortcut(group, into, failures):

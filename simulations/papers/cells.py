@@ -1,4 +1,4 @@
-"""Finished runs on disk, one JSON object a line; runs that ask the same users are trained together."""
+"""Finished runs on disk, one JSON object a line; missing ones are trained by a pool of processes."""
 
 from __future__ import annotations
 
@@ -7,19 +7,25 @@ import json
 import math
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+import torch
 from calibration import Calibrations
 from catalogue import FIGURES
 from figures import Cell
 
 import fedmf
+from fedmf.rounds import run_in_process
+from fedmf.runs import run_of
 
 __all__ = ["Cells", "errors_of"]
 
-#: Runs whose results are written at once; what a stopped comparison loses.
-_AT_ONCE: Final = 64
+#: Runs between lines on the screen.
+_SHOWN: Final = 64
 
 
 class Cells:
@@ -39,34 +45,19 @@ class Cells:
                 self.found[Cell(**entry["cell"])] = entry["value"]
 
     def make(self, cells: Iterable[Cell]) -> None:
-        """Train what is missing: the runs of one batch ask the same users and are trained together."""
-        from fedmf.runs import run_of
-        from fedmf.sweeps.together import batches, train_together
-
+        """Train what is missing, one run in each process at a time."""
         missing = [cell for cell in dict.fromkeys(cells) if cell not in self.found]
-        missing.sort(key=lambda cell: (cell.seed, cell.panel))
-        begun, done = time.process_time(), 0
-        for first in range(0, len(missing), 8 * _AT_ONCE):
-            some = missing[first : first + 8 * _AT_ONCE]
-            runs = [run_of(self.configuration(cell)) for cell in some]
-            for places in batches(runs):
-                started = time.process_time()
-                trained = train_together([runs[place] for place in places])
-                seconds = (time.process_time() - started) / len(places)
+        configurations = [self.configuration(cell) for cell in missing]
+        begun = time.monotonic()
+        with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+            for done, (cell, value) in enumerate(
+                zip(missing, pool.map(_outcome, configurations), strict=True), start=1
+            ):
+                self.found[cell] = value
                 with self.path.open("a", encoding="utf-8") as file:
-                    for place, result in zip(places, trained, strict=True):
-                        row = result.metrics[runs[place].cohorts.rounds]
-                        value = {
-                            "accuracy": round(100.0 * row["accuracy"], 3),
-                            "loss": round(row["loss"], 5) if math.isfinite(row["loss"]) else None,
-                            "seconds": round(seconds, 3),
-                        }
-                        self.found[some[place]] = value
-                        entry = {"cell": dataclasses.asdict(some[place]), "value": value}
-                        file.write(json.dumps(entry) + "\n")
-                done += len(places)
-                spent = time.process_time() - begun
-                print(f"{done}/{len(missing)} runs, {spent:.0f} s, {spent / done:.3f} a run", flush=True)
+                    file.write(json.dumps({"cell": dataclasses.asdict(cell), "value": value}) + "\n")
+                if done % _SHOWN == 0 or done == len(missing):
+                    print(f"{done}/{len(missing)} runs, {time.monotonic() - begun:.0f} s", flush=True)
 
     def configuration(self, cell: Cell) -> dict[str, object]:
         """The keys of a run, its mechanism's parameters and noise among them."""
@@ -76,10 +67,23 @@ class Cells:
         return self.calibrations.keys(keys)
 
 
+def _outcome(keys: Mapping[str, Any]) -> dict[str, float | None]:
+    """Figures of the released model of one run."""
+    torch.set_num_threads(1)
+    run, begun = run_of(keys), time.process_time()
+    with TemporaryDirectory() as place, fedmf.start(run, Path(place) / "run") as session:
+        run_in_process(session)
+        row = session.metrics[run.cohorts.rounds]
+    return {
+        "accuracy": round(100.0 * row["accuracy"], 3),
+        "loss": round(row["loss"], 5) if math.isfinite(row["loss"]) else None,
+        "seconds": round(time.process_time() - begun, 3),
+    }
+
+
 def errors_of(cells: Cells, cell: Cell) -> tuple[dict[str, float], float, list[float]]:
     """Searched parameters of a run's mechanism, its noise, and RMSE and MaxSE of prefix sums; for ζ = 1."""
     from fedmf.factorization import errors
-    from fedmf.runs import run_of
     from fedmf.workload import prefix
 
     asked = FIGURES[cell.figure].form(cell.form).configuration(cell)

@@ -19,7 +19,7 @@ _LONGEST: Final = 8
 
 
 def compare(figures: Sequence[Figure], form_name: str, cells: Cells) -> Sequence[Figure]:
-    """Choose rates, then run the final seeds; runs of different figures may be trained together.
+    """Choose rates, then run the final seeds.
 
     The grid of a point grows by factors of 2 until its best rate is inside.
 

@@ -1,7 +1,7 @@
 """Training figures of the papers, at their size or reduced to minutes on data that every machine has.
 
     python simulations/papers/run.py --list
-    python simulations/papers/run.py lambda-cgd-fig2 --reduced       # several names together are quicker
+    python simulations/papers/run.py lambda-cgd-fig2 --reduced
     python simulations/papers/run.py lambda-cgd-fig2 --full          # CIFAR-10 and IMDb from the hub
     python simulations/papers/run.py lambda-cgd-fig2 --full --show   # its first configuration
     python simulations/papers/run.py --tables        # pages, pictures and the index from the committed points

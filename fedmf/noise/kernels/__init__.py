@@ -16,7 +16,6 @@ if TYPE_CHECKING:
         TILE,
         CpuKernels,
         Worker,
-        on_row,
         side_by_side,
         without_noise,
     )
@@ -43,7 +42,6 @@ __all__ = [
     "chunks_of",
     "each_round",
     "fma",
-    "on_row",
     "scratch",
     "side_by_side",
     "without_noise",

@@ -154,27 +154,12 @@ def _tiles(start: int, low: int, high: int) -> Iterator[tuple[int, int, int]]:
 
 def without_noise(work: TileWork) -> None:
     """Do the work on a row of zeros, in this thread."""
-    on_row(work, np.zeros(0), 0.0)
-
-
-def on_row(work: TileWork, row: NDArray[np.float64], scale: float) -> None:
-    """Do the work on a row that was drawn before, in this thread.
-
-    Args:
-        work: what is done.
-        row: y, one entry for each element; empty for zeros.
-        scale: of y.
-    """
     memory = buffers()
     for low, high, skip in _tiles(0, 0, work.count):
         words = _NO_ROUNDS[0][:, : -(-(high - low) // NORMALS_PER_BLOCK) * NORMALS_PER_BLOCK]
-        sums = _NO_SUMS
-        if row.size:
-            sums = np.zeros(words.shape[1])
-            sums[: high - low] = row[low:high]
         last = (words, *_NO_ROUNDS[1:])
         stored, reads, places, factors = _NONE_STORED
-        tile = last, sums, skip, high - low, stored, low, reads, places, factors, scale, memory
+        tile = last, _NO_SUMS, skip, high - low, stored, low, reads, places, factors, 0.0, memory
         work.work(tile, low, high)
 
 

@@ -52,12 +52,6 @@ class Failures:
     def __contains__(self, place: int) -> bool:
         return place in self._at
 
-    def copied(self) -> Failures:
-        """The same, to go on with apart."""
-        other = Failures()
-        other._at |= self._at
-        return other
-
     def named(self, user_ids: Sequence[str]) -> list[UserFailure]:
         """The failures in the order of the users."""
         return [UserFailure(str(user_ids[place]), *self._at[place]) for place in sorted(self._at)]
