@@ -12,6 +12,7 @@ import pytest
 from scipy.stats import norm
 from support import oracles
 
+from fedmf.accounting import at_least, gaussian_delta
 from fedmf.accounting.comparison import design
 from fedmf.cli.app import run
 from fedmf.factorization.mechanisms.catalogue import build, names_to_compare
@@ -221,3 +222,26 @@ def test_mechanisms_made_for_something_else_are_not_compared_unasked():
     special = {"quadratic-lti", "strongly-convex-lti"}
     for n in (1, 100, 10**6):
         assert not special & {name.removeprefix("normalized-") for name in names_to_compare(n)}
+
+
+def test_a_stated_noise_says_which_epsilon_it_gives(capsys):
+    """The noise that a budget asks for gives that budget back; twice the change, twice the noise."""
+    for adjacency, factor in (("zero-out", 1), ("replace-one", 2)):
+        rows = design(SMALL, ["bsr", "tree"], 2.0, 1e-6, adjacency)
+        for asked in rows:
+            name, S = asked["mechanism"], asked["noise_std"]
+            (row,) = design(SMALL, [name], delta=1e-6, adjacency=adjacency, noise_multiplier=S)
+            assert row["epsilon"] == pytest.approx(2.0, rel=1e-9)
+            assert gaussian_delta(S / (row["sensitivity"] * factor), row["epsilon"]) <= 1e-6
+            same = {"noise_multiplier", "rmse", "max_se", "noise_std"}
+            assert {key: row[key] for key in same} == pytest.approx({key: asked[key] for key in same})
+    request = "design --rounds 48 --max-participations 4 --min-separation 12 --mechanism tree --delta 1e-6"
+    assert run([*request.split(), "--noise-multiplier", "7"]) == 0
+    printed = capsys.readouterr().out
+    (row,) = design(SMALL, ["tree"], delta=1e-6, noise_multiplier=7.0)
+    assert at_least(row["epsilon"], 5) in printed
+    for given in ({"epsilon": 1.0, "delta": 1e-6}, {}, {"delta": 1e-6, "sampling": "balls-in-bins"}):
+        with pytest.raises(ValueError, match="with delta, and without epsilon and sampling"):
+            design(SMALL, ["tree"], noise_multiplier=7.0, **given)
+    with pytest.raises(ValueError, match="positive and finite"):
+        design(SMALL, ["tree"], delta=1e-6, noise_multiplier=0.0)

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         gaussian_delta,
         gaussian_epsilon,
         gaussian_epsilons,
-        gaussian_figures,
         gaussian_mu,
         gaussian_rho,
         gaussian_sigma,
@@ -57,7 +56,6 @@ if TYPE_CHECKING:
     from fedmf.accounting.realised import EpsilonBin, RealisedPrivacy, realised_privacy
     from fedmf.accounting.recorded import ParticipationRecord, ParticipationSummary
     from fedmf.accounting.release import RunRelease, SumRelease
-    from fedmf.accounting.restatement import Restatement, restate, zcdp_epsilon
     from fedmf.accounting.rounding import at_least, at_most
     from fedmf.accounting.verdict import WHOLE, Fault, Verdict
 else:
@@ -86,7 +84,6 @@ __all__ = [
     "PoissonTrials",
     "Privacy",
     "RealisedPrivacy",
-    "Restatement",
     "RunAmplification",
     "RunRelease",
     "SecondForm",
@@ -110,7 +107,6 @@ __all__ = [
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_epsilons",
-    "gaussian_figures",
     "gaussian_mu",
     "gaussian_rho",
     "gaussian_sigma",
@@ -118,8 +114,6 @@ __all__ = [
     "odometer_epsilon",
     "realised_privacy",
     "remaining_epsilons",
-    "restate",
     "selection_epsilon",
-    "zcdp_epsilon",
     "zero_out_budget",
 ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from fedmf.accounting.design_jobs import Job, Row, rows_of
@@ -31,6 +33,9 @@ _NANOSECONDS_PER_STORED = 2.0
 # What decides how many vectors are kept, and by how much it may exceed their number: p bands keep p − 1.
 _SIZES = {"bands": 1, "buffers": 0}
 
+# What a product and a quotient may have rounded up.
+_DOWN = 1 - 2.0**-50
+
 _NO_CLOSED_FORM = "its noise has no closed form to search by."
 
 
@@ -49,6 +54,7 @@ def design(
     arrived: Callable[[Row], None] | None = None,
     processes: int = 1,
     objective: str | Objective = "rmse",
+    noise_multiplier: float | None = None,
 ) -> list[dict[str, Any]]:
     """One row per mechanism, ready for JSON.
 
@@ -75,6 +81,8 @@ def design(
             ``if __name__ == "__main__"``.
         objective: the error that parameters and coefficients minimise and rows are sorted by: "rmse", "max",
             "last" or "weights:w1,w2,…" (`Objective`).
+        noise_multiplier: S > 0 in place of ε: the standard deviation of z per unit clip norm, as deployments
+            state it. Each row then says which ε this noise gives at δ.
 
     Returns:
         Dicts with mechanism, params, sensitivity, sensitivity_kind, sensitivity_case, rmse, max_se, objective
@@ -92,8 +100,9 @@ def design(
         errors are for ζ = 1 and include σ (if a budget is given), the sensitivity and f.
 
     Raises:
-        ValueError: only one of ε and δ is given, a name or parameter is unknown, a value is out of range, a
-            mechanism that was asked for cannot be built for this horizon or within the memory.
+        ValueError: only one of ε and δ is given, or S without δ or beside ε, a name or parameter is unknown,
+            a value is out of range, a mechanism that was asked for cannot be built for this horizon or
+            within the memory.
 
     >>> row, = design(Participation(3900, 10, 390), ["cgd"], 8.0, 1e-5, params={"lambda": 0.975})
     >>> round(row["rmse"], 2), row["sensitivity_kind"], row["memory_vectors"]
@@ -102,7 +111,18 @@ def design(
     # Not with this module, which every process that computes rows loads.
     from fedmf.accounting.gaussian import adjacency_factor, gaussian_sigma
 
-    if (epsilon is None) != (delta is None):
+    if noise_multiplier is not None:
+        if not 0 < noise_multiplier < math.inf:
+            raise ValueError(
+                f"S (noise_multiplier) must be positive and finite; got {noise_multiplier}. Without noise "
+                "nothing is private."
+            )
+        if delta is None or epsilon is not None or sampling != "none":
+            raise ValueError(
+                f"S (noise_multiplier) must be given with delta, and without epsilon and sampling; got "
+                f"delta={delta}, epsilon={epsilon}, sampling={sampling}. Its row says which epsilon it gives."
+            )
+    elif (epsilon is None) != (delta is None):
         given, missing = ("epsilon", "delta") if delta is None else ("delta", "epsilon")
         raise ValueError(
             f"{missing} must be given together with {given}; got None. Without a budget leave out both."
@@ -123,6 +143,8 @@ def design(
     if sampling != "none" and memory_vectors is not None:
         raise ValueError(f"sampling {sampling} needs no limit on memory_vectors; {_NO_CLOSED_FORM}")
     row_of = plan.row_without_budget
+    if noise_multiplier is not None and delta is not None:
+        row_of = partial(plan.row_of_noise, noise_multiplier, delta)
     if epsilon is not None and delta is not None:
         budget = _Budgeted(plan, epsilon, delta, gaussian_sigma(epsilon, delta), sampling)
         row_of = budget.plain if sampling == "none" else budget.amplified
@@ -193,6 +215,21 @@ class _Plan:
             **self.budget(None, None, None),
             "sampling": "none",
             "noise_std": None,
+            "noise_std_error": 0.0,
+        }
+
+    def row_of_noise(self, noise_std: float, delta: float, choice: MechanismChoice) -> Row:
+        """With a stated noise, and the ε that it gives."""
+        from fedmf.accounting.gaussian import gaussian_epsilon
+
+        row = self.row(choice)
+        sigma = noise_std / (row["sensitivity"] * self.factor) * _DOWN
+        return {
+            **row,
+            **self.scaled(row, noise_std / row["sensitivity"]),
+            **self.budget(sigma, gaussian_epsilon(sigma, delta), delta),
+            "sampling": "none",
+            "noise_std": noise_std,
             "noise_std_error": 0.0,
         }
 

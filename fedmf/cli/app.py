@@ -18,7 +18,7 @@ from fedmf.cli.account import account, export
 from fedmf.cli.compile import compile_programs
 from fedmf.cli.configuration import init, keys
 from fedmf.cli.data import contract, data
-from fedmf.cli.designs import design, restate
+from fedmf.cli.designs import design
 from fedmf.cli.interruption import Interruption
 from fedmf.cli.simulate import simulate
 from fedmf.cli.stream import stream
@@ -51,7 +51,6 @@ application.command("account")(account)
 application.command("export")(export)
 application.command("init")(init)
 application.command("keys")(keys)
-application.command("restate")(restate)
 application.command("stream")(stream)
 application.command("sweep")(sweep)
 

@@ -28,7 +28,6 @@ from fedmf.factorization.matrices import (
     one_parameter,
     optimal_diagonal,
     square_root,
-    square_strategy,
     tree,
 )
 from fedmf.factorization.mechanisms import (
@@ -172,7 +171,6 @@ __all__ = [
     "query_variances",
     "single_threaded",
     "square_root",
-    "square_strategy",
     "stated_sensitivity",
     "strongly_convex_bound",
     "strongly_convex_lti",

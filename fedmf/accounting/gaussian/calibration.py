@@ -230,11 +230,6 @@ def gaussian_epsilon(sigma: float, delta: float) -> float:
     return 0.0 if private(0.0) else _smallest(private)
 
 
-def gaussian_figures(sigma: float, delta: float) -> dict[str, float]:
-    """μ, ρ and the smallest ε at δ of a sensitivity-1 Gaussian release, each rounded up, by name."""
-    return {"mu": gaussian_mu(sigma), "rho": gaussian_rho(sigma), "epsilon": gaussian_epsilon(sigma, delta)}
-
-
 def certified_epsilon(sigma: float, delta: float, asked: float | None = None) -> float:
     """ε from two independent accountants, for use in a privacy statement.
 

@@ -47,6 +47,12 @@ def design(
     ),
     epsilon: float | None = typer.Option(None, "--epsilon", metavar="E", help="Privacy budget ε."),
     delta: float | None = typer.Option(None, "--delta", metavar="D", help="Privacy budget δ."),
+    noise_multiplier: float | None = typer.Option(
+        None,
+        "--noise-multiplier",
+        metavar="S",
+        help="In place of --epsilon: noise of each row of C·x per clip norm, as published; prints its ε.",
+    ),
     adjacency: AdjacencyName = typer.Option(AdjacencyName.zero_out, help="Neighbouring relation."),
     mechanism: list[str] = typer.Option(
         [], "--mechanism", metavar="NAME", help="Mechanism to evaluate; repeatable. Default: compare all."
@@ -80,7 +86,8 @@ def design(
     """Compare mechanisms: error, sensitivity, noise, memory and time under (k, b)-min-separation.
 
     Errors include the sensitivity and, with --epsilon and --delta, the noise multiplier. Parameters,
-    coefficients and the order of rows follow --objective.
+    coefficients and the order of rows follow --objective. With --noise-multiplier and --delta each row
+    says which ε that noise gives.
 
     Example: fedmf design --rounds 3900 --max-participations 10 --min-separation 390 --epsilon 8 --delta 1e-5
     """
@@ -95,7 +102,8 @@ def design(
         check_picture("--plot", plot)
     from fedmf.cli.designs.table import GrowingTable, latex_table, print_table
 
-    with GrowingTable() as table:
+    by_noise = noise_multiplier is not None
+    with GrowingTable(by_noise) as table:
         rows = _rows(
             table,
             participation=Participation(rounds, max_participations, min_separation),
@@ -106,6 +114,7 @@ def design(
             memory_vectors=memory_vectors,
             sampling=sampling.value,
             objective=objective,
+            noise_multiplier=noise_multiplier,
             mechanisms=mechanism or None,
             bands=bands,
             params=parameters,
@@ -115,9 +124,9 @@ def design(
 
         save_plot(rows, plot)
     if as_latex:
-        typer.echo(latex_table(rows), nl=False)
+        typer.echo(latex_table(rows, by_noise), nl=False)
     else:
-        typer.echo(json.dumps(rows, indent=2)) if as_json else print_table(rows)
+        typer.echo(json.dumps(rows, indent=2)) if as_json else print_table(rows, by_noise)
 
 
 def _rows(table: GrowingTable, **asked: Any) -> list[dict[str, Any]]:

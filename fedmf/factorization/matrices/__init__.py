@@ -14,7 +14,7 @@ from fedmf.factorization.matrices.closed_form import (
     optimal_diagonal,
     square_root,
 )
-from fedmf.factorization.matrices.dense import LARGEST_DENSE, Dense, lower_factor, square_strategy
+from fedmf.factorization.matrices.dense import LARGEST_DENSE, Dense, lower_factor
 from fedmf.factorization.matrices.scaled_toeplitz import ColumnScaled, NotRepresentable, ScaledToeplitz
 from fedmf.factorization.matrices.stamped import Stamped
 from fedmf.factorization.matrices.strategy_matrix import Factorization
@@ -70,7 +70,6 @@ __all__ = [
     "rated_power",
     "shifted_root",
     "square_root",
-    "square_strategy",
     "strategy_power",
     "tree",
     "without_workload",

@@ -136,33 +136,6 @@ class Dense(Factorization):
         return cls(matrix)
 
 
-def square_strategy(matrix: ArrayLike) -> Dense:
-    """The lower-triangular C that says of privacy and error what M says, for any M of full column rank.
-
-    With noise of one variance on the rows of M·x, privacy and the best linear unbiased estimates of sums of x
-    rest on MᵀM alone; C is its lower-triangular factor, CᵀC = MᵀM.
-
-    Args:
-        matrix: M, shape (m, n), n ≤ 4096, m ≥ n: a row for each noisy value, a column for each round.
-
-    Raises:
-        ValueError: M is not such a matrix, or its columns are dependent.
-
-    >>> square_strategy([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]).matrix.round(3)
-    array([[1.225, 0.   ],
-           [0.707, 1.414]])
-    """
-    M = np.asarray(matrix, dtype=np.float64)
-    if M.ndim != 2 or not 0 < M.shape[1] <= min(M.shape[0], LARGEST_DENSE) or not np.isfinite(M).all():
-        raise ValueError(
-            "the strategy matrix must be finite, of shape (rows, rounds) with as many rows or more and at "
-            f"most {LARGEST_DENSE} rounds; got shape {M.shape}."
-        )
-    if np.linalg.matrix_rank(M) < M.shape[1]:
-        raise ValueError("the strategy matrix must have independent columns; got some that are not.")
-    return Dense(lower_factor(M.T @ M))
-
-
 def lower_factor(gram: Array) -> Array:
     """The lower-triangular C with CᵀC = X and a positive diagonal.
 
