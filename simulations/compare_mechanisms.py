@@ -2,8 +2,8 @@
 
     python simulations/compare_mechanisms.py [--processes 2] [--output docs/results] [--sweep DIRECTORY]
 
-The same as `fedmf sweep configs/sweeps/mechanisms.toml`, whose table, picture and figures become
-compare_mechanisms.md, .png and .json. A sweep that was interrupted goes on from its directory.
+The same as `fedmf sweep configs/sweeps/mechanisms.toml`, whose table and picture become
+compare_mechanisms.md and .png. An interrupted sweep continues in its directory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedmf.sweeps import load_sweep
 
 ROOT = Path(__file__).resolve().parents[1]
 #: What a sweep writes, and the ending it gets here.
-WRITTEN = {"table.md": "md", "comparison.png": "png", "results.json": "json"}
+WRITTEN = {"table.md": "md", "comparison.png": "png"}
 
 
 def main() -> None:

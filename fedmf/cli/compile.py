@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 _SHIPPED: Final[tuple[tuple[str, Mapping[str, Any]], ...]] = (
     ("digits.toml", {}),
     ("digits.toml", {"mechanism.kind": "bisr"}),
-    ("digits-examples.toml", {}),
     ("jme-adam.toml", {}),
-    ("code-tokens.toml", {"data.users": 16, "cohorts.size": 4}),
     ("million.toml", {"data.users": 200, "cohorts.size": 20}),
 )
 _ROUNDS: Final = 2

@@ -53,7 +53,7 @@ def _default(key: Key) -> list[str]:
 
 
 #: What one may start from: files of ``configs/start``, and what the first line of each says.
-CASES = ("digits", "text", "amplified", "private-evaluation", "table")
+CASES = ("digits", "text", "amplified", "table")
 #: A Flower app without any privacy, to make private: a folder there.
 APP = "flower-app"
 

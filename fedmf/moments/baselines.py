@@ -115,7 +115,7 @@ def pp(
         debias: whether τ₁²·[C₁⁻¹C₁⁻ᵀ]_tt·I is subtracted at step t.
 
     References:
-        Kalinin, Upadhyay and Lampert (2025), Algorithm 6, corrected as docs/project/errata.md tells.
+        Kalinin, Upadhyay and Lampert (2025), Algorithm 6, corrected as docs/dev/errata.md tells.
     """
     sigma = checked_multiplier(noise_multiplier)
     alone = stated_sensitivity(factorization, participation)

@@ -40,7 +40,7 @@ class ServerAdam(AdaptiveRule):
 
     References:
         Kingma and Ba (2015); Kalinin, Upadhyay and Lampert (2025), Algorithm 2, corrected as
-        docs/project/errata.md tells.
+        docs/dev/errata.md tells.
     """
 
     beta2: float = 0.99

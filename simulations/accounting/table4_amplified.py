@@ -57,7 +57,7 @@ PAPER: dict[str, tuple[str, dict[str, float], tuple[float, ...]]] = {
     "BandInvMF (p=4)": ("banded-inverse", {"bands": 4}, (8.07, 12.48, 20.76, 37.37, 70.90, 130.48)),
     "BandInvMF (p=16)": ("banded-inverse", {"bands": 16}, (6.56, 11.23, 20.17, 37.09, 71.08, 130.90)),
     "BandInvMF (p=64)": ("banded-inverse", {"bands": 64}, (6.39, 11.36, 20.87, 39.13, 74.06, 140.38)),
-    # Without amplification, too, the paper's figure is below a certified bound: see docs/project/errata.md.
+    # Without amplification, too, the paper's figure is below a certified bound: see docs/dev/errata.md.
     "BandInvMF (p=390)": ("banded-inverse", {"bands": 390}, (5.66, 9.86, 17.76, 33.25, 62.84, 119.20)),
     "BLT": ("blt", {}, (5.87, 10.67, 19.50, 35.97, 69.41, 127.69)),
 }

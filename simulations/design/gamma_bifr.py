@@ -47,7 +47,7 @@ def main() -> None:
     lines = [
         "RMSE of γ-BIFR's comparison without amplification, at the inferred setting n = 2048, k = 8,",
         "b = 256, ε = 8, δ = 10⁻⁵; bands and parameters optimised. Our sensitivities are exact; that of the",
-        "paper's BandInvMF is not, see [errata](../project/errata.md#bandinvmf-with-p--b).",
+        "paper's BandInvMF is not, see [errata](../dev/errata.md#bandinvmf-with-p--b).",
         "Written by `simulations/design/gamma_bifr.py`.",
         "",
         "| mechanism | paper | fedmf | difference |",

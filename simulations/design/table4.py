@@ -68,7 +68,7 @@ def main() -> None:
         "column). BandMF is the optimised banded Toeplitz matrix; general banded matrices, which the",
         "paper leaves out, stand beside the same figures. The last rows are not in the paper; their free",
         "parameters are optimised. BandInvMF with p = 390: the paper's figure is below a certified lower",
-        "bound of 7.912, see [errata](../project/errata.md#bandinvmf-with-p--b).",
+        "bound of 7.912, see [errata](../dev/errata.md#bandinvmf-with-p--b).",
         "Written by `simulations/design/table4.py`.",
         "",
         "| mechanism | paper | fedmf | difference | sensitivity |",

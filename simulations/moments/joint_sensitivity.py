@@ -3,14 +3,12 @@
     python simulations/moments/joint_sensitivity.py [--starts S]
 
 n = 6, d = 3, ζ = 1. Ascent over x_i and y_i in the ball, over every longest pattern, from random starts and
-from users that do the same in all rounds. "gap" is 1 − (found/stated)². Writes
-docs/results/joint-sensitivity.md.
+from users that do the same in all rounds. "gap" is 1 − (found/stated)². Prints a table.
 """
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -30,7 +28,6 @@ from fedmf.moments.second_moment import (
 )
 from fedmf.participation import Participation
 
-RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 N, D = 6, 3
 SECOND: dict[str, SecondMoment] = {
     "full matrix": FullMatrix(D),
@@ -104,10 +101,6 @@ def main() -> None:
     starts = parser.parse_args().starts
     contracts = {"k = 1": Participation(N, 1, N), "k = 3, b = 2": Participation(N, 3, 2)}
     lines = [
-        "# Joint sensitivity",
-        "",
-        "`python simulations/moments/joint_sensitivity.py`",
-        "",
         "| second moment | C₁, C₂ | participation | adjacency | λ | stated | kind | found | gap |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
@@ -130,7 +123,6 @@ def main() -> None:
             f"| {kind} | {pair} | {contract} | {adjacency} | {weight:g} | {stated.value:.4f} | "
             f"{stated.kind} | {found**0.5:.4f} | {max(gap, 0.0):.2%} |"
         )
-    (RESULTS / "joint-sensitivity.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines))
 
 

@@ -1,17 +1,15 @@
-"""Pages and pictures of the figures, and their rows in the index, from the committed points."""
+"""Pages and pictures of the figures from the committed points."""
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from points import Points, verdict
+from points import Points
 
-__all__ = ["indexed", "page", "write_pages"]
+__all__ = ["page", "write_pages"]
 
-_ROW = r"^\| .*`simulations/papers/run\.py (?P<name>\S+) --full`.*$"
 _WORDS = {"agrees": "agrees", "tie": "tie: the interval holds 0", "against": "against the paper"}
 
 
@@ -76,24 +74,6 @@ def page(points: Points, stem: str) -> str:
                 f"{grid[0]:g} to {grid[-1]:g} | {point.noise_std:.2f}, {point.errors[0]:.2f} |"
             )
     return "\n".join(lines) + "\n"
-
-
-def indexed(text: str, found: Mapping[str, Points]) -> str:
-    """The index with the verdicts of these figures in their rows; a figure without points is not run."""
-
-    def row(match: re.Match[str]) -> str:
-        name = match["name"]
-        cells = [cell.strip() for cell in match[0].strip().strip("|").split(" | ")]
-        if name in found:
-            cells[2], cells[4] = f"[result](../results/papers/{name}.md)", verdict(found[name])
-        else:
-            cells[2] = "not run"
-            cells[4] = (
-                "not run with rates that have their optimum inside the grid; what stood here is withdrawn"
-            )
-        return "| " + " | ".join(cells) + " |"
-
-    return re.sub(_ROW, row, text, flags=re.MULTILINE)
 
 
 def draw(points: Points, path: Path) -> None:

@@ -4,7 +4,7 @@
     python simulations/papers/run.py lambda-cgd-fig2 --reduced
     python simulations/papers/run.py lambda-cgd-fig2 --full          # CIFAR-10 and IMDb from the hub
     python simulations/papers/run.py lambda-cgd-fig2 --full --show   # its first configuration
-    python simulations/papers/run.py --tables        # pages, pictures and the index from the committed points
+    python simulations/papers/run.py --tables        # pages and pictures from the committed points
 
 Learning rates are chosen for every point on seeds that are not used for the figure; in practice such a choice
 on private data costs privacy that no statement covers. Every finished run is a line of the cells file, so a
@@ -26,7 +26,6 @@ from figures import Cell
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results" / "papers"
-INDEX = ROOT / "docs" / "project" / "papers.md"
 
 
 def main() -> None:
@@ -58,7 +57,7 @@ def main() -> None:
             print(render_toml(run_of(form.configuration(first))))
         return
     from points import read_points, write_points
-    from report import indexed, write_pages
+    from report import write_pages
 
     kept = options.output / "points.json"
     if not options.tables:
@@ -70,8 +69,6 @@ def main() -> None:
             write_points(kept, figure, options.form, cells)
     found = read_points(kept)
     write_pages(found, options.output, options.name or list(FIGURES))
-    if options.output == RESULTS and INDEX.exists():
-        INDEX.write_text(indexed(INDEX.read_text(encoding="utf-8"), found), encoding="utf-8")
 
 
 if __name__ == "__main__":

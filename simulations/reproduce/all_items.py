@@ -151,10 +151,6 @@ _ITEMS = (
     ),
     *TRAINING,
     Item(
-        "joint-sensitivity", _OURS, "joint sensitivity", "ascent over a user's rows",
-        ("joint-sensitivity.md",), (), ("moments/joint_sensitivity.py",), unrun="it is minutes of ascent",
-    ),
-    Item(
         "real-data", _OURS, "covariance of measurements", "569 rows, d = 30, ε = 0.5 … 16",
         ("moments-real-data.md", "moments-real-data.png"), (), ("moments/real_data.py",),
         unrun="it is minutes of streams",
@@ -171,10 +167,6 @@ _ITEMS = (
     Item(
         "stream-anomalies", _OURS, "anomaly scores of private densities", "four data sets, ε = 1, 4, 8",
         ("stream-anomalies.md",), ("moments/stream_anomalies.py",), ("moments/stream_anomalies.py",),
-    ),
-    Item(
-        "stream-weights", _OURS, "weight of the second moment", "five workloads, d = 2, 10, 100",
-        ("stream-weights.md",), ("moments/stream_weights.py",), ("moments/stream_weights.py",),
     ),
     Item(
         "deterministic-bounds", _OURS, "Balls-in-Bins without sampling", "n = 2048 and 3900, ε = 0.5 … 8",

@@ -36,8 +36,8 @@ def _item(paper: str, name: str, item: str, setting: str) -> Item:
         (f"papers/{name}.md", f"papers/{name}.png") if committed else (),
         ("papers/run.py", name, "--tables") if committed else (), ("papers/run.py", name, "--reduced"),
         kept=("papers/points.json", "papers/calibrations.jsonl") if committed else (),
-        unrun="its runs are minutes; page and picture are made anew from kept ones: docs/project/papers.md"
-        if committed else "its runs are minutes: docs/project/papers.md",
+        unrun="its runs are minutes; page and picture are made anew from kept ones: docs/papers.md"
+        if committed else "its runs are minutes: docs/papers.md",
     )  # fmt: skip
 
 

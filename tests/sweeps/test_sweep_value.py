@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -161,26 +160,10 @@ def test_a_run_is_a_base_too() -> None:
 def test_the_page_and_the_configurations_are_sweeps(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     cells = {file.stem: len(load_sweep(file).cells) for file in (root / "configs/sweeps").glob("*.toml")}
-    clipping = ("epsilon-2", "epsilon-8", "tokens-epsilon-2", "tokens-epsilon-8")
-    assert cells == {
-        "mechanisms": 12,
-        "optimizers": 22,
-        "jme-adam": 10,
-        "jme-adam-engines": 18,
-        **{f"adaptive-clipping-{name}": 9 for name in clipping},
-    }
+    assert cells == {"mechanisms": 12, "jme-adam": 10}
     (tmp_path / "digits.toml").write_text((root / "configs/digits.toml").read_text())
     (tmp_path / "sub").mkdir()
     blocks = re.findall(r"```toml\n(.*?)```", (root / "docs/sweeps.md").read_text(), re.DOTALL)
     assert len(blocks) == 1
     (tmp_path / "sub/sweep.toml").write_text(blocks[0])
     assert load_sweep(tmp_path / "sub/sweep.toml").baseline == "independent noise"
-
-
-def test_the_readmes_comparison_is_that_of_its_sweep() -> None:
-    root = Path(__file__).parents[2]
-    kept = json.loads((root / "docs/results/compare_mechanisms.json").read_text())
-    sweep = load_sweep(root / "configs/sweeps/mechanisms.toml")
-    assert kept["sweep"] == json.loads(json.dumps(sweep.to_dict()))
-    assert kept["failures"] == []
-    assert [[int(seed) for seed in cell["values"]] for cell in kept["cells"]] == [list(sweep.seeds)] * 12
