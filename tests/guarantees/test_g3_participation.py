@@ -1,0 +1,127 @@
+"""G3: nobody takes part more than k times or within b rounds: every pattern for n <= 8, random histories."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedmf.errors import ParticipationViolation
+from fedmf.noise import NoiseKey
+from fedmf.participation import Participation
+from fedmf.records import Ledger
+from fedmf.records.histories import Histories
+from guarantees.small import patterns, stream
+
+KEY = NoiseKey.from_seed(1)
+CONTRACTS = [(n, k, b) for n in (5, 8) for k in (1, 2, 3) for b in (1, 2, 3, 8) if (k - 1) * b < n]
+
+
+def name(wish: tuple[int, ...]) -> str:
+    return "user " + "-".join(map(str, wish))
+
+
+def check_every_pattern(folder: Path, n: int, k: int, b: int) -> None:
+    """2ⁿ users, one for every set of rounds that somebody may wish for, in one ledger."""
+    wishes = [wish for size in range(1, n + 1) for wish in itertools.combinations(range(n), size)]
+    allowed = set(patterns(n, k, b))
+    got: dict[tuple[int, ...], list[int]] = {wish: [] for wish in wishes}
+    path = folder / f"{n}-{k}-{b}.sqlite"
+    with Ledger.create(path, Participation(n, k, b), {}, KEY) as ledger:
+        ledger.opening()
+        for t in range(n):
+            asking = {name(wish): wish for wish in wishes if t in wish}
+            admitted = ledger.admissible(t, list(asking))
+            expected = {user for user, wish in asking.items() if (*got[wish], t) in allowed}
+            assert set(admitted) == expected
+            refused = next((user for user in asking if user not in expected), None)
+            if refused is not None:
+                with pytest.raises(ParticipationViolation):
+                    ledger.commit_round(t, [*admitted, refused], "", "")
+            ledger.commit_round(t, admitted, "", "")
+            for user in admitted:
+                got[asking[user]].append(t)
+    with Ledger.open(path, read_only=True) as ledger:
+        recorded: dict[str, list[int]] = {}
+        for t, user in ledger.participations():
+            recorded.setdefault(user, []).append(t)
+    assert recorded == {name(wish): rounds for wish, rounds in got.items() if rounds}
+    assert {tuple(rounds) for rounds in recorded.values()} >= allowed
+
+
+def check_random_histories(folder: Path) -> None:
+    """Cohorts proposed at random, the ledger closed and opened at random, against the rule in plain words."""
+    rng = np.random.default_rng(2)
+    for trial in range(6):
+        n, k, b = int(rng.integers(10, 40)), int(rng.integers(1, 5)), int(rng.integers(1, 6))
+        contract = Participation(n, min(k, Participation.as_many_as_fit(n, b).max_participations), b)
+        path, past = folder / f"{trial}.sqlite", dict[str, list[int]]()
+        ledger = Ledger.create(path, contract, {}, KEY)
+        ledger.opening()
+        for t in range(n):
+            if rng.random() < 0.2:
+                ledger.close()
+                ledger = Ledger.open(path, KEY)
+                ledger.opening()
+            wanted = [f"u{u}" for u in rng.permutation(9)[: rng.integers(0, 9)]]
+            may = [
+                user
+                for user in wanted
+                if len(past.get(user, [])) < contract.max_participations
+                and (user not in past or t - past[user][-1] >= b)
+            ]
+            assert ledger.admissible(t, wanted) == may
+            ledger.commit_round(t, may, "", "")
+            for user in may:
+                past.setdefault(user, []).append(t)
+        assert ledger.replay().rounds == n
+        ledger.close()
+
+
+def check_stream(folder: Path) -> None:
+    """Rows of 16 users in a random order: refused exactly where the contract says, at no cost."""
+    rng, k, b = np.random.default_rng(3), 2, 3
+    past: dict[str, list[int]] = {}
+    with stream(folder / "stream", 24, dimension=2, max_participations=k, min_separation=b) as opened:
+        for user in map("u{}".format, rng.integers(0, 16, 200)):
+            t = opened.t
+            if t == 24:
+                break
+            rounds = past.setdefault(user, [])
+            if len(rounds) < k and (not rounds or t - rounds[-1] >= b):
+                assert opened.push([0.1, 0.2], user=user).t == t + 1
+                rounds.append(t)
+            else:
+                with pytest.raises(ParticipationViolation):
+                    opened.push([0.1, 0.2], user=user)
+                assert opened.t == t
+    assert sum(map(len, past.values())) == 24
+
+
+@pytest.mark.parametrize(("n", "k", "b"), CONTRACTS)
+def test_every_pattern_of_a_short_run(n: int, k: int, b: int, tmp_path: Path) -> None:
+    check_every_pattern(tmp_path, n, k, b)
+
+
+def test_random_histories(tmp_path: Path) -> None:
+    check_random_histories(tmp_path)
+
+
+def test_users_of_a_stream(tmp_path: Path) -> None:
+    check_stream(tmp_path)
+
+
+@pytest.mark.parametrize("least", ["k + 1", "b - 1"])
+def test_one_participation_too_many_is_seen(
+    least: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lax(self: Histories, last: int, count: int, time: int) -> object:
+        more, nearer = (1, 0) if least == "k + 1" else (0, 1)
+        return (time - last < self._apart - nearer) | (count >= self._most + more)
+
+    monkeypatch.setattr(Histories, "_refuses", lax)
+    for check in (check_random_histories, check_stream, lambda folder: check_every_pattern(folder, 8, 2, 3)):
+        with pytest.raises((AssertionError, pytest.fail.Exception)):
+            check(tmp_path)
