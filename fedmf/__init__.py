@@ -40,16 +40,12 @@ if TYPE_CHECKING:
     from fedmf.parts import OwnStatistic, QuantileClipping
     from fedmf.running import load, plan, resume, simulate, start
     from fedmf.runs import (
-        Checkpoints,
         Classification,
         Execution,
         NoiseMechanism,
-        NoProgress,
         PrivateAggregator,
         PrivateEvaluation,
         Run,
-        TargetReached,
-        TensorBoard,
         account,
         load_model,
         load_run,
@@ -68,7 +64,6 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "BallsInBinsCohorts",
-    "Checkpoints",
     "Classification",
     "CyclicCohorts",
     "Digits",
@@ -81,7 +76,6 @@ __all__ = [
     "MomentStream",
     "NamedMechanism",
     "NoPrivacy",
-    "NoProgress",
     "NoiseMechanism",
     "OwnStatistic",
     "Participation",
@@ -93,9 +87,7 @@ __all__ = [
     "Run",
     "Sgd",
     "Sweep",
-    "TargetReached",
     "Task",
-    "TensorBoard",
     "UserLevel",
     "__version__",
     "account",

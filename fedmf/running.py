@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from fedmf.optim import ServerOptimizer
 from fedmf.rounds import run_in_process
 from fedmf.runs import (
     LEDGER,
-    LastingObserver,
-    Observer,
+    OnRound,
     Run,
     RunResult,
     Session,
-    StopRule,
     carried_out,
     plan_run,
     read_header,
@@ -62,26 +59,24 @@ def simulate(
     run: Run,
     path: str | Path,
     device: str = "cpu",
-    observers: Sequence[Observer | LastingObserver] = (),
-    stop: StopRule | None = None,
+    on_round: OnRound | None = None,
 ) -> RunResult:
-    """Carry the run out in this process, to its horizon: start it, or go on if it was stopped there.
+    """Carry the run out in this process, to its horizon: start it, or continue it if it was stopped.
 
     Args:
         run: what is carried out.
         path: the run directory.
         device: "cpu" or "cuda".
-        observers: shown where the run stands (`Standing`) when it is opened and after each committed
-            round: `TensorBoard`, `Checkpoints`, any function.
-        stop: when to end before the horizon, by public metrics: `NoProgress`, `TargetReached`.
+        on_round: called with a `fedmf.runs.RoundRecord` after each committed round, for tracking, saving
+            models, or stopping early: the run ends if it returns True.
 
     Raises:
         ConfigError: the run cannot be executed, or the place holds something else.
-        ObserverError: an observer raised; go on with the same call.
+        Exception: what ``on_round`` raises; the same call continues the run.
     """
     opened = resume if (Path(path) / LEDGER).is_file() else start
     with opened(run, path, device) as session:
-        return carried_out(session, run_in_process, observers, stop)
+        return carried_out(session, run_in_process, on_round)
 
 
 def load(path: str | Path, task: Task | None = None, optimizer: ServerOptimizer | None = None) -> Run:

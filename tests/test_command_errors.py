@@ -118,7 +118,6 @@ def test_odd_numbers_and_places_are_one_line(
         ([*plan, "--set", f"cohorts.rounds={2**31 - 1}"], "n (rounds) must be a whole number in 1..10000000"),
         ([*plan, "--total-epsilon", "nan"], "go together"),
         ([*plan, "--with", "none", "--total-epsilon", "9"], "--dry-run starts nothing"),
-        (["simulate", "run.toml", "--out", "run", "--tensorboard", "rows.csv"], "got the file rows.csv"),
     ]
     for arguments, message in cases:
         assert run(arguments) == 2, arguments

@@ -15,7 +15,7 @@ from fedmf.cli.interruption import going_on
 
 if TYPE_CHECKING:
     from fedmf.rounds import RoundReport
-    from fedmf.runs import Run, Session, TensorBoard
+    from fedmf.runs import Run, Session
 
 
 class Engine(StrEnum):
@@ -62,12 +62,6 @@ def simulate(
         help="With --resume: go on although DIR is behind what this machine knows of the run. Lost rounds "
         "count as spent.",
     ),
-    tensorboard: Path | None = typer.Option(
-        None,
-        "--tensorboard",
-        metavar="DIR",
-        help="Write public metrics for TensorBoard (extra: tensorboard).",
-    ),
     full: bool = typer.Option(
         False,
         "--full",
@@ -99,7 +93,7 @@ def simulate(
     """
     from fedmf.errors import ConfigError
     from fedmf.running import load
-    from fedmf.runs import Session, TensorBoard, dotted_keys, load_run, parse_assignments, run_of
+    from fedmf.runs import Session, dotted_keys, load_run, parse_assignments, run_of
 
     overrides = parse_assignments(assignments)
     if resume is not None and out is not None:
@@ -122,7 +116,6 @@ def simulate(
         return
     if engine is Engine.ray:
         _check_ray()
-    observers = [] if tensorboard is None else [TensorBoard(tensorboard)]
     place = resume or out or _place(run.execution.output_dir, config)
     with going_on(lambda: _how(place)):
         if total is not None:
@@ -131,7 +124,7 @@ def simulate(
             session = Session.start(place, run, device.value)
         else:
             session = Session.resume(place, run, device.value, restored)
-        _carry_out(session, engine, observers, full)
+        _carry_out(session, engine, full)
 
 
 def _check_ray() -> None:
@@ -167,18 +160,12 @@ def _within(run: Run, earlier: Sequence[Path], total: float, place: Path, device
         raise
 
 
-def _carry_out(session: Session, engine: Engine, observers: Sequence[TensorBoard], full: bool) -> None:
+def _carry_out(session: Session, engine: Engine, full: bool) -> None:
     from fedmf.cli.view import RunView
-    from fedmf.runs import observed
 
     with session:
-        with RunView(session) as view, observed(session, observers) as show:
-
-            def after_round(report: RoundReport, row: Mapping[str, Any] | None) -> None:
-                view.update(report, row)
-                show()
-
-            _run(session, engine, after_round)
+        with RunView(session) as view:
+            _run(session, engine, view.update)
         view.conclude(full)
 
 

@@ -10,10 +10,10 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedmf.errors import ConfigError
-from fedmf.flower.screen import say, say_plan, say_round, warn
+from fedmf.flower.screen import say, say_plan, say_round
 from fedmf.flower.simulation import run_on_grid
 from fedmf.rounds import RoundReport, Timetable
-from fedmf.runs import LocalCheck, Place, Session, run_of
+from fedmf.runs import Place, Session, run_of
 
 app = ServerApp()
 
@@ -29,15 +29,11 @@ def main(grid: Grid, context: Context) -> None:
     opened = Session.resume(path, run, restored=restored) if place.resume else Session.start(path, run)
     with opened as session:
         say_plan(session)
-        check = LocalCheck(session)
 
         def after_round(report: RoundReport, row: Mapping[str, Any] | None) -> None:
             say_round(report.t + 1, session.server.horizon, row, {})
-            _look(check.look())
 
-        _look(check.look())
         run_on_grid(session, grid, after_round, timetable=timetable)
-        _look(check.verdict())
         session.draw()
         for line in session.statement().render_text().splitlines():
             say(line)
@@ -57,9 +53,3 @@ def run_directory(place: Place, run_id: int) -> Path:
     if not path.is_absolute():
         raise ConfigError(f"output_dir must be absolute under flwr run; got {place.output_dir!r}.")
     return path
-
-
-def _look(line: str | None) -> None:
-    """Say what a check found."""
-    if line is not None:
-        warn(line)

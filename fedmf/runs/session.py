@@ -33,6 +33,7 @@ from fedmf.runs.directory import FAILURES, Planned, RunDirectory
 from fedmf.runs.execution import Rhythm
 from fedmf.runs.given import check_constants, data_digest, require_single_examples
 from fedmf.runs.named_tasks import NamedTask
+from fedmf.runs.observing import divergence
 from fedmf.runs.outputs import (
     central,
     draw_learning_curve,
@@ -94,6 +95,7 @@ class Session:
         self.metrics: dict[int, dict[str, Any]] = directory.ledger.metrics()
         self._estimates_kept = 0
         self._reasons_told = set[str]()
+        self._divergence_told = False
 
     @property
     def task(self) -> Task:
@@ -266,10 +268,19 @@ class Session:
                 epsilon, values = self._epsilon_after(t), self._central_values()
             told = {"epsilon": epsilon if math.isfinite(epsilon) else None, **self.server.noted()}
             self._keep(t, {**values, **told})
+            self._warn_of_divergence()
         self._keep_estimates()
         if by_clients and t in self.metrics and not by_clients.keys() <= self.metrics[t].keys():
             self._keep(t, {**self.metrics[t], **by_clients})
         return self.metrics.get(t)
+
+    def _warn_of_divergence(self) -> None:
+        """Log once if the model is worse than the untrained one, by the loss of a public test part."""
+        losses = {t: row["loss"] for t, row in self.metrics.items() if row.get("loss") is not None}
+        line = None if self._divergence_told else divergence(losses, self.server.horizon)
+        if line is not None:
+            self._divergence_told = True
+            _log.warning(line)
 
     def _central_values(self) -> dict[str, float]:
         """What the central test part says of the released model, by column."""

@@ -22,7 +22,7 @@ import fedmf
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.factorization import Toeplitz
 from fedmf.records import Ledger
-from fedmf.runs import ObserverError, Standing
+from fedmf.runs import RoundRecord
 from fedmf.statements import RunHeader
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -96,12 +96,10 @@ def test_resumed_bit_for_bit_and_only_with_the_same_parts(example: ModuleType, t
     run = dataclasses.replace(example.run, privacy=fedmf.UserLevel(noise_seed=3))
     whole = fedmf.simulate(run, tmp_path / "whole")
 
-    def stop(standing: Standing) -> None:
-        if standing.rounds == 21:
-            raise RuntimeError("enough")
+    def stop(record: RoundRecord) -> bool:
+        return record.rounds == 21
 
-    with pytest.raises(ObserverError, match=r"stop raised after round 21 of 60 \(RuntimeError: enough\)"):
-        fedmf.simulate(run, tmp_path / "stopped", observers=[stop])
+    assert fedmf.simulate(run, tmp_path / "stopped", on_round=stop).stopped
     assert released(tmp_path / "stopped") == 21
     with pytest.raises(ConfigError, match=r"task was given as an object .*Linear.*fedmf\.load\(path, task="):
         fedmf.load(tmp_path / "stopped")

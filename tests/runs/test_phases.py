@@ -4,26 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from support.small_runs import small_run
 
 import fedmf
-from fedmf.runs import PHASES, Standing, read_phases
-
-
-class _Stop(Exception):
-    pass
-
-
-def _stop(standing: Standing) -> None:
-    if standing.rounds == 3 and not standing.opening:
-        raise _Stop
+from fedmf.runs import PHASES, read_phases
 
 
 def test_every_round_of_both_processes_has_its_times(tmp_path: Path) -> None:
     run, path = small_run(), tmp_path / "run"
-    with pytest.raises(Exception, match="observer"):
-        fedmf.simulate(run, path, observers=[_stop])
+    fedmf.simulate(run, path, on_round=lambda record: record.rounds == 3)
     rounds = max(fedmf.simulate(run, path).metrics)
     phases = read_phases(path)
     assert sorted(phases) == [*range(rounds + 1)]

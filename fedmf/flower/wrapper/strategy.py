@@ -28,13 +28,12 @@ from fedmf.parts import FixedClipping, Part, QuantileClipping
 from fedmf.rounds import Observer, RoundReport, Rounds
 from fedmf.runs import (
     Execution,
-    LastingObserver,
     NoiseAndSignal,
     NoiseMechanism,
+    OnRound,
     PrivateEvaluation,
     Run,
     Session,
-    StopRule,
     TaskElsewhere,
     Waiting,
     asked_cohorts,
@@ -42,13 +41,12 @@ from fedmf.runs import (
     carried_out,
     session_of,
 )
-from fedmf.runs import Observer as RunObserver
 from fedmf.statements import PrivacyStatement
 
 _UNASKED: Final = "clients are not asked: client_evaluation='private' releases their metrics with noise"
 #: Methods of a strategy that Flower's loop calls and the private one does not.
 _NOT_CALLED: Final = {
-    "start": "CorrelatedNoise has its own loop: what yours adds goes into observers, evaluate_fn or stop",
+    "start": "CorrelatedNoise has its own loop: what yours adds goes into on_round or evaluate_fn",
     "configure_evaluate": _UNASKED,
     "aggregate_evaluate": _UNASKED,
 }
@@ -144,9 +142,8 @@ class CorrelatedNoise(RoundStrategy):
         waiting: for whom a round waits: ``handshake_timeout``, ``min_replies``, ``grace``, ``refusals``
             and ``silent_retries`` of `fedmf.runs.Waiting`. For its other two there are ``timeout`` of
             ``start`` and ``identity``.
-        observers: shown where the run stands (`fedmf.Standing`) when ``start`` opens it and after each round:
-            `TensorBoard`, `Checkpoints`, any function.
-        stop: when to end before ``num_rounds``, by public metrics: `NoProgress`, `TargetReached`.
+        on_round: called with a `fedmf.runs.RoundRecord` after each committed round; the run ends if it
+            returns True.
         trusted_subclass: the strategy's class replaces parts of an admitted one, but only to look at results.
 
     Raises:
@@ -182,8 +179,7 @@ class CorrelatedNoise(RoundStrategy):
         trusted_subclass: bool = False,
         adaptive_clipping: QuantileClipping | None = None,
         beside: Sequence[Part] = (),
-        observers: Sequence[RunObserver | LastingObserver] = (),
-        stop: StopRule | None = None,
+        on_round: OnRound | None = None,
     ) -> None:
         check_inner(strategy, trusted_subclass)
         if server_optimizer is not None:
@@ -211,7 +207,7 @@ class CorrelatedNoise(RoundStrategy):
         self._mechanism, self._clipping = mechanism, adaptive_clipping or FixedClipping()
         self._beside = tuple(beside)
         self._path = Path(run_dir).expanduser().resolve() if run_dir else _new_place()
-        self._observers, self._stop = tuple(observers), stop
+        self._on_round = on_round
         self._opened: Session | None = None
         self._clients: AppClients | None = None
 
@@ -296,7 +292,7 @@ class CorrelatedNoise(RoundStrategy):
             ConfigError: more rounds than were planned; nobody is asked. The disk failed.
             RuntimeError: no node answers before the first of these rounds.
             LedgerError: a release failed, now or before. Close this strategy and make another one.
-            ObserverError: an observer raised; the same call goes on with the run.
+            Exception: what ``on_round`` raises; the same call continues the run.
         """
         result, rounds = Result(), self.begun(initial_arrays)
         self.summary()
@@ -321,9 +317,8 @@ class CorrelatedNoise(RoundStrategy):
             rounds.observer, judged = told, None if evaluate_fn is None else judge
             self.carry_out(link, result, num_rounds, judged)
 
-        carried = carried_out(rounds.session, engine, self._observers, self._stop)
-        if carried.stopped:
-            say(carried.stopped)
+        if carried_out(rounds.session, engine, self._on_round).stopped:
+            say(f"on_round stopped the run after round {rounds.session.server.t} of {horizon}")
         result.arrays = self.dialogue.arrays
         return result
 

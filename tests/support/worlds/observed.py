@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fedmf.records import Ledger, load_state, unguarded
 from fedmf.rounds import SentMessage, watched_messages
-from fedmf.runs import LEDGER, VERDICTS, render_toml
+from fedmf.runs import LEDGER, render_toml
 from fedmf.training import METRICS
 from support.worlds.stage import Hostile, Stage
 from support.worlds.tasks import LINEAR
@@ -34,8 +34,6 @@ _JUDGED: Final = "|".join(
 _NOISED: Final = re.compile(
     rf"\b({_JUDGED})(\s+|\": |=)(-?[\d.]+(e[+-]?\d+)?|nan|inf|null|NaN|Infinity)( %)?"
 )
-#: What is made of them: how they went.
-_TREND: Final = re.compile(rf"^(round .*  |  trend +)({'|'.join(VERDICTS)})(: .*)?$", re.MULTILINE)
 _CLOCK: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+\d\d:\d\d)?|\b\d\d:\d\d:\d\d\b")
 
 
@@ -168,10 +166,8 @@ def masked(text: str, place: Path) -> str:
 
     >>> masked('"loss": 0.25, accuracy 31.2 %, 3 of 4 users at 20:34:55 in /a/run', Path("/a"))
     '"loss": NOISED, accuracy NOISED, 3 of 4 users at CLOCK in STAGE/run'
-    >>> masked("round 2/4  loss 0.25  ε so far 2  learning", Path("/a"))
-    'round 2/4  loss NOISED  ε so far 2  NOISED'
     """
-    noised = _NOISED.sub(r"\1\2NOISED", _TREND.sub(r"\1NOISED", text))
+    noised = _NOISED.sub(r"\1\2NOISED", text)
     return _CLOCK.sub("CLOCK", noised).replace(str(place), "STAGE")
 
 
