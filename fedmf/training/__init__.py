@@ -15,7 +15,6 @@ from fedmf.training.clipping import (
     copied_vector,
     fixed_point_energies,
 )
-from fedmf.training.evaluation import ExampleTotals, centred, evaluate_users, judgement_ranges, judgements
 from fedmf.training.isolated import IsolatedTrainer
 from fedmf.training.kinds import classification, multi_label, next_token, regression, tagging
 from fedmf.training.local import LocalTrainer
@@ -41,7 +40,6 @@ __all__ = [
     "SIGNS",
     "TOKEN_ACCURACY",
     "ClippedSums",
-    "ExampleTotals",
     "FixedPointSum",
     "IsolatedTrainer",
     "LocalSGD",
@@ -54,18 +52,14 @@ __all__ = [
     "Trainer",
     "UserFailure",
     "UserLimits",
-    "centred",
     "checked_sum",
     "classification",
     "clip",
     "clip_to_fixed_point",
     "copied_vector",
     "cross_entropy",
-    "evaluate_users",
     "example_counts",
     "fixed_point_energies",
-    "judgement_ranges",
-    "judgements",
     "multi_label",
     "next_token",
     "on_all_cores",

@@ -21,7 +21,6 @@ from torch import Tensor
 from fedmf.training.barrier import Failures, UserFailure, UserLimits, described
 from fedmf.training.batches import shape_of, step_rows
 from fedmf.training.clipping import ClippedRows, UpdateSum
-from fedmf.training.evaluation import judgement_ranges
 from fedmf.training.local import LocalTrainer
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task
@@ -31,7 +30,7 @@ from fedmf.training.workers import Workers
 T = TypeVar("T")
 
 #: What a process is asked for.
-_UPDATE, _JUDGE = "update", "judge"
+_UPDATE = "update"
 #: What a process runs; it imports fedmf and nothing of the program that started it.
 _PROGRAM = "import sys; from fedmf.training.isolated import serve; serve(int(sys.argv[1]))"
 
@@ -100,20 +99,6 @@ class IsolatedTrainer:
 
         self._workers.each(train, range(len(user_ids)), total)
         return failures.named(user_ids)
-
-    def judge(
-        self, parameters: Tensor, user_ids: Sequence[str], loss_bound: float
-    ) -> tuple[Tensor, list[UserFailure]]:
-        """See `LocalTrainer.judge`."""
-        model, failed = parameters.cpu().numpy(), list[UserFailure]()
-        rows = torch.zeros(len(user_ids), len(judgement_ranges(self.task, loss_bound)), dtype=torch.float64)
-        for place, user in enumerate(user_ids):
-            row, failure = self._workers.of_thread.answer(user, (_JUDGE, model, user, loss_bound))
-            if row is not None:
-                rows[place] = row
-            if failure is not None:
-                failed.append(failure)
-        return rows, failed
 
     def reference(self) -> IsolatedTrainer:
         """See `Trainer.reference`."""
@@ -198,16 +183,8 @@ def serve(descriptor: int) -> None:
     connection.send(None)
     with contextlib.suppress(EOFError):
         while True:
-            what, origin, *about = connection.recv()
-            work = _trained if what == _UPDATE else _judged
-            connection.send(work(trainer, torch.from_numpy(origin), *about))
-
-
-def _judged(
-    trainer: LocalTrainer, parameters: Tensor, user: str, loss_bound: float
-) -> tuple[Any, UserFailure | None]:
-    rows, failures = trainer.judge(parameters, [user], loss_bound)
-    return rows[0].numpy(), failures[0] if failures else None
+            _, origin, *about = connection.recv()
+            connection.send(_trained(trainer, torch.from_numpy(origin), *about))
 
 
 def _warm_up(trainer: LocalTrainer) -> None:

@@ -27,7 +27,6 @@ from fedmf.training.barrier import (
 from fedmf.training.batches import Shape, groups_of, shape_of, step_rows, user_seed
 from fedmf.training.clipping import ClippedRows, UpdateSum
 from fedmf.training.engines import PROGRAM_USERS, chosen, compiled_programs, gradient_program
-from fedmf.training.evaluation import judgements
 from fedmf.training.gradients import Accumulation, Batch, aligned_empty
 from fedmf.training.grouping import Grouping
 from fedmf.training.local_sgd import LocalSGD
@@ -204,12 +203,6 @@ class LocalTrainer:
         with silent():
             self._workers.each(train, groups, total)
         return failures.named(user_ids)
-
-    def judge(
-        self, parameters: Tensor, user_ids: Sequence[str], loss_bound: float
-    ) -> tuple[Tensor, list[UserFailure]]:
-        """What users' own examples say of a model: see `judgements`."""
-        return judgements(self.task, parameters, user_ids, loss_bound, self.limits)
 
     def reference(self) -> LocalTrainer:
         """See `Trainer.reference`."""

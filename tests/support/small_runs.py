@@ -66,7 +66,6 @@ KEYS = {
     **_table("execution", "users_per_message silent_retries min_replies grace refusals"),
     **_table("execution", "user_examples user_steps user_megabytes user_seconds isolation"),
     **_table("execution", "evaluate_every checkpoint_every output_dir resume"),
-    "evaluation": "evaluation.kind",
 }
 
 
@@ -173,19 +172,13 @@ def watched(inner: ClientApp, before: Callable[[Message], None]) -> ClientApp:
     return outer
 
 
-def answering(
-    inner: ClientApp, train: Tamper = lambda _, reply: reply, evaluate: Tamper = lambda _, reply: reply
-) -> ClientApp:
-    """A client app whose replies pass through ``train(request, reply)`` and ``evaluate(request, reply)``."""
+def answering(inner: ClientApp, train: Tamper = lambda _, reply: reply) -> ClientApp:
+    """A client app whose replies pass through ``train(request, reply)``."""
     outer = ClientApp()
 
     @outer.train()
     def _train(message: Message, context: Context) -> Message:
         return train(message, inner(message, context))
-
-    @outer.evaluate()
-    def _evaluate(message: Message, context: Context) -> Message:
-        return evaluate(message, inner(message, context))
 
     @outer.query()
     def _query(message: Message, context: Context) -> Message:

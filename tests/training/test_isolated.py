@@ -105,14 +105,3 @@ def test_a_task_that_cannot_be_built_there_is_named(build: object, reason: str) 
     trainer = IsolatedTrainer(hostile(source("well")), build, LOCAL)  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match=f"isolated training cannot begin: .*{reason}"):
         summed(trainer, USERS)
-
-
-def test_judgements_have_the_same_bits_and_a_killed_user_a_row_of_zeros() -> None:
-    theta = hostile(source("well")).model.initial() + 0.5
-    users = [f"u{u:03d}" for u in range(5)]
-    together, _ = LocalTrainer(hostile(source("well")), LOCAL).judge(theta, users, 2.0)
-    killed, (failure,) = isolated("killed").judge(theta, users, 2.0)
-    assert (failure.user, failure.stage) == ("u002", "isolation")
-    assert not killed[VICTIM].any()
-    others = [place for place in range(5) if place != VICTIM]
-    assert torch.equal(killed[others], together[others])
