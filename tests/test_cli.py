@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -20,6 +21,7 @@ from fedmf.addresses import linked
 from fedmf.cli.app import application, run
 from fedmf.runs import load_run
 from fedmf.runs.tables import render_toml
+from fedmf.training import LocalTrainer, UserFailure
 
 REQUIRED_STATEMENT = {
     "unit", "adjacency", "mechanism", "params", "rounds", "max_participations", "min_separation",
@@ -148,15 +150,24 @@ def test_a_run_without_noise_says_so(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("kind", ["none", "user-level"])
 def test_failed_users_are_told_of_where_there_is_no_privacy_to_lose(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = write_config(tmp_path / "run.toml", private=kind == "user-level", user_examples=1)
+    trained = LocalTrainer.add_updates
+
+    def failing(trainer: LocalTrainer, parameters: Any, users: Any, t: int, total: Any) -> list[UserFailure]:
+        failures = trained(trainer, parameters, users, t, total)
+        if "A" in users:  # who is made up before the run begins
+            return failures
+        return [*failures, UserFailure(users[0], "training", "no luck")]
+
+    monkeypatch.setattr(LocalTrainer, "add_updates", failing)
+    config = write_config(tmp_path / "run.toml", private=kind == "user-level")
     assert run(["simulate", str(config), "--out", str(tmp_path / "run")]) == 0
     captured = capsys.readouterr()
     told = "contributions failed and counted as zeros" in captured.err
     assert told == (kind == "none")
-    assert "user_examples" in (tmp_path / "run" / "failures.jsonl").read_text()
-    assert "user_examples is" not in captured.out
+    assert "no luck" in (tmp_path / "run" / "failures.jsonl").read_text()
+    assert "no luck" not in captured.out
 
 
 def test_a_terminal_that_cannot_show_epsilon_ends_nothing() -> None:

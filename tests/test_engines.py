@@ -127,12 +127,3 @@ def test_dirichlet_and_random_schedules_run_too(tmp_path: Path) -> None:
     run = small_run(partition="dirichlet", schedule="random", min_separation=3, **KEYS)
     model = run_small(tmp_path / "run", run)
     assert np.isfinite(model).all()
-
-
-def test_users_in_processes_of_their_own_give_the_same_model(tmp_path: Path) -> None:
-    """Rows do; sums of slices agree to rounding: without isolation compiled passes make their integers."""
-    for messages, tolerance in (("per-user", 0.0), ("slice", 2e-5)):
-        keys = {**KEYS, "messages": messages, "rounds": 4}
-        together = run_small(tmp_path / f"{messages} together", small_run(**keys))
-        apart = run_small(tmp_path / f"{messages} apart", small_run(**keys, isolation="process"))
-        np.testing.assert_allclose(apart, together, rtol=0, atol=tolerance)

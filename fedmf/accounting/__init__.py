@@ -41,7 +41,6 @@ if TYPE_CHECKING:
         gaussian_mu,
         gaussian_rho,
         gaussian_sigma,
-        joint_multiplier,
     )
     from fedmf.accounting.pair_release import NoSecondStream, PairRelease, SecondForm, SecondStream
     from fedmf.accounting.patterns import PatternTable, distinct_patterns
@@ -111,7 +110,6 @@ __all__ = [
     "gaussian_mu",
     "gaussian_rho",
     "gaussian_sigma",
-    "joint_multiplier",
     "lost_rounds",
     "odometer_epsilon",
     "realised_privacy",

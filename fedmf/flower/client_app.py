@@ -1,4 +1,4 @@
-"""The client app: says which users a node serves, trains them, clips, replies."""
+"""The client app: says which users a node serves, trains them, clips, replies; evaluates if asked."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from flwr.clientapp import ClientApp
 
 from fedmf.data import OnNodes
 from fedmf.errors import ConfigError
+from fedmf.flower.federated_evaluation import evaluation_reply
 from fedmf.flower.messages import (
     answer_reply,
     asks_for_roster,
@@ -18,9 +19,9 @@ from fedmf.flower.messages import (
     read_request,
     roster_reply,
 )
-from fedmf.rounds import trained
+from fedmf.rounds import judged, trained
 from fedmf.runs import NamedTask, Run, Scalar, clipped_sums, local_trainer, run_of
-from fedmf.training import ClippedSums, Task, Trainer
+from fedmf.training import ClippedSums, Task, Trainer, evaluate_users
 
 
 def share_of(context: Context, users: Sequence[str]) -> Sequence[str]:
@@ -57,6 +58,15 @@ def make_client_app(
         request = read_request(message)
         return answer_reply(message, request.t, request.users, trained(request, trainer, sums))
 
+    @client_app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        trainer, _ = trainer_of(context)
+        request = read_request(message)
+        if request.loss_bound is not None:
+            return answer_reply(message, request.t, request.users, judged(request, trainer))
+        totals = evaluate_users(trainer.task, request.parameters, request.users)
+        return evaluation_reply(message, request.t, request.users, totals)
+
     return client_app
 
 
@@ -72,18 +82,11 @@ def node_client_app(
         client_task: from a node's context to the task of its users; it is called for each message, which on a
             SuperNode is a process of its own. The test part of its data set may be empty.
         run_at: the run: how users are trained and clipped; by default what the run config describes.
-
-    Raises:
-        ConfigError: in the client, with isolation "process", which would build the server's task.
     """
     described = run_at or (lambda context: run_of(dict(context.run_config)))
 
     def trainer_of(context: Context) -> tuple[Trainer, ClippedSums]:
         run, task = described(context), client_task(context)
-        if run.execution.isolation != "none":
-            raise ConfigError(
-                f"isolation must be 'none' in this client app; got {run.execution.isolation!r}."
-            )
         return local_trainer(run, task), clipped_sums(run, task)
 
     return make_client_app(trainer_of, all_of)

@@ -125,9 +125,9 @@ def seconds_of_a_round(run: Run, device: str = "cpu") -> float:
 
 def _planned(run: Run, device: str) -> tuple[Task, Plan]:
     task = run.task_source.build().to(device)
-    preflight(task, run.local, run.privacy.clip_norm)
+    preflight(task, run.local)
     optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
-    return task, plan_run(run, optimizer, task.model.dimension)
+    return task, plan_run(run, optimizer, task.model.dimension, run.evaluation.ranges(task))
 
 
 def _seconds(run: Run, task: Task, plan: Plan, device: str) -> tuple[float, float]:

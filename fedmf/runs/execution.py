@@ -1,4 +1,4 @@
-"""How a run is executed, cut by who reads it: messages, workers, waiting, confinement, rhythm, place."""
+"""How a run is executed, cut by who reads it: messages, workers, waiting, rhythm, place."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from fedmf.training import UserLimits
 from fedmf.values import Value
 
 
@@ -101,41 +100,6 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class Confinement:
-    """What one user's training may cost, and where it happens. Read by trainers.
-
-    Args:
-        user_examples: most examples of one user; a user beyond contributes the zero vector.
-        user_steps: most steps of one user's local training, likewise.
-        user_megabytes: most memory of one user's examples, of 10^6 bytes, likewise.
-        isolation: "process" trains every user in a process of its own: one that is ended by the system, or
-            takes too long, costs that user's contribution alone. Slower: users are trained one by one.
-        user_seconds: most time of one user's loading and training, with isolation "process".
-    """
-
-    user_examples: int | None = None
-    user_steps: int | None = None
-    user_megabytes: float | None = None
-    isolation: Literal["none", "process"] = "none"
-    user_seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        self.user_limits  # noqa: B018 - its constructor checks them
-        if self.isolation not in ("none", "process"):
-            raise ValueError(f"isolation must be 'none' or 'process'; got {self.isolation!r}.")
-        if self.user_seconds is not None and self.isolation == "none":
-            raise ValueError(
-                f"user_seconds must be unset without isolation; got {self.user_seconds!r}. A clock would see "
-                "other users' work too: set isolation to 'process'."
-            )
-
-    @property
-    def user_limits(self) -> UserLimits:
-        """What one user may cost."""
-        return UserLimits(self.user_examples, self.user_steps, self.user_megabytes, self.user_seconds)
-
-
-@dataclass(frozen=True)
 class Rhythm:
     """What happens in some rounds only. Read by a session.
 
@@ -171,11 +135,11 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Execution(Place, Rhythm, Confinement, Waiting, Workers, Messages, Value):
+class Execution(Place, Rhythm, Waiting, Workers, Messages, Value):
     """How a run is executed, on any engine.
 
     One table, as it is written down. Who reads it takes the part that it reads: `Messages`, `Workers`,
-    `Waiting`, `Confinement`, `Rhythm` or `Place`.
+    `Waiting`, `Rhythm` or `Place`.
 
     Raises:
         ValueError: a value out of its range.
@@ -186,7 +150,7 @@ class Execution(Place, Rhythm, Confinement, Waiting, Workers, Messages, Value):
     PLACE: ClassVar[frozenset[str]] = frozenset(field.name for field in dataclasses.fields(Place))
 
     def __post_init__(self) -> None:
-        for part in (Messages, Workers, Waiting, Confinement, Rhythm, Place):
+        for part in (Messages, Workers, Waiting, Rhythm, Place):
             part.__post_init__(self)
         if self.min_replies and self.messages == "slice":
             raise ValueError(

@@ -19,6 +19,7 @@ from fedmf.accounting import (
 from fedmf.cohorts import SampledCohorts
 from fedmf.errors import ConfigError
 from fedmf.factorization import Mechanism, Sensitivity
+from fedmf.runs.evaluation import Ranges
 from fedmf.statements import Plan
 
 if TYPE_CHECKING:
@@ -29,13 +30,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger("fedmf")
 
 
-def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int) -> Plan:
+def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int, ranges: Ranges) -> Plan:
     """Build the factorization and calibrate its noise.
 
     Args:
         run: what is asked for.
         optimizer: the server's, which says whether a second moment must be released beside the sums.
         dimension: d, which matters where stored noise is rounded.
+        ranges: of what users say in private evaluations, by name: `Evaluation.ranges`.
 
     Raises:
         ConfigError: a mechanism that cannot be built, or that the accountant does not cover.
@@ -52,6 +54,9 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int) -> Plan:
             mechanism.factorization, privacy.clip_norm, privacy.adjacency, run.cohorts.size
         ).stated(contract)
         noise_multiplier, amplification = _calibrated(run, mechanism, sensitivity)
+        noise_multiplier, own = run.evaluation.planned(
+            privacy, noise_multiplier, run.cohorts.rounds, run.task_source.users, ranges
+        )
         plan = Plan(
             privacy,
             run.cohorts,
@@ -62,6 +67,7 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int) -> Plan:
             noise_multiplier,
             amplification,
             second,
+            own,
             tuple(part for part in run.parts if part.planned),
         )
     except ValueError as error:

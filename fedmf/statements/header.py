@@ -91,21 +91,18 @@ class RunHeader:
     def shares_workers(self) -> bool:
         """Whether a process trains several users, so that its end would take all of them out of the sum."""
         execution = self.run.get("execution", {})
-        several = self.clipped_by == "workers" or execution.get("users_per_message") != 1
-        return several and execution.get("isolation") != "process"
+        return self.clipped_by == "workers" or execution.get("users_per_message") != 1
 
     @property
     def shares_time(self) -> bool:
         """Whether a reply that is waited for so long and no longer is that of several users."""
         execution = self.run.get("execution", {})
-        several = self.clipped_by == "server" and execution.get("users_per_message") != 1
-        return several and execution.get("user_seconds") is None
+        return self.clipped_by == "server" and execution.get("users_per_message") != 1
 
     @property
     def groups_inexactly(self) -> bool:
         """Whether the rounding of one user's update may depend on who is computed with it."""
-        engine = self.run.get("local", {}).get("engine", "vectorised")  # the worst, where none is named
-        return engine == "vectorised" or self.run.get("execution", {}).get("worker_gpus", 1) != 0
+        return self.run.get("execution", {}).get("worker_gpus", 1) != 0
 
     @property
     def sampling(self) -> str:

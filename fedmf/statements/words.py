@@ -26,6 +26,7 @@ REALISED: Final = (
     "realised_worst_pattern",
     "rounds_empty",
     "users_participated",
+    "evaluation_realised",
 )
 #: What a run may show that is not private, by the name that its header gives it.
 NOT_PRIVATE: Final = {
@@ -33,6 +34,11 @@ NOT_PRIVATE: Final = {
         "central test part: its examples belong to users whose data also train the model. The metrics whose "
         "names end in not_private were computed on them without noise: no epsilon counts them, and "
         "publishing them is outside of the promise"
+    ),
+    "federated evaluation": (
+        "federated evaluation: this run measured its model on the very examples that it trains on, and added "
+        "no noise to the result. No epsilon counts these metrics, they depend on who took part in which "
+        "round, and publishing them is outside of the promise"
     ),
 }
 NOT_COVERED: Final = (
@@ -68,17 +74,15 @@ ASSUMPTIONS: Final = (
 )
 SHARED_WORKERS: Final = (
     "no worker process is killed by the system because of {a}'s data, say for the memory they take: its "
-    "reply would count as zeros for all {many} that it serves, which shows in the sum (isolation 'process' "
-    "trains each {one} in a process of its own)"
+    "reply would count as zeros for all {many} that it serves, which shows in the sum"
 )
 SHARED_TIME: Final = (
     "no {one}'s data hold up the reply of the node beyond the time limit of a round: all {many} of the "
-    "message would be left out, which shows in the sum (isolation 'process' with user_seconds limits each "
-    "{one}'s time)"
+    "message would be left out, which shows in the sum"
 )
 INEXACT_GROUPS: Final = (
-    "differences in the last digits give nothing away: where {many} are computed together, on a GPU or with "
-    "engine 'vectorised', the rounding of other {many}' updates depends on how many examples {a} has"
+    "differences in the last digits give nothing away: where {many} are computed together on a GPU, "
+    "the rounding of other {many}' updates depends on how many examples {a} has"
 )
 REALISED_ASSUMPTION: Final = (
     "the data decided neither who took part when nor in which round the run stopped: epsilon_realised, which "
@@ -97,7 +101,7 @@ SECRETS: Final = (
     "the noise key (noise.key) and every backup of it, for ever, also after the run: whoever has it can "
     "subtract the noise",
     "the sums and updates before noise, wherever they were logged or kept: nothing protects those",
-    "the record of who took part (ledger.sqlite), files of single {many}' budgets, and "
+    "the record of who took part (ledger.sqlite, evaluation.sqlite), files of single {many}' budgets, and "
     "whatever was exported of them",
     "which {many} failed and why (failures.jsonl): it tells something about their data",
 )

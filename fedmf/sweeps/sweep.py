@@ -23,6 +23,7 @@ SEED_KEYS: Final = (
     "model.seed",
     "cohorts.seed",
     "local.seed",
+    "evaluation.seed",
     "task.task-seed",
     "privacy.noise-seed",
 )

@@ -1,6 +1,6 @@
 """Tasks, and local training of cohorts."""
 
-from fedmf.training.barrier import UserFailure, UserLimits, example_counts
+from fedmf.training.barrier import UserFailure, example_counts
 from fedmf.training.clipping import (
     FRACTION_BITS,
     PART,
@@ -15,7 +15,8 @@ from fedmf.training.clipping import (
     copied_vector,
     fixed_point_energies,
 )
-from fedmf.training.isolated import IsolatedTrainer
+from fedmf.training.evaluation import ExampleTotals, centred, evaluate_users, judgement_ranges, judgements
+from fedmf.training.independence import dependence
 from fedmf.training.kinds import classification, multi_label, next_token, regression, tagging
 from fedmf.training.local import LocalTrainer
 from fedmf.training.local_sgd import LocalSGD
@@ -40,8 +41,8 @@ __all__ = [
     "SIGNS",
     "TOKEN_ACCURACY",
     "ClippedSums",
+    "ExampleTotals",
     "FixedPointSum",
-    "IsolatedTrainer",
     "LocalSGD",
     "LocalTrainer",
     "Metric",
@@ -51,15 +52,19 @@ __all__ = [
     "Task",
     "Trainer",
     "UserFailure",
-    "UserLimits",
+    "centred",
     "checked_sum",
     "classification",
     "clip",
     "clip_to_fixed_point",
     "copied_vector",
     "cross_entropy",
+    "dependence",
+    "evaluate_users",
     "example_counts",
     "fixed_point_energies",
+    "judgement_ranges",
+    "judgements",
     "multi_label",
     "next_token",
     "on_all_cores",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,7 +86,7 @@ def groups_of(
     sizes: NDArray[np.int64],
     batch_size: int,
     epochs: int,
-    most: Callable[[int, int], int],
+    most: int,
     multiple: int = 1,
 ) -> Iterator[tuple[Shape, NDArray[np.int64]]]:
     """Users that are trained together: of one width and similar numbers of steps.
@@ -95,7 +95,7 @@ def groups_of(
         sizes: examples of each user.
         batch_size: examples in a full step.
         epochs: passes over the examples.
-        most: given a width and the largest number of examples of a user, the most users in a group.
+        most: users in a group at most.
         multiple: the number of groups of one width is a multiple of this, if there are users enough.
 
     Yields:
@@ -109,8 +109,7 @@ def groups_of(
         by_width.setdefault(shape.width, []).append((-shape.steps, position))
     for width in sorted(by_width, reverse=True):
         members = sorted(by_width[width])
-        largest = max(int(sizes[position]) for _, position in members)
-        for part in even_parts(members, most(width, largest), multiple):
+        for part in even_parts(members, most, multiple):
             yield Shape(width, -part[0][0]), np.array([position for _, position in part], dtype=np.int64)
 
 

@@ -1,118 +1,276 @@
-"""Which program computes the gradients of a group of users."""
+"""Local training by torch: one user after another, or users in groups of a fixed size."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, Final
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.func import grad, vmap
+from torch.overrides import TorchFunctionMode
 
-from fedmf.data import each
+from fedmf.data import Features, each, named
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel
-from fedmf.training.barrier import described, silent
-from fedmf.training.fused import FusedProgram
-from fedmf.training.gradients import (
-    Accumulation,
-    Batch,
-    FunctionalGradient,
-    Gradient,
-    LayeredGradient,
-    LoopGradient,
-    MicroBatches,
-    layers_of,
-)
+from fedmf.training.barrier import Group
+from fedmf.training.batches import StepRows
 from fedmf.training.local_sgd import LocalSGD
-from fedmf.training.losses import LOSSES
-from fedmf.training.low_rank import LowRankProgram
 from fedmf.training.task import Task
 
-#: Users that a compiled program takes at once: on one core, and few enough for several to be busy.
-PROGRAM_USERS = 256, 16
-_TRIED_USERS, _TRIED_WIDTH = 2, 3
+#: Rows of a group begin on a cache line: matrix products may round differently for those that do not.
+_LINE: Final = 16
 
 
-@dataclass(frozen=True)
-class GradientProgram:
-    """How gradients are computed.
+class Engine(ABC):
+    """Trains the users of a group from the same parameters.
 
-    Args:
-        make: makes the gradient of one thread: torch.func works on the module itself, so each has a copy.
-        fallback: why users are trained one by one although groups were wished for; empty if they are not.
-        confined: whether nothing but code of fedmf and torch is shown a model: no module, loss or hook of
-            somebody's own, which could show it to others.
-    """
-
-    make: Callable[[], Gradient]
-    fallback: str = ""
-    confined: bool = False
-
-
-def gradient_program(task: Task, local: LocalSGD) -> GradientProgram:
-    """Choose how gradients are computed; a module is tried on made-up examples.
+    An engine belongs to one thread and has a copy of the module.
 
     Args:
         task: model, loss and structure of examples.
-        local: its engine, precision and micro-batches.
-
-    Raises:
-        ConfigError: the module mixes examples, engine is "vectorised" and torch.func cannot handle it, or the
-            device has not that precision.
+        local: local SGD.
     """
-    refuse_batch_statistics(task.model.module)
-    program = _of_whole_batches(task, local)
-    if not local.micro_batch:
-        return program
-    return replace(program, make=lambda: MicroBatches(program.make(), local.micro_batch))
+
+    #: How many users are computed at once, whatever their number.
+    size: int = 1
+
+    def __init__(self, task: Task, local: LocalSGD) -> None:
+        self._local, self._loss = local, task.loss
+        self._model = task.model
+        if local.precision == "bfloat16":
+            self._model = FlatModel(InBfloat16(task.model.module, task.device))
+
+    @abstractmethod
+    def train(self, origin: Tensor, group: Group) -> Tensor:
+        """The users' models after local training from θ_t (``origin``), shape (users, d)."""
+
+    def _move(self, models: Tensor, origin: Tensor, velocity: Tensor | None, gradient: Tensor) -> None:
+        """One step, in place, on tensors of one user or of several."""
+        if velocity is None:
+            models.add_(gradient, alpha=-self._local.learning_rate)
+            return
+        velocity.mul_(self._local.momentum).add_(gradient)
+        if self._local.proximal:
+            velocity.add_(models - origin, alpha=self._local.proximal)
+        models.add_(velocity, alpha=-self._local.learning_rate)
+
+    def _micro_batches(self, width: int) -> Iterator[slice]:
+        """Parts of a batch of which each is one pass."""
+        most = self._local.micro_batch or width
+        return (slice(first, first + most) for first in range(0, width, most))
 
 
-def compiled_programs(task: Task, local: LocalSGD) -> list[LowRankProgram | FusedProgram]:
-    """The programs that train users from examples to integers."""
-    found = (LowRankProgram.of(task, local), FusedProgram.of(task, local))
-    return [program for program in found if program is not None]
+class OneByOne(Engine):
+    """One user after another by automatic differentiation, without padding: any module at all.
+
+    The parameters of the module's copy are views of one vector, their gradients of another; each user begins
+    with θ_t in the one, zeros in the other, and the buffers of the given module.
+    """
+
+    def __init__(self, task: Task, local: LocalSGD) -> None:
+        super().__init__(task, local)
+        module = self._model.module
+        frozen: dict[int, Any] = {id(p): p for p in module.parameters() if not p.requires_grad}
+        self._module = copy.deepcopy(module, frozen)
+        self._buffers = [
+            (mine, dict(theirs.named_buffers(recurse=False)))
+            for mine, theirs in zip(self._module.modules(), module.modules(), strict=True)
+        ]
+        model = FlatModel(self._module)
+        self._flat = torch.empty(model.dimension, device=task.device)
+        self._gradient = torch.empty_like(self._flat)
+        values, slopes = model.unflatten(self._flat), model.unflatten(self._gradient)
+        for name, parameter in model.trained.items():
+            parameter.data, parameter.grad = values[name], slopes[name]
+
+    def train(self, origin: Tensor, group: Group) -> Tensor:
+        """See `Engine.train`."""
+        models = origin.repeat(len(group), 1)
+        for u in range(len(group)):
+            if u not in group.absent:
+                self._train(models[u], origin, group, u)
+        return models
+
+    def _train(self, into: Tensor, origin: Tensor, group: Group, u: int) -> None:
+        flat, gradient, steps = self._flat, self._gradient, group.steps
+        velocity = None if self._local.plain else torch.zeros_like(flat)
+        with torch.no_grad():
+            flat.copy_(origin)
+            for part, buffers in self._buffers:
+                part._buffers.update({name: buffer.clone() for name, buffer in buffers.items()})
+        for s in range(int((steps.active > u).sum())):
+            real = steps.weights[s, u] > 0
+            rows, weights = steps.rows[s, u][real], steps.weights[s, u][real]
+            gradient.zero_()
+            for part in self._micro_batches(rows.size):
+                self._add_gradient(group, rows[part], weights[part])
+            with torch.no_grad():
+                self._move(flat, origin, velocity, gradient)
+        into.copy_(flat)
+
+    def _add_gradient(self, group: Group, rows: NDArray[np.int64], weights: NDArray[np.float32]) -> None:
+        features, labels = group.taken(torch.from_numpy(rows).to(self._flat.device))
+        with torch.enable_grad():
+            outputs = self._module(features) if isinstance(features, Tensor) else self._module(**features)
+            losses = self._loss(outputs, labels)
+            (losses * torch.from_numpy(weights).to(losses.device)).sum().backward()
 
 
-def chosen(programs: list[LowRankProgram | FusedProgram], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Which program trains each user, from 1 on, the cheapest; 0 for none: a function of its own number of
-    examples.
+class Together(Engine):
+    """Users in groups by torch.func; a group of fewer is filled up with copies of its first user.
+
+    Batched kernels may round differently for another number of users: here it is always the same.
 
     Args:
-        programs: that could train the model.
-        counts: examples of each user.
+        task: model, loss and structure of examples.
+        local: local SGD.
+        size: users in a group.
     """
-    numbers, which = np.unique(counts, return_inverse=True)
-    costs = np.array([[math.inf, *(p.cost(int(number)) for p in programs)] for number in numbers])
-    return np.argmin(costs.reshape(numbers.size, 1 + len(programs)), axis=1)[which]
+
+    def __init__(self, task: Task, local: LocalSGD, size: int) -> None:
+        super().__init__(task, local)
+        self._model, self.size = self._model.copied(), size
+        self._gradients = vmap(grad(self._weighted_loss))
+
+    def train(self, origin: Tensor, group: Group) -> Tensor:
+        """See `Engine.train`."""
+        steps, users = group.steps, np.zeros(self.size, np.int64)
+        users[: len(group)] = np.arange(len(group))
+        with torch.no_grad(), OwnRows():
+            models = _rows(origin, self.size).copy_(origin)
+            gradient = _rows(origin, self.size)
+            velocity = None if self._local.plain else _rows(origin, self.size).zero_()
+            for s, active in enumerate(steps.active.tolist()):
+                rows = torch.from_numpy(steps.rows[s][users]).to(origin.device)
+                weights = torch.from_numpy(steps.weights[s][users]).to(origin.device)
+                self._set_gradient(gradient, models, group, rows, weights)
+                moving = None if velocity is None else velocity[:active]
+                self._move(models[:active], origin, moving, gradient[:active])
+        return models[: len(group)]
+
+    def _set_gradient(
+        self, gradient: Tensor, models: Tensor, group: Group, rows: Tensor, weights: Tensor
+    ) -> None:
+        views, parameters = self._model.unflatten(gradient), self._model.unflatten(models)
+        gradient.zero_()
+        for part in self._micro_batches(rows.shape[1]):
+            features, labels = group.taken(rows[:, part])
+            slopes = self._gradients(parameters, features, labels, weights[:, part])
+            for name, view in views.items():
+                view.add_(slopes[name])
+
+    def _weighted_loss(
+        self, parameters: dict[str, Tensor], features: Features, labels: Tensor, weights: Tensor
+    ) -> Tensor:
+        outputs = self._model.call(parameters, features)
+        return (self._loss(outputs, labels) * weights).sum()
 
 
-def _of_whole_batches(task: Task, local: LocalSGD) -> GradientProgram:
-    model, loss = task.model, task.loss
-    if local.precision == "bfloat16":
-        model = FlatModel(InBfloat16(model.module, task.device))
-    loop = lambda: LoopGradient(model.copied(), loss)  # noqa: E731
-    functional = lambda: FunctionalGradient(model.copied(), loss)  # noqa: E731
-    if local.engine == "loop":
-        return GradientProgram(loop)
-    layers = layers_of(model, task.device)
-    if layers is not None:
-        return GradientProgram(lambda: LayeredGradient(layers, loss), confined=loss in LOSSES)
-    try:
-        with silent():  # operations that torch.func batches slowly
-            _try_groups(functional(), task)
-    except Exception as error:  # a module may raise anything
-        reason = described(error)
-        if local.engine == "vectorised":
+#: Users in a group on a processor, and which models are trained so there: parameters, frozen ones too, times
+#: examples of a step. In larger ones arithmetic hides the interpreter anyway.
+USERS_TOGETHER: Final = 16
+SMALL: Final = 2**18
+#: Layers that torch.func takes apart into one call a user.
+_BY_ITSELF: Final = {"cpu": nn.LSTM, "cuda": nn.RNNBase}
+#: Users in a group on a GPU at most, and the share of its memory that a group may take.
+_MOST_ON_GPU: Final = 256
+_SHARE: Final = 0.25
+
+
+def users_at_once(task: Task, local: LocalSGD) -> int:
+    """The fixed size of groups by torch.func where they are faster than one user after another, else 1.
+
+    It follows from the model, the batch size and the device's memory, never from what is free or who is
+    there: a group of another size would have other bits.
+    """
+    model = task.model
+    parameters = sum(p.numel() for p in model.module.parameters())
+    if any(isinstance(part, _BY_ITSELF[task.device.type]) for part in model.module.modules()):
+        return 1
+    if task.device.type == "cpu":
+        return USERS_TOGETHER if parameters * local.batch_size <= SMALL else 1
+    memory = torch.cuda.get_device_properties(task.device).total_memory
+    most = int(_SHARE * memory) // (_bytes_of_a_user(task, local) + 24 * model.dimension)
+    return 1 << max(0, min(most, _MOST_ON_GPU).bit_length() - 1)
+
+
+def _bytes_of_a_user(task: Task, local: LocalSGD) -> int:
+    """What one user's step takes on a GPU."""
+    group = made_up_group(task, max(2, local.batch_size), users=1)
+    engine, origin = OneByOne(task, local), task.model.initial().to(task.device)
+    torch.cuda.reset_peak_memory_stats(task.device)
+    before = torch.cuda.memory_allocated(task.device)
+    engine.train(origin, group)
+    return torch.cuda.max_memory_allocated(task.device) - before
+
+
+def made_up_group(task: Task, width: int, users: int = 2) -> Group:
+    """Users with made-up examples for a step, one of them padding, and the largest valid numbers in it."""
+    features, labels = task.structure.sample(torch.Generator().manual_seed(0), (users * width,))
+    for part, drawn in ((task.structure.features, features), (task.structure.labels, labels)):
+        for name, values in named(drawn).items():
+            if (bound := part.named[name].bound) is not None:
+                values.view(-1)[0], values.view(-1)[-1] = bound - 1, 0
+    rows = np.arange(users * width).reshape(1, users, width)
+    weights = np.full((1, users, width), 1.0 / (width - 1), np.float32)
+    weights[..., -1] = 0.0
+    features = each(lambda values: values.to(task.device), features)
+    edges, steps = np.arange(users + 1) * width, StepRows(rows, weights, np.full(1, users))
+    return Group(np.arange(users), width, edges, features, labels.to(task.device), steps)
+
+
+def refuse_batch_statistics(module: nn.Module) -> None:
+    """ConfigError for a module in which one example changes another's outputs."""
+    for name, part in module.named_modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
             raise ConfigError(
-                f"model must be one that torch.func can batch with engine 'vectorised'; got {reason}. "
-                "Use 'auto' or 'loop'."
-            ) from error
-        return GradientProgram(loop, fallback=reason)
-    return GradientProgram(functional)
+                f"model must treat examples one by one; got {type(part).__name__} {name!r}. The statistics "
+                "of a batch mix them, padding included: use GroupNorm or LayerNorm."
+            )
+
+
+def _rows(like: Tensor, users: int) -> Tensor:
+    """Shape (users, d), each row on a cache line."""
+    length = like.numel()
+    return like.new_empty(users, -(-length // _LINE) * _LINE)[:, :length]
+
+
+class OwnRows(TorchFunctionMode):
+    """Within, rows of an embedding are taken by indexing, which checks that a token is one.
+
+    torch.func flattens users × V rows, so that token V of one user would be token 0 of the next.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Replace the look-up and call everything else as it is."""
+        if func is not F.embedding:
+            return func(*args, **(kwargs or {}))
+        return _embedding(*args, **(kwargs or {}))
+
+
+def _embedding(
+    tokens: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    """Rows of a table by their numbers, as `torch.nn.functional.embedding`."""
+    del norm_type, sparse
+    if max_norm is not None or scale_grad_by_freq:
+        raise NotImplementedError("an embedding with max_norm or scale_grad_by_freq")
+    rows = weight[tokens]
+    if padding_idx is None:
+        return rows
+    return torch.where((tokens == padding_idx % len(weight)).unsqueeze(-1), rows.detach(), rows)
 
 
 class InBfloat16(nn.Module):
@@ -139,23 +297,3 @@ class InBfloat16(nn.Module):
         """Outputs in float32, so that the loss is too."""
         with torch.autocast(self._device, torch.bfloat16, cache_enabled=False):
             return self.inner(*arguments, **named).float()
-
-
-def _try_groups(gradient: Gradient, task: Task) -> None:
-    """Compute the gradients of a few users; what the module raises gets out."""
-    device, shape = task.device, (_TRIED_USERS, _TRIED_WIDTH)
-    rows = task.model.initial().to(device).repeat(_TRIED_USERS, 1)
-    features, labels = task.structure.sample(torch.Generator().manual_seed(0), shape)
-    features = each(lambda values: values.to(device), features)
-    batch = Batch(features, labels.to(device), torch.full(shape, 1.0 / _TRIED_WIDTH, device=device))
-    gradient.accumulate(batch, Accumulation(rows, torch.empty_like(rows), beta=0.0, alpha=1.0))
-
-
-def refuse_batch_statistics(module: nn.Module) -> None:
-    """ConfigError for a module in which one example changes another's outputs."""
-    for name, part in module.named_modules():
-        if isinstance(part, nn.modules.batchnorm._BatchNorm):
-            raise ConfigError(
-                f"model must treat examples one by one; got {type(part).__name__} {name!r}. The statistics "
-                "of a batch mix them, padding included: use GroupNorm or LayerNorm."
-            )

@@ -8,8 +8,13 @@ from torch import nn
 
 from fedmf.data import FederatedDataset
 from fedmf.models import FlatModel
-from fedmf.training.gradients import Loss
-from fedmf.training.losses import binary_cross_entropy, cross_entropy, squared_error, token_cross_entropy
+from fedmf.training.losses import (
+    Loss,
+    binary_cross_entropy,
+    cross_entropy,
+    squared_error,
+    token_cross_entropy,
+)
 from fedmf.training.metrics import ACCURACY, AUC, F1, MAE, PERPLEXITY, RMSE, TOKEN_ACCURACY
 from fedmf.training.task import Task
 

@@ -1,22 +1,21 @@
-"""Local training of many users at once."""
+"""Local training of many users."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from fedmf.errors import ConfigError
 from fedmf.training.barrier import (
     Failures,
     Group,
     UserFailure,
-    UserLimits,
     described,
     example_counts,
     held_examples,
@@ -24,42 +23,108 @@ from fedmf.training.barrier import (
     pass_interrupt,
     silent,
 )
-from fedmf.training.batches import Shape, groups_of, shape_of, step_rows, user_seed
+from fedmf.training.batches import groups_of, step_rows, user_seed
 from fedmf.training.clipping import ClippedRows, UpdateSum
-from fedmf.training.engines import PROGRAM_USERS, chosen, compiled_programs, gradient_program
-from fedmf.training.gradients import Accumulation, Batch, aligned_empty
-from fedmf.training.grouping import Grouping
+from fedmf.training.engines import (
+    Engine,
+    OneByOne,
+    Together,
+    made_up_group,
+    refuse_batch_statistics,
+    users_at_once,
+)
+from fedmf.training.evaluation import judgements
+from fedmf.training.fused import FusedProgram
+from fedmf.training.independence import dependence
 from fedmf.training.local_sgd import LocalSGD
+from fedmf.training.losses import LOSSES
 from fedmf.training.task import Task
 from fedmf.training.workers import Workers, single_threaded_kernels
 
 _log = logging.getLogger("fedmf")
-#: Examples a step with which it is tried at most whether users can be computed together.
-_WIDEST_TRIED: Final = 64
+
+#: Who trains: a compiled program, torch.func in groups of a fixed size, or plain differentiation.
+Path = Literal["fused", "groups", "one by one"]
+#: Users that a compiled program takes at once: on one core, and few enough for several to be busy.
+PROGRAM_USERS: Final = 256, 16
+#: Bytes of models in a group at most, on a processor: more leave its last cache.
+CACHE_BYTES: Final = 6 * 2**20
+#: Users whose examples are loaded together at most.
+_MOST_USERS: Final = 16
 
 T = TypeVar("T")
 
 
-class LocalTrainer:
-    """Trains a set of users in groups, each group as one batched program.
+def chosen_path(task: Task, local: LocalSGD) -> tuple[Path, str]:
+    """How users are trained, and why a faster way is not taken.
 
-    Each user starts from the received parameters and runs ``local`` on its own examples; users with fewer
-    examples are padded at weight zero, and stand still once they are done.
+    Engine "auto" takes a compiled program where there is one for the model, else groups of a fixed size where
+    these are faster, else one user after another. Either of the first two must pass `dependence` in this
+    process. The choice is a function of the task, local SGD and the device.
+
+    Raises:
+        ConfigError: engine is "vectorised" and torch.func cannot batch the model.
+    """
+    if local.engine == "loop":
+        return "one by one", ""
+    if local.engine == "vectorised":
+        try:
+            with silent():
+                try_groups(task, local)
+        except Exception as error:  # a module may raise anything
+            raise ConfigError(
+                f"model must be one that torch.func can batch with engine 'vectorised'; got "
+                f"{described(error)}. Use 'auto' or 'loop'."
+            ) from error
+        return "groups", ""
+    paths: list[tuple[Path, bool]] = [
+        ("fused", FusedProgram.of(task, local) is not None),
+        ("groups", users_at_once(task, local) > 1),
+    ]
+    refused = ""
+    for path, fits in paths:
+        if fits:
+            why = dependence(trainer_on(path), task, local)
+            if not why:
+                return path, refused
+            refused = f"not by {_NAMES[path]}: {why}"
+    return "one by one", refused
+
+
+_NAMES: Final[dict[Path, str]] = {"fused": "compiled steps", "groups": "torch.func in groups"}
+
+
+def trainer_on(path: Path) -> Callable[[Task, LocalSGD], LocalTrainer]:
+    """Makes trainers of one thread that train in this way."""
+    return lambda task, local: LocalTrainer(task, local, path=path, threads=1)
+
+
+def try_groups(task: Task, local: LocalSGD) -> None:
+    """Train made-up users in a group; what the module raises gets out."""
+    origin = task.model.initial().to(task.device)
+    Together(task, local, max(2, users_at_once(task, local))).train(origin, made_up_group(task, 2))
+
+
+class LocalTrainer:
+    """Trains a set of users, those of a group at once where the model allows it.
+
+    Each user starts from the received parameters and runs ``local`` on its own examples.
 
     Guarantees:
         A user's update does not depend on who else is trained, in how many groups and threads: not even on
-        another user's NaN, infinity, exception or diverging model. On processors with engine "auto" or "loop"
-        that holds bit for bit, on machines of one kind (see `Grouping`); otherwise bit for bit as long as
-        users' numbers of examples stay, and beyond the rounding of float32 sums.
+        another user's NaN, infinity, exception or diverging model. On processors that holds bit for bit (on
+        machines of one kind), as far as `dependence` finds none in the model and loss; on a GPU beyond the
+        rounding of float32 sums.
         A user that fails in any way (examples that cannot be counted, loaded or trained on, an update that is
-        not finite, a limit exceeded) contributes the zero vector, as one without examples does.
+        not finite) contributes the zero vector, as one without examples does.
         Memory is that of a few groups, however many users there are.
 
     Args:
         task: users' examples, model and loss.
         local: local SGD and its engine.
-        group_size: most users in a group; by default what suits caches and memory.
-        limits: what one user may cost.
+        group_size: most users that are handed to an engine at once; by default what suits caches.
+        path: who trains; None for `chosen_path`.
+        threads: how many groups are trained at the same time; None for as many as torch has threads.
 
     Raises:
         ConfigError: a model that mixes examples, or one that the engine cannot train.
@@ -71,29 +136,30 @@ class LocalTrainer:
         task: Task,
         local: LocalSGD,
         group_size: int | None = None,
-        limits: UserLimits | None = None,
+        path: Path | None = None,
+        threads: int | None = None,
     ) -> None:
-        self.task, self.local, self.limits = task, local, limits or UserLimits()
-        program = gradient_program(task, local)
-        if program.fallback:
-            _log.warning(
-                "users are trained one by one, which is slower: torch.func cannot batch the model (%s)",
-                program.fallback,
-            )
-        processor = task.device.type == "cpu"
-        self.confined, exact = program.confined, local.engine == "auto" and processor
+        if group_size is not None and group_size < 1:
+            raise ValueError(f"group size must be at least 1; got {group_size}.")
+        refuse_batch_statistics(task.model.module)
+        self.task, self.local = task, local
+        self.path, refused = chosen_path(task, local) if path is None else (path, "")
+        if refused:
+            _log.warning("users are trained %s, which is slower, %s", self.path, refused)
+        self._program = FusedProgram.of(task, local) if self.path == "fused" else None
+        #: Whether nothing but code of fedmf and torch is shown a model: no module, loss or hook of somebody's
+        #: own, which could show it to others.
+        self.confined = self._program is not None and task.loss in LOSSES
         # A GPU has one queue: threads would part a group in small ones and wait for each other.
-        self._workers = Workers(program.make, None if processor else 1)
-        self._programs = compiled_programs(task, local)
+        processor = task.device.type == "cpu"
+        self._workers: Workers[Engine] = Workers(self._engine, threads if processor else 1)
         self._program_users = group_size or PROGRAM_USERS[self._workers.count > 1]
-        self._grouping = Grouping(task, self._workers, group_size, exact, self._trained)
-        # Said of the model and the batch size, which are public: who has how many examples shows nowhere.
-        alone = exact and not program.fallback and not self._programs
-        if alone and self._grouping.one_by_one(min(local.batch_size, _WIDEST_TRIED)):
-            _log.warning(
-                "users are trained one by one: in groups of this model numbers would round differently. "
-                "local.engine 'vectorised' trains groups, to the same results but for rounding"
-            )
+        self._most = group_size
+
+    def _engine(self) -> Engine:
+        if self.path == "groups":
+            return Together(self.task, self.local, max(2, users_at_once(self.task, self.local)))
+        return OneByOne(self.task, self.local)
 
     def updates(
         self, parameters: Tensor, user_ids: Sequence[str], t: int, failures: Failures | None = None
@@ -145,17 +211,19 @@ class LocalTrainer:
             trained.append(len(group))
             return into.add_updates(models, origin)
 
+        received = None
+        if self._program is not None and total.takes_programs:
+            with single_threaded_kernels():
+                received = self._program.received(parameters)
+
         def compiled(group: Group, into: UpdateSum, failures: Failures) -> bool:
-            if group.program == 0 or not into.takes_programs:
+            if received is None:
                 return False
             trained.append(len(group))
-            for user, (stage, reason) in received[group.program].add_to(into, group):
+            for user, (stage, reason) in received.add_to(into, group):
                 failures.note(int(group.positions[user]), stage, reason)
             return True
 
-        programs = range(1, len(self._programs) + 1)
-        with single_threaded_kernels():
-            received = {number: self._programs[number - 1].received(parameters) for number in programs}
         failures = self._train(parameters, user_ids, t, total, add, compiled)
         if rest := len(user_ids) - sum(trained):
             total.add_nothing(rest)
@@ -191,7 +259,6 @@ class LocalTrainer:
         A group that ``shortcut`` says it dealt with has no models.
         """
         origin, failures = parameters.to(self.task.device), Failures()
-        groups = self._groups(user_ids, t, failures)
 
         def train(group: Group, into: T) -> None:
             if shortcut(group, into, failures):
@@ -201,23 +268,35 @@ class LocalTrainer:
                 failures.note(position, "update", "holds NaN or infinity")
 
         with silent():
-            self._workers.each(train, groups, total)
+            self._workers.each(train, self._groups(user_ids, t, failures), total)
         return failures.named(user_ids)
+
+    def judge(
+        self, parameters: Tensor, user_ids: Sequence[str], loss_bound: float
+    ) -> tuple[Tensor, list[UserFailure]]:
+        """What users' own examples say of a model: see `judgements`."""
+        return judgements(self.task, parameters, user_ids, loss_bound)
 
     def reference(self) -> LocalTrainer:
         """See `Trainer.reference`."""
-        return LocalTrainer(self.task, replace(self.local, engine="loop"), 1, self.limits)
+        return LocalTrainer(self.task, replace(self.local, engine="loop"), 1)
 
     def _groups(self, user_ids: Sequence[str], t: int, failures: Failures) -> Iterator[Group]:
-        """The users who own examples within the limits, in groups."""
+        """The users who own examples, in groups."""
         dataset, local = self.task.dataset, self.local
         users = dataset.indices(user_ids)
         counts = example_counts(dataset, users, lambda place, why: failures.note(place, "sizes", why))
-        self._apply_limits(counts, failures)
-        for program, shape, positions in self._divided(counts):
+        owning = np.flatnonzero(counts > 0)
+        most = self._program_users if self._program is not None else self._most_together
+        for shape, members in groups_of(
+            counts[owning], local.batch_size, local.epochs, most, self._workers.count
+        ):
+            positions = owning[members]
             sizes, failed = counts[positions], dict[int, str]()
             seeds = np.array([user_seed(local.seed, t, str(user_ids[p])) for p in positions], dtype=np.uint64)
-            held = held_examples(dataset, self.task.structure, users[positions]) if program else None
+            held = None
+            if self._program is not None:
+                held = held_examples(dataset, self.task.structure, users[positions])
             features, labels, places = held or (
                 *load_examples(dataset, self.task.structure, users[positions], sizes, failed.__setitem__),
                 None,
@@ -226,30 +305,15 @@ class LocalTrainer:
                 failures.note(int(positions[user]), "loading", reason)
             steps = step_rows(seeds, sizes, local.batch_size, local.epochs, shape)
             edges = np.concatenate([[0], np.cumsum(sizes)])
-            absent = frozenset(failed)
-            yield Group(positions, shape.width, edges, features, labels, steps, absent, program, places)
+            yield Group(positions, shape.width, edges, features, labels, steps, frozenset(failed), places)
 
-    def _divided(self, counts: NDArray[np.int64]) -> Iterator[tuple[int, Shape, NDArray[np.int64]]]:
-        """Users who own examples, in groups; those of each compiled program apart (0: of none)."""
-        programs = chosen(self._programs, counts)
-        for program in range(len(self._programs) + 1):
-            taking = np.flatnonzero((counts > 0) & (programs == program))
-            most = (lambda *_: self._program_users) if program else self._grouping.most
-            rest = self.local.batch_size, self.local.epochs, most, self._workers.count
-            for shape, members in groups_of(counts[taking], *rest):
-                yield program, shape, taking[members]
-
-    def _apply_limits(self, counts: NDArray[np.int64], failures: Failures) -> None:
-        """Users beyond a limit own nothing from here on."""
-        if self.limits == UserLimits():
-            return
-        for count in np.unique(counts[counts > 0]).tolist():
-            steps = shape_of(count, self.local.batch_size, self.local.epochs).steps
-            exceeded = self.limits.exceeded(count, steps, self.task.structure)
-            if exceeded is not None:
-                for position in np.flatnonzero(counts == count).tolist():
-                    failures.note(position, "limit", exceeded)
-                counts[counts == count] = 0
+    @property
+    def _most_together(self) -> int:
+        """Users in a group of an engine of torch at most."""
+        if self.path == "groups":
+            return min(self._workers.of_thread.size, self._most or self._workers.of_thread.size)
+        fitting = CACHE_BYTES // (4 * self.task.model.dimension) if self.task.device.type == "cpu" else 1
+        return self._most or max(1, min(fitting, _MOST_USERS))
 
     def _models(self, origin: Tensor, group: Group, failures: Failures) -> Tensor:
         """The models of the group's users after local training, shape (users, d); θ_t for those that fail."""
@@ -292,44 +356,10 @@ class LocalTrainer:
 
     def _trained(self, origin: Tensor, group: Group) -> Tensor:
         """The models of the group's users after local training, shape (users, d)."""
-        with torch.no_grad():
-            models = aligned_empty(origin, group.positions.size, origin.numel()).copy_(origin)
-            velocity = None if self.local.plain else aligned_empty(origin, *models.shape)
-            for s, active in enumerate(group.steps.active):
-                rows = torch.from_numpy(group.steps.rows[s]).to(origin.device)
-                weights = torch.from_numpy(group.steps.weights[s]).to(origin.device)
-                for part in self._grouping.parts(int(active), group.width):
-                    users = self._grouping.filled(part, group.width)
-                    batch = Batch(*group.taken(rows[users]), weights[users])
-                    moving = None if velocity is None else velocity[part]
-                    self._step_together(models[part], origin, batch, moving, first=s == 0)
-            return models
-
-    def _step_together(
-        self, models: Tensor, origin: Tensor, batch: Batch, velocity: Tensor | None, first: bool
-    ) -> None:
-        """`_step` of users whose batch may be filled up with copies of the first."""
-        more = len(batch.weights) - len(models)
-        if not more:
-            return self._step(models, origin, batch, velocity, first)
-        held = [whole for whole in (models, velocity) if whole is not None]
-        filled = [aligned_empty(origin, len(batch.weights), origin.numel()) for _ in held]
-        for whole, into in zip(held, filled, strict=True):
-            into[: len(whole)], into[len(whole) :] = whole, whole[0]
-        self._step(filled[0], origin, batch, None if velocity is None else filled[1], first)
-        for whole, into in zip(held, filled, strict=True):
-            whole.copy_(into[: len(whole)])
-        return None
-
-    def _step(
-        self, models: Tensor, origin: Tensor, batch: Batch, velocity: Tensor | None, first: bool
-    ) -> None:
-        local, gradient = self.local, self._workers.of_thread
-        if velocity is None:
-            gradient.accumulate(batch, Accumulation(models, models, beta=1.0, alpha=-local.learning_rate))
-            return
-        beta = 0.0 if first else local.momentum
-        gradient.accumulate(batch, Accumulation(models, velocity, beta, alpha=1.0))
-        if local.proximal:
-            velocity.add_(models - origin, alpha=local.proximal)
-        models.add_(velocity, alpha=-local.learning_rate)
+        engine = self._workers.of_thread
+        try:
+            return engine.train(origin, group)
+        except torch.OutOfMemoryError:
+            if engine.size == 1:
+                raise
+            return OneByOne(self.task, self.local).train(origin, group)

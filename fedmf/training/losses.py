@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import torch.nn.functional as F
 from torch import Tensor
+
+#: (outputs, labels) → per-example losses, shape (batch,).
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 #: The label of a position that counts for nothing, as everywhere in torch.
 PADDING = -100

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedmf.data import ExampleStructure, Features, FederatedDataset, PublicInput, device_of, each, split_rows
 from fedmf.models import FlatModel
-from fedmf.training.gradients import Loss
+from fedmf.training.losses import Loss
 from fedmf.training.metrics import Metric
 
 #: Columns that every table of metrics has.
@@ -84,7 +84,8 @@ class Task:
             features: of the examples, at least one.
             labels: likewise.
         """
-        theta, rows = parameters.to(labels.device), self._rows_of_a_pass
+        # Copies: a module may write into its parameters.
+        theta, rows = parameters.to(labels.device, copy=True), self._rows_of_a_pass
         total: dict[str, NDArray[np.float64]] = {}
         for part, targets in zip(split_rows(features, rows), split_rows(labels, rows), strict=True):
             outputs = self.model.forward(theta, each(torch.clone, part))  # a module may write into them

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedmf.data import Features, each, named, row_count, structure_of
+from fedmf.data import Features, each, row_count, structure_of
 from fedmf.errors import ConfigError
-from fedmf.models import FlatModel
 from fedmf.training.barrier import described, silent
-from fedmf.training.clipping import FixedPointSum
-from fedmf.training.engines import gradient_program, refuse_batch_statistics
-from fedmf.training.gradients import Accumulation, Batch, flat_gradient
+from fedmf.training.engines import OneByOne, made_up_group, refuse_batch_statistics
+from fedmf.training.independence import dependence, drawn, kept_generators
+from fedmf.training.local import chosen_path, trainer_on
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task
 
-_USERS, _WIDTH = 2, 5
+#: Examples of a made-up user.
+_WIDTH = 5
 #: Losses of an example alone and among others may differ by rounding.
 _TOLERANCE = {"rtol": 1e-3, "atol": 1e-5, "equal_nan": True}
+#: How much larger parameters are in a second pass: what a module does to large ones is then seen as well.
+_LARGER = 16.0
 
 
-def preflight(task: Task, local: LocalSGD, clip_norm: float = 1.0) -> None:
-    """Train on made-up users with the chosen engine, clip, and compute the metrics of made-up examples.
+def preflight(task: Task, local: LocalSGD) -> None:
+    """Train made-up users as the run will, and compute the metrics of made-up examples.
 
     The examples are drawn from the declared structure; of the data set only the central test part is looked
     at, so whether this raises tells nothing about any user.
@@ -33,7 +35,6 @@ def preflight(task: Task, local: LocalSGD, clip_norm: float = 1.0) -> None:
     Args:
         task: any.
         local: local training and its engine.
-        clip_norm: ζ > 0.
 
     Raises:
         ConfigError: one line that names the cause and where in the task's own code it was raised; the
@@ -41,29 +42,43 @@ def preflight(task: Task, local: LocalSGD, clip_norm: float = 1.0) -> None:
 
     Guarantees:
         Nothing is printed, and neither the model nor a global random generator moves.
+        A model and loss whose update of one made-up user depends on others are refused: see `dependence`.
     """
     _compare_with_test_part(task)
     refuse_batch_statistics(task.model.module)
-    gpus = [task.device] if task.device.type == "cuda" else []
-    with silent(), torch.random.fork_rng(devices=gpus):
-        batch = _made_up(task)
-        examples = batch.part(0)
-        before = _generators(gpus)
-        outputs, labels = _outputs_and_losses(task, examples), examples.labels
-        if not all(map(torch.equal, before, _generators(gpus))):
+    group = made_up_group(task, _WIDTH)
+    features, labels = (
+        each(lambda values: values[: group.width], part) for part in (group.features, group.labels)
+    )
+    with silent(), kept_generators(task.device):
+        before = drawn(task.device)
+        outputs = _outputs_and_losses(task, features, labels)
+        _outputs_and_losses(task, each(lambda values: values[:1], features), labels[:1])
+        with _stage("loss must be differentiable in the parameters"):
+            updates = OneByOne(task, local).train(task.model.initial().to(task.device), group)
+        if moved := [name for name, state in drawn(task.device).items() if state != before[name]]:
             raise ConfigError(
                 "model and loss must not draw random numbers, or one user's update would depend on who is "
-                "trained before; they drew some. Call the module's eval(), or set dropout to 0."
+                f"trained before; they drew some from {' and '.join(moved)}. Call the module's eval(), or "
+                "set dropout to 0."
             )
-        _outputs_and_losses(task, examples.part(slice(1)))
-        _train(task, local, clip_norm, batch)
+        if not torch.isfinite(updates).all():
+            raise ConfigError("update of a user must be finite; got one that is not for made-up examples.")
+        with _stage(f"model and loss must be trainable with engine {local.engine!r}"):
+            path, _ = chosen_path(task, local)
+            if local.engine != "auto" or path == "one by one":  # of others `chosen_path` knows it
+                _refuse_dependence(dependence(trainer_on(path), task, local, beside=path == "groups"))
     for metric in task.metrics:
         with _stage(f"metric {metric.name} must be a number computed from outputs {_seen(outputs)}"):
             float(metric.of(outputs, labels))
 
 
-def _generators(gpus: list[torch.device]) -> list[Tensor]:
-    return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, gpus)]
+def _refuse_dependence(why: str) -> None:
+    if why:
+        raise ConfigError(
+            f"update of a user must depend on that user's examples alone; {why}. Model and loss must keep "
+            "nothing from one user to the next, in an attribute, a buffer, a generator or a global."
+        )
 
 
 def _compare_with_test_part(task: Task) -> None:
@@ -83,26 +98,9 @@ def _compare_with_test_part(task: Task) -> None:
         )
 
 
-def _made_up(task: Task) -> Batch:
-    """Examples of a few users, the last of each padding, the largest valid whole numbers among them."""
-    shape = (_USERS, _WIDTH)
-    structure = task.structure
-    features, labels = structure.sample(torch.Generator().manual_seed(0), shape)
-    for part, drawn in ((structure.features, features), (structure.labels, labels)):
-        for name, values in named(drawn).items():
-            bound = part.named[name].bound
-            if bound is not None:
-                values.view(-1)[0] = bound - 1
-            values[:, -1] = values[:, 0]
-    weights = torch.full(shape, 1.0 / (_WIDTH - 1))
-    weights[:, -1] = 0.0
-    features = each(lambda values: values.to(task.device), features)
-    return Batch(features, labels.to(task.device), weights.to(task.device))
-
-
-def _outputs_and_losses(task: Task, batch: Batch) -> Tensor:
-    """The outputs, once model, loss and gradient are what they must be on these examples of one user."""
-    features, labels, examples = batch.features, batch.labels, len(batch.labels)
+def _outputs_and_losses(task: Task, features: Features, labels: Tensor) -> Tensor:
+    """The outputs, once those of model and loss are what they must be on these examples of one user."""
+    examples = len(labels)
     with _stage("model must be one that can be copied, since each thread has its own"):
         model = task.model.copied()
     theta = model.initial().to(task.device)
@@ -127,57 +125,47 @@ def _outputs_and_losses(task: Task, batch: Batch) -> Tensor:
                 "loss must treat examples one by one; got another loss for an example among others "
                 f"({float(losses[0]):.6g}) than alone ({float(alone[0]):.6g})."
             )
-    with _stage("loss must be differentiable in the parameters"):
-        weights = torch.full((examples,), 1.0 / examples, device=task.device)
-        gradient = flat_gradient(model, task.loss, theta, Batch(features, labels, weights))
-    if not torch.isfinite(gradient).all():
-        raise ConfigError("gradient of the loss must be finite; got one that is not for made-up examples.")
-    _refuse_changed_constants(task, features)
+    _refuse_changed_state(task, features)
     return outputs
 
 
-def _refuse_changed_constants(task: Task, features: Features) -> None:
-    """Compare frozen parameters and buffers with what a pass of the module by itself leaves of them."""
+def _refuse_changed_state(task: Task, features: Features) -> None:
+    """Compare parameters and buffers with what passes of the module by itself leave of them."""
     with _stage("model must be one that can be copied"):
         module = copy.deepcopy(task.model.module).to(task.device)
     with torch.no_grad():
-        module(features) if isinstance(features, Tensor) else module(**features)
-    kept, left = (
-        {name: (tensor.dtype, tensor.shape, _bits(tensor)) for name, tensor in model.constants.items()}
-        for model in (task.model, FlatModel(module))
-    )
-    changed = sorted(
-        name
-        for name in kept.keys() | left.keys()
-        if name not in kept
-        or name not in left
-        or kept[name][:2] != left[name][:2]
-        or not torch.equal(kept[name][2], left[name][2])
-    )
-    if not changed:
-        return
-    raise ConfigError(
-        f"model must not change its buffers in a pass; got another {changed[0]!r}. What it keeps of examples "
-        "would be released without clipping or noise."
-    )
+        for factor in (1.0, _LARGER):
+            for parameter in module.parameters():
+                parameter.mul_(factor)
+            before = {name: tensor.clone() for name, tensor in _state(module).items()}
+            with nullcontext() if factor == 1.0 else suppress(Exception):
+                module(features) if isinstance(features, Tensor) else module(**features)
+            after = _state(module)
+            changed = sorted(name for name in before.keys() | after.keys() if not _same(before, after, name))
+            if changed:
+                raise ConfigError(
+                    f"model must not change its parameters or buffers in a pass; got another {changed[0]!r}. "
+                    "What it keeps of examples would be released without clipping or noise, and evaluation "
+                    "would change the model."
+                )
+
+
+def _state(module: nn.Module) -> dict[str, Tensor]:
+    tensors = (*module.named_parameters(), *module.named_buffers())
+    return {name: tensor.detach() for name, tensor in tensors}
+
+
+def _same(before: dict[str, Tensor], after: dict[str, Tensor], name: str) -> bool:
+    """Whether both have the same type, shape and bits; NaN is equal to itself."""
+    if name not in before or name not in after:
+        return False
+    one, other = before[name], after[name]
+    return (one.dtype, one.shape) == (other.dtype, other.shape) and torch.equal(_bits(one), _bits(other))
 
 
 def _bits(tensor: Tensor) -> Tensor:
     """Of each number, as bytes: NaN is then equal to itself."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-
-
-def _train(task: Task, local: LocalSGD, clip_norm: float, batch: Batch) -> None:
-    with _stage(f"model and loss must be trainable with engine {local.engine!r}"):
-        gradient = gradient_program(task, local).make()
-        origin = task.model.initial().to(task.device)
-        models = origin.repeat(_USERS, 1)
-        with torch.no_grad():
-            gradient.accumulate(batch, Accumulation(models, models, beta=1.0, alpha=-local.learning_rate))
-        total = FixedPointSum(origin.numel(), clip_norm, task.device)
-        counted = total.add_updates(models, origin)
-    if not counted.all():
-        raise ConfigError("update of a user must be finite; got one that is not for made-up examples.")
 
 
 @contextmanager

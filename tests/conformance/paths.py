@@ -25,7 +25,6 @@ class Path:
         messages: a sum for a worker's users, or a row a user.
         users_per_message: with rows, most of a message.
         workers: nodes that a cohort is spread over.
-        isolation: whether users are trained in processes of their own.
         host: who drives the rounds: fedmf with users in its process; fedmf's strategy by Flower's messages; a
             Flower app around which `CorrelatedNoise` stands, a node a user; or a plain loop that brings
             updates to a `PrivateAggregator`.
@@ -36,7 +35,6 @@ class Path:
     messages: Literal["slice", "per-user"] = "slice"
     users_per_message: int | None = None
     workers: int = 1
-    isolation: Literal["none", "process"] = "none"
     host: Literal["fedmf", "messages", "wrapper", "aggregator"] = "fedmf"
     device: Literal["cpu", "cuda"] = "cpu"
 
@@ -46,24 +44,19 @@ class Path:
         several = "" if self.users_per_message is None else f" of {self.users_per_message}"
         words = [self.engine, "slices" if self.messages == "slice" else f"rows{several}"]
         words += [f"messages to {self.workers}"] if self.host == "messages" else []
-        words += ["processes"] if self.isolation == "process" else []
         return ", ".join(words + (["a GPU"] if self.device == "cuda" else []))
 
     @property
     def same_bits(self) -> Path | None:
         """The path whose bits this one promises to have; None for one that is compared within the bound.
 
-        With engines "auto" and "loop" a user's update is a function of that user alone, and sums are of
-        integers: neither grouping, nor workers, nor rows of other users in a message, nor a process of its
-        own changes a bit. Processes train no compiled programs, which slices of engine "auto" take. Clients
-        of an app send models, in float32, and so are updates rounded that are brought. A GPU sums products of
-        matrices in an order of its own.
+        A user's update is a function of that user alone, and sums are of integers: neither grouping, nor
+        workers, nor rows of other users in a message change a bit. Clients of an app send models, in float32,
+        and so are updates rounded that are brought. A GPU sums products of matrices in an order of its own.
         """
         if self.host in HOSTS or self.engine == "vectorised" or self.device == "cuda":
             return None
-        compiled = self.messages == "slice" and self.engine == "auto"
-        isolation = self.isolation if compiled else "none"
-        plain = replace(self, users_per_message=None, workers=1, isolation=isolation, host="fedmf")
+        plain = replace(self, users_per_message=None, workers=1, host="fedmf")
         return None if plain == self else plain
 
 

@@ -19,7 +19,6 @@ from fedmf.data import InMemoryDataset, NamedStructures, TensorStructure, each
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel, LogitsOf, mlp, with_lora
 from fedmf.training import LocalSGD, LocalTrainer, Task, classification, next_token, preflight
-from fedmf.training.gradients import FunctionalGradient, LoopGradient
 
 if TYPE_CHECKING:
     from transformers import BertForSequenceClassification, GPT2LMHeadModel
@@ -111,7 +110,7 @@ def test_models_of_transformers_train_in_the_default_engine_and_in_a_loop(
     assert caplog.records == []
     trainer = LocalTrainer(task, local)
     batched = engine == "auto" and name.startswith("causal")
-    assert type(trainer._workers.of_thread) is (FunctionalGradient if batched else LoopGradient)
+    assert trainer.path == ("groups" if batched else "one by one")
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == (engine == "auto" and not batched)
     assert all(line.startswith("users are trained one by one") and "\n" not in line for line in told)
@@ -129,7 +128,7 @@ def test_attention_of_either_kind_passes_without_a_warning(
 ) -> None:
     task = language_task(gpt2(attention=attention))
     preflight(task, PLAN)
-    assert type(LocalTrainer(task, PLAN)._workers.of_thread) is FunctionalGradient
+    assert LocalTrainer(task, PLAN).path == "groups"
     assert [str(warning.message) for warning in recwarn] == []
 
 

@@ -120,7 +120,7 @@ BROKEN: dict[str, tuple[Callable[[], Task], tuple[str, ...], bool]] = {
     ),
     "a gradient that is NaN": (
         lambda: with_loss(lambda outputs, labels: (0 * outputs[:, 0]).sqrt()),
-        ("gradient of the loss must be finite; got one that is not for made-up examples",),
+        ("update of a user must be finite; got one that is not for made-up examples",),
         False,
     ),
     "a loss that mixes examples": (

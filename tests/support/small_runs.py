@@ -64,8 +64,8 @@ KEYS = {
     **_table("local", "micro_batch precision", "local_"),
     **_table("execution", "messages workers worker_cpus worker_gpus ray_address round_timeout"),
     **_table("execution", "users_per_message silent_retries min_replies grace refusals"),
-    **_table("execution", "user_examples user_steps user_megabytes user_seconds isolation"),
     **_table("execution", "evaluate_every checkpoint_every output_dir resume"),
+    "evaluation": "evaluation.kind",
 }
 
 
@@ -172,13 +172,19 @@ def watched(inner: ClientApp, before: Callable[[Message], None]) -> ClientApp:
     return outer
 
 
-def answering(inner: ClientApp, train: Tamper = lambda _, reply: reply) -> ClientApp:
-    """A client app whose replies pass through ``train(request, reply)``."""
+def answering(
+    inner: ClientApp, train: Tamper = lambda _, reply: reply, evaluate: Tamper = lambda _, reply: reply
+) -> ClientApp:
+    """A client app whose replies pass through ``train(request, reply)`` and ``evaluate(request, reply)``."""
     outer = ClientApp()
 
     @outer.train()
     def _train(message: Message, context: Context) -> Message:
         return train(message, inner(message, context))
+
+    @outer.evaluate()
+    def _evaluate(message: Message, context: Context) -> Message:
+        return evaluate(message, inner(message, context))
 
     @outer.query()
     def _query(message: Message, context: Context) -> Message:

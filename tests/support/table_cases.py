@@ -61,8 +61,6 @@ COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
     ("optimizer.epsilon", 1e9): {"optimizer.kind": "adam"},
     ("optimizer.relative-epsilon", 0.0): {"optimizer.epsilon": 0.5},
     ("execution.min-replies", 4): {"execution.messages": "per-user"},
-    ("execution.user-seconds", 0.5): {"execution.isolation": "process"},
-    ("execution.user-seconds", 60.0): {"execution.isolation": "process"},
 }
 
 #: Numbers that a key takes, and numbers that it refuses (what stands for "not set" is neither).
@@ -156,6 +154,11 @@ RANGES: dict[str, tuple[list[Any], list[Any]]] = {
     "clipping.learning-rate": ([1e-9, 1e9], [0.0, -0.3]),
     "clipping.rounds-per-update": ([1, 10**6], [0, -2, 2**31]),
     "clipping.share": ([1e-3, 0.9], [0.0, 1.0, -0.1]),
+    "evaluation.share": ([1e-3, 0.9], [0.0, 1.0, -0.1]),
+    "evaluation.every": ([1, 7, 10**6], [0, -2, 2**31]),
+    "evaluation.size": ([1, 360], [0, -2, 361, 2**31]),
+    "evaluation.loss-bound": ([1e-9, 1e9], [0.0, -1.0]),
+    "evaluation.seed": ([0, 2**63 - 1], [-2, 2**63]),
     "execution.users-per-message": ([1, 12], [0, -5]),
     "execution.workers": ([1, 100], [0, -2, 2**31]),
     "execution.worker-cpus": ([0.25, 8.0], [0.0, -1.0, math.inf]),
@@ -166,10 +169,6 @@ RANGES: dict[str, tuple[list[Any], list[Any]]] = {
     "execution.min-replies": ([0, 4], [-2, 2**31]),
     "execution.grace": ([0.0, 2.5], [-0.1, math.inf]),
     "execution.refusals": ([0, 1, 100], [-2, 2**31]),
-    "execution.user-examples": ([1, 10**6], [0, -5]),
-    "execution.user-steps": ([1, 500], [0, -5]),
-    "execution.user-megabytes": ([0.5, 100.0], [0.0, -1.0]),
-    "execution.user-seconds": ([0.5, 60.0], [0.0, -1.0]),
     "execution.evaluate-every": ([1, 10**6], [0, -2, 2**31]),
     "execution.checkpoint-every": ([1, 10**6], [0, -2, 2**31]),
 }
@@ -207,6 +206,7 @@ TEXTS: dict[str, list[str]] = {
     "mechanism.objective": ["max", "last", "weights:1.0,2.0"],
     "mechanism.workload": ["auto", "window:3", "prefix*cosine"],
     "mechanism.second-workload": ["prefix", "exponential:0.5"],
+    "evaluation.workload": ["window:2", "exponential:0.8", "prefix"],
     "execution.ray-address": ["auto", "ray://head:10001"],
     "execution.enrolment": ["/etc/fedmf/enrolled", 'a "b"/é'],
     "execution.output-dir": ["/tmp/x", 'a "b"\n\\c é'],
@@ -232,6 +232,7 @@ CHOICES: dict[str, list[str]] = {
     "privacy.kind": ["user-level", "example-level", "none"],
     "privacy.adjacency": ["zero-out", "replace-one"],
     "mechanism.kind": _MECHANISMS,
+    "evaluation.mechanism": _MECHANISMS,
     "optimizer.kind": ["sgd", "fedadagrad", "fedyogi", "adam", "adam-debiased", "jme-adam"],
     "optimizer.schedule": ["constant", "linear", "cosine"],
     "optimizer.blocks": ["coordinate", "channel", "tensor", "model"],
@@ -239,7 +240,7 @@ CHOICES: dict[str, list[str]] = {
     "local.engine": ["auto", "vectorised", "loop"],
     "local.precision": ["float32", "bfloat16"],
     "clipping.kind": ["fixed", "quantile"],
-    "execution.isolation": ["none", "process"],
+    "evaluation.kind": ["off", "not-private", "private"],
     "execution.messages": ["slice", "per-user"],
 }
 

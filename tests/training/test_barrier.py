@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedmf.data import FederatedDataset
 from fedmf.models import FlatModel
-from fedmf.training import FixedPointSum, LocalSGD, LocalTrainer, UserFailure, UserLimits, classification
+from fedmf.training import FixedPointSum, LocalSGD, LocalTrainer, UserFailure, classification
 from fedmf.training.barrier.group import Group
 
 SIZES = [5, 9, 4, 1, 8, 9, 3, 12, 9, 9]
@@ -209,33 +209,6 @@ def test_users_whose_examples_cannot_be_counted_contribute_nothing(counts: objec
     assert [failure.stage for failure in failures] == ([] if stage is None else [stage])
     assert total.users == len(users)
     assert torch.equal(total.fixed_point, others.fixed_point)
-
-
-@pytest.mark.parametrize(
-    ("limits", "beyond"),
-    [
-        (UserLimits(examples=8), [9, 12]),
-        (UserLimits(steps=4), [9, 12]),
-        (UserLimits(megabytes=9 * (6 * 4 + 8) / 1e6), [12]),
-    ],
-)
-def test_a_user_beyond_a_limit_contributes_nothing(limits: UserLimits, beyond: list[int]) -> None:
-    dataset = cohort(SIZES)
-    users, local = list(dataset.user_ids), LocalSGD(2, 4, 0.3)
-    task = classification(dataset, mlp(6, (7,), 4, seed=2))
-    total, failures = summed(LocalTrainer(task, local, limits=limits), users)
-    within = [user for user, size in zip(users, SIZES, strict=True) if size not in beyond]
-    assert {failure.user for failure in failures} == set(users) - set(within)
-    assert {failure.stage for failure in failures} == {"limit"}
-    others, _ = summed(LocalTrainer(task, local), within)
-    assert torch.equal(total.fixed_point, others.fixed_point)
-
-
-@pytest.mark.parametrize("limit", ["examples", "steps", "megabytes", "seconds"])
-@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
-def test_limits_must_be_positive(limit: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"user_{limit} must be positive"):
-        UserLimits(**{limit: value})  # type: ignore[arg-type]
 
 
 def test_a_group_that_fails_only_as_a_whole_is_trained_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:

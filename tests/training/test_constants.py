@@ -24,6 +24,7 @@ from fedmf.training import (
     LocalTrainer,
     Task,
     classification,
+    evaluate_users,
     preflight,
     seconds_of_training,
 )
@@ -142,7 +143,9 @@ def _one_more(module: nn.Module, features: Tensor) -> None:
 )
 def test_a_module_whose_buffers_move_is_refused(keep: Any, name: str, engine: str) -> None:
     task = with_model(Counting(keep))
-    with pytest.raises(ConfigError, match=f"must not change its buffers in a pass; got another '{name}'"):
+    with pytest.raises(
+        ConfigError, match=f"must not change its parameters or buffers in a pass; got another '{name}'"
+    ):
         preflight(task, LocalSGD(engine=engine))  # type: ignore[arg-type]
     assert not task.model.constants["seen"].any()
 
@@ -153,7 +156,9 @@ def _signed(module: nn.Module, _features: Tensor) -> None:
 
 def test_buffers_are_compared_bit_by_bit() -> None:
     """A zero that changes its sign has moved; one that is NaN and stays so has not."""
-    with pytest.raises(ConfigError, match="must not change its buffers in a pass; got another 'seen'"):
+    with pytest.raises(
+        ConfigError, match="must not change its parameters or buffers in a pass; got another 'seen'"
+    ):
         preflight(with_model(Counting(_signed)), LocalSGD())
     module = Counting(lambda *_: None)
     module.seen.fill_(torch.nan)  # type: ignore[operator,union-attr]
@@ -210,6 +215,16 @@ def test_preflight_compares_named_features_with_the_test_part() -> None:
         preflight(replace(task, structure=replace(task.structure, features=other)), PLAN)
     with pytest.raises(ConfigError, match=r"must take the declared features, input_ids .*; got TypeError"):
         preflight(replace(task, model=FlatModel(nn.Linear(LENGTH, TOKENS))), PLAN)
+
+
+def test_sums_over_users_are_those_of_their_examples() -> None:
+    task = masked_task(SIZES)
+    theta = task.model.initial()
+    totals = evaluate_users(task, theta, task.dataset.user_ids)
+    features, labels = task.dataset.examples(np.arange(len(SIZES)))
+    everything = replace(task.dataset, test_features=features, test_labels=labels)  # type: ignore[type-var]
+    expected = replace(task, dataset=everything).evaluate(theta)
+    assert task.values(totals.sums, totals.examples) == pytest.approx(expected, rel=1e-5)
 
 
 def test_evaluation_in_parts_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:

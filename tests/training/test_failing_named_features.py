@@ -11,7 +11,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from support.named_features import TRAINED, masked_task
-from support.training_cases import LENGTH
 from support.wrapped_data import WrappedData
 from torch import Tensor
 
@@ -20,10 +19,10 @@ from fedmf.training import (
     FixedPointSum,
     LocalSGD,
     LocalTrainer,
-    UserLimits,
 )
 from fedmf.training.barrier import Group
 from fedmf.training.batches import StepRows
+from fedmf.training.evaluation import judgements
 
 SIZES = [5, 9, 4, 1, 8, 3]
 PLAN = LocalSGD(epochs=2, batch_size=4, learning_rate=0.3, momentum=0.5, seed=5)
@@ -76,6 +75,10 @@ def test_a_failing_user_of_named_features_moves_nobody_else(fault: str, engine: 
     clean[VICTIM] = 0.0
     expected.add_updates(clean)
     assert torch.equal(total.fixed_point, expected.fixed_point)
+    rows, judged = judgements(tampered, start, users, 5.0)
+    assert [failure.user for failure in judged] == ([] if fault == "NaN" else [users[VICTIM]])
+    others = [u for u in range(len(users)) if u != VICTIM]
+    assert torch.equal(rows[others], judgements(task, start, users, 5.0)[0][others])
 
 
 def test_who_gives_way_gives_way_in_every_tensor() -> None:
@@ -87,11 +90,3 @@ def test_who_gives_way_gives_way_in_every_tensor() -> None:
     assert cut.features["mask"].sum(dim=1).tolist() == [2, 2, 0, 2, 2, 2]
     assert group.features["tokens"].tolist() == [1, 2, 3, 4, 5, 6]
     assert cut.absent == {1}
-
-
-def test_limits_count_the_bytes_of_every_tensor() -> None:
-    structure = masked_task(SIZES).structure
-    assert structure.example_bytes == LENGTH * (8 + 4 + 8)
-    limits = UserLimits(megabytes=10 * structure.example_bytes / 1e6)
-    assert limits.exceeded(10, 1, structure) is None
-    assert "user_megabytes" in str(limits.exceeded(11, 1, structure))

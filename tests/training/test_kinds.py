@@ -7,22 +7,21 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from support.training_cases import KINDS, LENGTH, TOKENS, cohort, task_of_kind
+from support.wrapped_data import WrappedData
 from torch import Tensor, nn
 
-from fedmf.data import ExampleStructure, TensorStructure
+from fedmf.data import ExampleStructure, InMemoryDataset, TensorStructure
 from fedmf.models.architectures import mlp
 from fedmf.models.flat_model import FlatModel
-from fedmf.training import LocalSGD, LocalTrainer, Metric, Task, preflight
+from fedmf.training import ExampleTotals, LocalSGD, LocalTrainer, Metric, Task, evaluate_users, preflight
 from fedmf.training.clipping import FixedPointSum
-from fedmf.training.gradients import Accumulation, Batch, Gradient
-from fedmf.training.grouping import BLOCK, Grouping
 from fedmf.training.kinds import classification, regression
 from fedmf.training.losses import PADDING, token_cross_entropy
 from fedmf.training.metrics import ACCURACY, F1, MAE, PERPLEXITY, RMSE, TOKEN_ACCURACY
-from fedmf.training.workers import Workers
 
 SIZES = [1, 2, 3, 9, 17, 8, 4, 4, 12, 5, 12, 12]
 LOCAL = LocalSGD(epochs=2, batch_size=4, learning_rate=0.3, momentum=0.5, seed=5)
@@ -37,76 +36,6 @@ def test_grouped_users_have_the_bits_they_have_alone(kind: str) -> None:
     assert (alone.norm(dim=1) > 1e-3).all()
     for group_size in (None, 3):
         assert torch.equal(LocalTrainer(task, LOCAL, group_size).updates(start, users, 0), alone)
-
-
-class RoundsRepeatedWords(Gradient):
-    """Groups get other bits than a user alone, but only where a text says the same over and over."""
-
-    def accumulate(self, batch: Batch, into: Accumulation) -> None:
-        repeated = bool((batch.features == batch.features[:, :1]).all())
-        into.target.add_(1e-6 if repeated and len(into.target) > 1 else 0.0)
-
-
-class RoundsTheFirst(Gradient):
-    """The first of a group gets other bits than those behind it."""
-
-    def accumulate(self, batch: Batch, into: Accumulation) -> None:
-        into.target[0].add_(1e-6 if len(into.target) > 1 else 0.0)
-
-
-def grouping_by(kind: str, gradient: type[Gradient]) -> Grouping:
-    task, never = task_of_kind(kind, SIZES), lambda *_: torch.empty(0)
-    return Grouping(task, Workers(gradient), most=None, exact=True, train=never)
-
-
-@pytest.mark.parametrize(("kind", "together"), [("next token", False), ("regression", True)])
-def test_groups_of_texts_are_tried_with_words_that_repeat(kind: str, together: bool) -> None:
-    """Users whose bits depend on how many they are come in blocks of one size, filled up with the first."""
-    grouping = grouping_by(kind, RoundsRepeatedWords)
-    assert grouping.block(8) == (1 if together else BLOCK)
-    if together:
-        assert grouping.parts(20, 8) == [slice(0, 20)]
-    else:
-        assert grouping.parts(20, 8) == [slice(0, 16), slice(16, 20)]
-        assert grouping.filled(slice(16, 20), 8).tolist() == [16, 17, 18, 19, *[16] * 12]
-        assert grouping.filled(slice(0, 1), 8).tolist() == [0] * 16
-
-
-def test_users_whose_bits_depend_on_their_place_are_trained_one_by_one() -> None:
-    grouping = grouping_by("regression", RoundsTheFirst)
-    assert grouping.parts(2, 8) == [slice(0, 1), slice(1, 2)]
-    assert grouping.one_by_one(8)
-    assert not grouping_by("next token", RoundsRepeatedWords).one_by_one(8)
-
-
-@pytest.mark.parametrize(("most", "tried"), [(None, {16}), (3, {3}), (1, set())])
-def test_no_more_users_are_tried_than_a_group_holds(
-    most: int | None, tried: set[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A trial takes as many steps as it has users: of a large model three are minutes fewer than sixteen."""
-    seen = set[int]()
-    monkeypatch.setattr("fedmf.training.grouping.SMALL", 0)
-    monkeypatch.setattr(Grouping, "_try", lambda _self, users, _width: bool(seen.add(users)))
-    task = task_of_kind("regression", SIZES)
-    held = Grouping(task, Workers(RoundsTheFirst), most, exact=True, train=lambda *_: torch.empty(0))
-    assert held.one_by_one(8) == bool(tried)
-    assert seen == tried
-
-
-@pytest.mark.parametrize("sizes", [[0] * 4, [1, 2, 9, 30]])
-def test_a_line_says_so_whatever_users_own(
-    sizes: list[int], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is said of the model and the batch size: a line that came with somebody's examples would tell."""
-    monkeypatch.setattr(Grouping, "_try", lambda *_: False)
-    monkeypatch.setattr(Grouping, "_same_anywhere", lambda *_: False)
-    task = task_of_kind("multi-label", sizes)
-    with caplog.at_level("WARNING", "fedmf"):
-        trainer = LocalTrainer(task, LOCAL)
-        (line,) = caplog.messages
-        trainer.updates(task.model.initial(), task.dataset.user_ids, 0)
-    assert "one by one" in line
-    assert caplog.messages == [line]
 
 
 @every_kind
@@ -144,9 +73,26 @@ def test_preflight_passes(kind: str, engine: str) -> None:
 
 
 @every_kind
-def test_no_users_example_is_looked_at(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_of_users_make_the_metrics_of_their_examples(kind: str) -> None:
     task = task_of_kind(kind, SIZES)
-    monkeypatch.setattr(type(task.dataset), "examples", lambda *_: pytest.fail("a user's examples were read"))
+    theta = task.model.initial()
+    totals = evaluate_users(task, theta, task.dataset.user_ids)
+    features, labels = task.dataset.examples(np.arange(len(SIZES)))
+    everything = replace(task.dataset, test_features=features, test_labels=labels)  # type: ignore[type-var]
+    expected = replace(task, dataset=everything).evaluate(theta)
+    assert totals.examples == sum(SIZES)
+    assert task.values(totals.sums, totals.examples) == pytest.approx(expected, rel=1e-5)
+
+
+@every_kind
+def test_no_users_example_is_looked_at(kind: str) -> None:
+    class Locked(WrappedData):
+        def examples(self, users: object) -> tuple[Tensor, Tensor]:
+            pytest.fail("a user's examples were read")
+
+    open_task = task_of_kind(kind, SIZES)
+    assert isinstance(open_task.dataset, InMemoryDataset)
+    task = replace(open_task, dataset=Locked(open_task.dataset))
     preflight(task, LOCAL)
     LocalTrainer(task, LOCAL)
     task.fingerprint()
@@ -292,5 +238,5 @@ def test_fingerprints_tell_tasks_apart_and_are_the_same_in_every_process() -> No
 
 def test_totals_are_sums_by_name() -> None:
     task = regression(task_of_kind("regression", [2]).dataset, mlp(6, (), 1, 0))
-    sums = {"loss": (8.0,), "mae": (4.0,), "rmse": (8.0,)}
-    assert task.values(sums, 2) == {"loss": 4.0, "mae": 2.0, "rmse": 2.0}
+    totals = ExampleTotals({"loss": (8.0,), "mae": (4.0,), "rmse": (8.0,)}, 2)
+    assert task.values(totals.sums, totals.examples) == {"loss": 4.0, "mae": 2.0, "rmse": 2.0}

@@ -12,14 +12,10 @@ from support.training_cases import ROUND, Plain, cohort, trainer_for
 from torch import Tensor, nn
 
 from fedmf.models.architectures import mlp
-from fedmf.models.flat_model import FlatModel
 from fedmf.training.batches import groups_of, step_rows, user_orders, user_seed
 from fedmf.training.clipping.fixed_point import FixedPointSum
-from fedmf.training.gradients.gradient import FunctionalGradient, LoopGradient
-from fedmf.training.gradients.layered import LayeredGradient
 from fedmf.training.local import LocalTrainer
 from fedmf.training.local_sgd import LocalSGD
-from fedmf.training.losses import cross_entropy
 from fedmf.training.workers import Workers
 
 SIZES = [1, 2, 3, 9, 17, 8, 4, 4, 30, 5, 12, 12]
@@ -108,13 +104,13 @@ def test_a_sum_is_made_without_all_updates_at_once() -> None:
     dataset = cohort([4] * 23)
     trainer = trainer_for(mlp(6, (7,), 4, seed=2), dataset, LocalSGD(1, 4, 0.1), group_size=5)
     total = Recorder()
-    trainer.add_updates(trainer.task.model.initial(), dataset.user_ids, 0, total)
+    trainer.add_updates(trainer.task.model.initial(), dataset.user_ids, 0, total)  # type: ignore[arg-type]
     assert sum(total.rows) == 23
     assert max(total.rows) <= 5
 
 
 def test_a_failing_group_stops_the_others_and_is_reported() -> None:
-    workers = Workers(lambda: LoopGradient(FlatModel(nn.Linear(1, 1)), cross_entropy))
+    workers = Workers(lambda: None)
     workers.count = 2
     seen: list[int] = []
 
@@ -162,18 +158,23 @@ def test_batch_statistics_are_refused_with_the_way_out(engine: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "engine", "kind"),
+    ("module", "engine", "path"),
     [
-        (mlp(6, (), 4, seed=0), "auto", LayeredGradient),
-        (mlp(6, (), 4, seed=0), "loop", LoopGradient),
-        (nn.Sequential(nn.Linear(6, 4), nn.GroupNorm(2, 4)), "auto", LayeredGradient),
-        (nn.Sequential(nn.Linear(6, 4), nn.PReLU()), "vectorised", FunctionalGradient),
-        (Branching(), "auto", LoopGradient),
+        (mlp(6, (), 4, seed=0), "auto", "fused"),
+        (mlp(6, (), 4, seed=0), "loop", "one by one"),
+        (nn.Sequential(nn.Linear(6, 4), nn.GroupNorm(2, 4)), "auto", "groups"),
+        (nn.Sequential(nn.Linear(6, 4), nn.PReLU()), "vectorised", "groups"),
+        (
+            nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 4000), nn.Tanh(), nn.Linear(4000, 4)),
+            "auto",
+            "one by one",
+        ),
+        (Branching(), "auto", "one by one"),
     ],
 )
-def test_the_engine_that_is_chosen(module: nn.Module, engine: str, kind: type) -> None:
+def test_the_path_that_is_chosen(module: nn.Module, engine: str, path: str) -> None:
     trainer = trainer_for(module, cohort([3, 4]), LocalSGD(), engine=engine)  # type: ignore[arg-type]
-    assert type(trainer._workers.of_thread) is kind
+    assert trainer.path == path
 
 
 def test_group_sizes_below_one_are_refused() -> None:
@@ -186,7 +187,7 @@ def test_group_sizes_below_one_are_refused() -> None:
 def test_groups_hold_everybody_once_with_like_amounts_of_work(most: int, multiple: int) -> None:
     sizes = np.array(SIZES)
     seen: list[int] = []
-    for shape, positions in groups_of(sizes, batch_size=4, epochs=3, most=lambda *_: most, multiple=multiple):
+    for shape, positions in groups_of(sizes, batch_size=4, epochs=3, most=most, multiple=multiple):
         assert 1 <= positions.size <= most
         steps = 3 * -(-sizes[positions] // 4)
         assert (np.diff(steps) <= 0).all()
@@ -199,7 +200,7 @@ def test_groups_hold_everybody_once_with_like_amounts_of_work(most: int, multipl
 
 def test_steps_hold_each_users_examples_in_its_own_order() -> None:
     sizes, batch, epochs = np.array([7, 5, 2]), 3, 2
-    (first,) = [shape for shape, _ in groups_of(sizes[:1], batch, epochs, lambda *_: 1)]
+    (first,) = [shape for shape, _ in groups_of(sizes[:1], batch, epochs, 1)]
     seeds = np.array([user_seed(1, 2, name) for name in "abc"], dtype=np.uint64)
     steps = step_rows(seeds, sizes, batch, epochs, first)
     assert steps.active.tolist() == [3, 3, 2, 2, 1, 1]

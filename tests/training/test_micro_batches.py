@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from fedmf.errors import ConfigError
 from fedmf.models import mlp
 from fedmf.training import LocalSGD, LocalTrainer, Task, classification, preflight
-from fedmf.training.gradients import FunctionalGradient, LayeredGradient, LoopGradient, MicroBatches
 
 SIZES = [5, 9, 4, 1, 8, 3, 17]
 ENGINES = ("auto", "vectorised", "loop")
@@ -99,12 +98,11 @@ class Held:
         Held.now -= self.size
 
 
-@pytest.mark.parametrize("engine", ["vectorised", "loop"])
-def test_memory_is_that_of_a_micro_batch(engine: str) -> None:
+def test_memory_is_that_of_a_micro_batch() -> None:
     def most_held(micro_batch: int) -> int:
         module = Plain(nn.Sequential(nn.Linear(6, 256), nn.Tanh(), nn.Linear(256, 4)))
         task = classification(cohort([64]), module)
-        local = LocalSGD(1, 64, 0.1, engine=engine, micro_batch=micro_batch)  # type: ignore[arg-type]
+        local = LocalSGD(1, 64, 0.1, engine="loop", micro_batch=micro_batch)
         trainer = LocalTrainer(task, local)
         Held.now = Held.most = 0
         with torch.autograd.graph.saved_tensors_hooks(Held, lambda held: held.tensor):
@@ -116,18 +114,14 @@ def test_memory_is_that_of_a_micro_batch(engine: str) -> None:
     assert 0 < most_held(4) < most_held(0) / 4
 
 
-def test_the_engine_that_is_chosen() -> None:
-    def kinds(task: Task, **fields: object) -> list[type]:
-        gradient = LocalTrainer(task, LocalSGD(**fields))._workers.of_thread  # type: ignore[arg-type]
-        if isinstance(gradient, MicroBatches):
-            return [MicroBatches, type(gradient._inner)]
-        return [type(gradient)]
+def test_the_path_that_is_chosen() -> None:
+    def path(task: Task, **fields: object) -> str:
+        return LocalTrainer(task, LocalSGD(**fields)).path  # type: ignore[arg-type]
 
     chain = TASKS["chain"]()
-    assert kinds(chain) == [LayeredGradient]
-    assert kinds(chain, micro_batch=2) == [MicroBatches, LayeredGradient]
-    assert kinds(chain, precision="bfloat16") == [FunctionalGradient]
-    assert kinds(chain, precision="bfloat16", engine="loop", micro_batch=1) == [MicroBatches, LoopGradient]
+    assert path(chain) == path(chain, micro_batch=2) == "fused"
+    assert path(chain, precision="bfloat16") == path(TASKS["general"]()) == "groups"
+    assert path(chain, precision="bfloat16", engine="loop", micro_batch=1) == "one by one"
 
 
 @every_engine

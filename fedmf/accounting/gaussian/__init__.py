@@ -9,7 +9,6 @@ from fedmf.accounting.gaussian.calibration import (
     gaussian_mu,
     gaussian_rho,
     gaussian_sigma,
-    joint_multiplier,
 )
 from fedmf.accounting.gaussian.many import gaussian_epsilons
 
@@ -23,5 +22,4 @@ __all__ = [
     "gaussian_mu",
     "gaussian_rho",
     "gaussian_sigma",
-    "joint_multiplier",
 ]

@@ -13,14 +13,12 @@ from fedmf.moments import SecondMoment
 from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseStream
 from fedmf.optim import ServerOptimizer
 from fedmf.parts import Part
-from fedmf.runs.execution import Confinement
 from fedmf.runs.run import Run
 from fedmf.statements import Plan
 from fedmf.training import (
     FRACTION_BITS,
     ClippedSums,
     FixedPointSum,
-    IsolatedTrainer,
     LocalTrainer,
     Task,
     Trainer,
@@ -46,17 +44,13 @@ def clipped_sums(run: Run, task: Task) -> ClippedSums:
 
 
 def local_trainer(run: Run, task: Task) -> Trainer:
-    """What trains the users of a run, in this process or in others.
+    """What trains the users of a run.
 
     Args:
-        run: says how, and within which limits.
+        run: says how.
         task: built from it, on the device where users are trained.
     """
-    confinement: Confinement = run.execution
-    limits = confinement.user_limits
-    if confinement.isolation == "process":
-        return IsolatedTrainer(task, run.task_source.build, run.local, limits)
-    return LocalTrainer(task, run.local, limits=limits)
+    return LocalTrainer(task, run.local)
 
 
 #: Of the stream, in checkpoints.

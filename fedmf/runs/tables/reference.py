@@ -61,12 +61,9 @@ WANTED: Final = {
     "FedProx or momentum on clients": "local.proximal local.momentum",
     "less memory for training": "local.micro-batch local.precision execution.checkpoint-every",
     "more processes, GPUs, machines": "execution.workers execution.worker-gpus execution.ray-address",
+    "accuracy on users' own examples": "evaluation.kind evaluation.share evaluation.every",
     "a statistic of one's own": "own.function own.bound own.share",
     "deployment on nodes": "execution.messages execution.enrolment execution.round-timeout data.test-path",
-    "limits on what one user may cost": (
-        "execution.user-examples execution.user-steps execution.user-megabytes execution.isolation "
-        "execution.user-seconds"
-    ),
     "replies that are not waited for": "execution.min-replies execution.grace execution.refusals",
     "a stopped run continued under `flwr run`": "execution.resume",
 }

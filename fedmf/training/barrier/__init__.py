@@ -1,15 +1,14 @@
-"""What keeps a user's failure with that user: loading, limits, training, and processes of their own."""
+"""What keeps a user's failure with that user: loading and training."""
 
 from fedmf.training.barrier.counting import add_users
 from fedmf.training.barrier.description import Failures, UserFailure, described, pass_interrupt, silent
-from fedmf.training.barrier.group import Group, UserLimits
+from fedmf.training.barrier.group import Group
 from fedmf.training.barrier.loading import example_counts, held_examples, load_examples
 
 __all__ = [
     "Failures",
     "Group",
     "UserFailure",
-    "UserLimits",
     "add_users",
     "described",
     "example_counts",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -11,54 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data import ExampleStructure, Features, each, named
+from fedmf.data import Features, each, named
 from fedmf.training.batches import StepRows
-
-
-@dataclass(frozen=True)
-class UserLimits:
-    """Most that one user may cost in a round; a user beyond contributes the zero vector. None: no limit.
-
-    Args:
-        examples: number of examples, at least 1.
-        steps: of local training, at least 1.
-        megabytes: of the examples in memory, of 10⁶ bytes; with isolation also what training may take beside.
-        seconds: wall-clock time of one user's loading and training, in a process of its own only: elsewhere a
-            clock would see other users' work too.
-
-    Raises:
-        ValueError: a limit that is not positive.
-    """
-
-    examples: int | None = None
-    steps: int | None = None
-    megabytes: float | None = None
-    seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("examples", "steps", "megabytes", "seconds"):
-            limit = getattr(self, name)
-            if limit is not None and not 0 < limit < math.inf:
-                raise ValueError(f"user_{name} must be positive and finite, or unset; got {limit!r}.")
-
-    def exceeded(self, examples: int, steps: int, structure: ExampleStructure) -> str | None:
-        """Which limit a user with so many examples and steps exceeds, in one line.
-
-        >>> from fedmf.data import ExampleStructure, TensorStructure
-        >>> numbers = TensorStructure((1000,))
-        >>> UserLimits(megabytes=1.0).exceeded(200, 25, ExampleStructure(numbers, numbers))
-        'user_megabytes is 1; the examples take 1.6'
-        """
-        size = examples * structure.example_bytes / 1e6
-        for name, cost, what in (
-            ("examples", examples, "the user has"),
-            ("steps", steps, "the user would take"),
-            ("megabytes", size, "the examples take"),
-        ):
-            limit = getattr(self, name)
-            if limit is not None and cost > limit:
-                return f"user_{name} is {limit:g}; {what} {cost:g}"
-        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +26,6 @@ class Group:
         labels: of all examples.
         steps: which examples each step takes.
         absent: users (0 is the first of the group) that stay where they start: they failed.
-        program: which of the trainer's compiled programs deals with them, from 1 on; 0 for none.
         places: where each example lies in features and labels; None if they are in order.
     """
 
@@ -84,7 +36,6 @@ class Group:
     labels: Tensor
     steps: StepRows
     absent: frozenset[int] = frozenset()
-    program: int = 0
     places: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:

@@ -2,7 +2,7 @@
 
 from fedmf.training.blocks.merging import WIDEST, add_squares, add_whole
 from fedmf.training.blocks.pooling import collect, largest_of, marked_block, tap_block
-from fedmf.training.blocks.products import add_product, padded, row_products, set_product
+from fedmf.training.blocks.products import add_product, padded
 from fedmf.training.blocks.users import (
     COUNTED,
     NEAR,
@@ -42,8 +42,6 @@ __all__ = [
     "marked_block",
     "near_block",
     "padded",
-    "row_products",
-    "set_product",
     "sign",
     "tap_block",
     "window_block",

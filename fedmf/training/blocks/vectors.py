@@ -101,12 +101,12 @@ def _places(b: Any, base: Any, long: Any, rows: int, vectors: int, kind: Any) ->
     ]
 
 
-def _block(rows: int, vectors: int, adds: bool) -> Any:
+def _block(rows: int, vectors: int) -> Any:
     @intrinsic
     def multiply(
         typingctx: Any, x: Any, row: Any, step: Any, w: Any, wide: Any, apart: Any, y: Any, long: Any, n: Any
     ) -> Any:
-        """y[r, c] (+)= Σ_{k<n} x[r·row + k·step]·w[c, k]; row r of y begins at r·long.
+        """y[r, c] += Σ_{k<n} x[r·row + k·step]·w[c, k]; row r of y begins at r·long.
 
         Vector v of row k of w begins at k·wide + v·apart.
         """
@@ -116,8 +116,7 @@ def _block(rows: int, vectors: int, adds: bool) -> Any:
             del signature
             x, row, step, w, wide, apart, y, long, n = arguments
             places = _places(b, y, long, rows, vectors, FLOATS)
-            zero = ir.Constant(FLOATS, [0.0] * LANES)
-            first = [[b.load(place, align=4) if adds else zero for place in line] for line in places]
+            first = [[b.load(place, align=4) for place in line] for line in places]
             for line, into in zip(
                 _sums(b, rows, vectors, first, (x, row, step, w, wide, apart, n)), places, strict=True
             ):
@@ -133,9 +132,7 @@ def _block(rows: int, vectors: int, adds: bool) -> Any:
 
 _SIZES = [(rows, vectors) for rows in (6, 4, 1) for vectors in (BROAD, 1)]
 #: By (rows, vectors): y[r, c] += Σ_k x[r, k]·w[k, c] in registers.
-add_block: Final = {size: _block(*size, adds=True) for size in _SIZES}
-#: The same with = instead of +=.
-set_block: Final = {size: _block(*size, adds=False) for size in _SIZES}
+add_block: Final = {size: _block(*size) for size in _SIZES}
 
 
 def _at_byte(typingctx: Any, array: Any, offset: Any) -> Any:

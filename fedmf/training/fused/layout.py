@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedmf.training.blocks import LANES, padded
+from fedmf.training.compilable import adapted
 from fedmf.training.fused.values import (
     CONVOLUTION,
     DENSE,
@@ -24,7 +25,6 @@ from fedmf.training.fused.values import (
     Plan,
     aligned,
 )
-from fedmf.training.gradients import adapted
 
 #: Sides of kernels that are written out.
 SIDES: Final = (3, 5)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedmf.data import TensorStructure
 from fedmf.training.barrier import Group, add_users
 from fedmf.training.blocks import Examples, Rule
 from fedmf.training.clipping import Into, UpdateSum
-from fedmf.training.compilable import compilable, rule_of
+from fedmf.training.compilable import chain_of, compilable, rule_of
 from fedmf.training.fused.layout import Layout, laid_out
 from fedmf.training.fused.steps import train_and_sum
 from fedmf.training.fused.values import work
@@ -75,31 +74,12 @@ class FusedProgram:
         features = task.structure.features
         if not (compilable(task, local) and isinstance(features, TensorStructure)):
             return None
-        layout = laid_out(list(_chain(task.model.module)), features.shape)
+        layout = laid_out(list(chain_of(task.model.module)), features.shape)
         if layout is None or layout.dimension != task.model.dimension:
             return None
         return cls(layout, local)
-
-    def cost(self, examples: int) -> float:
-        """Multiply-adds of a user who owns so many examples, beyond those that every program needs; infinite
-        without examples.
-
-        Copying the weights, the norm and the integers take the time of 40 multiply-adds a weight (measured),
-        and in later epochs weights meet every example again, forward and in the step.
-        """
-        if examples == 0:
-            return math.inf
-        return self._layout.dimension * (40.0 + 2.0 * examples * (self._local.epochs - 1))
 
     def received(self, origin: Tensor) -> ReceivedModel:
         """The model of a round: θ_t, shape (d,), float32."""
         held = self._layout.packed(origin.detach().numpy())
         return ReceivedModel(self._layout, rule_of(self._local), held)
-
-
-def _chain(module: nn.Module) -> Iterator[nn.Module]:
-    if type(module) is nn.Sequential:
-        for child in module:
-            yield from _chain(child)
-    elif type(module) is not nn.Identity:
-        yield module

@@ -78,7 +78,7 @@ def test_a_run_that_recorded_what_nothing_read_goes_on(
         assert result.arrays is not None
         return np.concatenate([array.numpy().reshape(-1) for array in result.arrays.values()])
 
-    written = Execution(messages="per-user", evaluate_every=5, workers=4, user_examples=7)
+    written = Execution(messages="per-user", evaluate_every=5, workers=4)
     with monkeypatch.context() as earlier:
         earlier.setattr(wrapper, "_execution_of", lambda _: written)
         carried_out(2, Waiting())
