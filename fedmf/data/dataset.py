@@ -131,6 +131,17 @@ class FederatedDataset(ABC):
         """
         return None
 
+    def unfit_rows(self, structure: ExampleStructure) -> NDArray[np.bool_] | None:
+        """Which of the rows that `held` gives are outside of what is declared, or not finite.
+
+        Args:
+            structure: which the shapes and types of the examples are of.
+
+        Returns:
+            Shape (rows,); None if there is none. A data set that holds examples looks at them once.
+        """
+        raise NotImplementedError("a data set whose examples lie in memory must tell which are unfit.")
+
     @abstractmethod
     def to(self, device: torch.device | str) -> Self:
         """The same examples on ``device``."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedmf.data.dataset import FederatedDataset, NumberedUsers, TestOwner
 from fedmf.data.partitions import Partition
-from fedmf.data.structure import Features, each, named
+from fedmf.data.structure import ExampleStructure, Features, any_of, each, named
 from fedmf.data.user_ids import require_canonical
 
 
@@ -113,6 +113,16 @@ class InMemoryDataset(FederatedDataset):
         if type(self).examples is not InMemoryDataset.examples or not self._rows_exist:
             return None
         return self.features, self.labels, self._partition.rows(users)
+
+    def unfit_rows(self, structure: ExampleStructure) -> NDArray[np.bool_] | None:
+        """See `FederatedDataset.unfit_rows`."""
+        known = self.__dict__.get("_unfit")
+        if known is None or known[0] != structure:
+            masks = structure.features.unfit_rows(self.features), structure.labels.unfit_rows(self.labels)
+            found = any_of(masks)
+            known = structure, None if found is None else found.cpu().numpy()
+            object.__setattr__(self, "_unfit", known)
+        return known[1]
 
     @cached_property
     def _rows_exist(self) -> bool:

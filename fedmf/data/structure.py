@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 import torch
 from torch import Tensor
+
+#: The label of a position that counts for nothing, as everywhere in torch.
+PADDING: Final = -100
 
 #: A tensor, shape (examples, …), or a mapping of such tensors by the names of the model's arguments. A data
 #: set's structure says which; no static type does, as with any tree of tensors.
@@ -61,6 +64,7 @@ class TensorStructure:
         shape: sizes, without the dimension that counts examples; each at least 1.
         dtype: any real one.
         bound: entries are whole numbers 0, …, bound − 1; None for real numbers of a floating dtype.
+        padded: whether whole numbers may be −100 as well, as labels that count for nothing are.
 
     Raises:
         ValueError: an empty shape, a complex dtype, or no positive bound for whole numbers.
@@ -72,6 +76,7 @@ class TensorStructure:
     shape: tuple[int, ...] = ()
     dtype: torch.dtype = torch.float32
     bound: int | None = None
+    padded: bool = False
 
     def __post_init__(self) -> None:
         if min(self.shape, default=1) < 1:
@@ -111,15 +116,60 @@ class TensorStructure:
         return replace(self, bound=vocabulary)
 
     def fits(self, values: Features) -> bool:
-        """Whether ``values``, shape (examples, …), are of this structure; negative ones stand for padding."""
+        """Whether ``values``, shape (examples, …), are of this structure; real ones need not be finite."""
         if not isinstance(values, Tensor):
             return False
         if tuple(values.shape[1:]) != self.shape or values.dtype != self.dtype:
             return False
-        return self.bound is None or not values.numel() or int(values.max()) < self.bound
+        return self.bound is None or self._entry_outside(values) is None
+
+    def unfit_rows(self, values: Features) -> Tensor | None:
+        """Which of some values of this shape and type have entries that are outside or not finite.
+
+        Returns:
+            Shape (examples,); None if there is none.
+        """
+        if self._entry_outside(values) is None:
+            return None
+        rows = values.reshape(len(values), -1)
+        if self.bound is None:
+            return ~torch.isfinite(rows).all(dim=1)
+        inside = (rows >= 0) & (rows < self.bound)
+        return ~(inside | (rows == PADDING) if self._takes_padding else inside).all(dim=1)
+
+    @property
+    def _takes_padding(self) -> bool:
+        return self.padded and not self.dtype.is_floating_point and self.dtype.is_signed
+
+    def _entry_outside(self, values: Tensor) -> float | None:
+        """An entry that is not finite or outside the bound, found in one pass; None if there is none."""
+        if not values.numel() or values.dtype == torch.bool:
+            return None
+        least, largest = (entry.item() for entry in torch.aminmax(values))  # NaN if there is one
+        if self.bound is None:
+            return next((entry for entry in (least, largest) if not math.isfinite(entry)), None)
+        if not largest < self.bound:
+            return largest
+        if least >= 0 or (self._takes_padding and bool(((values >= 0) | (values == PADDING)).all())):
+            return None
+        return least
 
     def check(self, what: str, values: Features, examples: int, device: torch.device) -> None:
-        """Refuse anything but so many examples of this structure on a device.
+        """Refuse anything but so many examples of this structure on a device, whose real numbers are finite.
+
+        Engines take no others: a token outside the vocabulary may be another user's embedding where users are
+        trained together, and would end the process on a GPU.
+
+        Raises:
+            TypeError, ValueError: what is wrong, in one line.
+        """
+        self.check_layout(what, values, examples, device)
+        if (outside := self._entry_outside(values)) is not None:
+            finite = "" if self.bound is not None else ", finite"
+            raise ValueError(f"{what} must be {self}{finite}; got {outside}.")
+
+    def check_layout(self, what: str, values: Features, examples: int, device: torch.device) -> None:
+        """`check` without a look at the entries.
 
         Raises:
             TypeError, ValueError: what is wrong, in one line.
@@ -132,9 +182,6 @@ class TensorStructure:
             )
         if values.device != device:
             raise ValueError(f"{what} must be on {device}; got {values.device}.")
-        # On a processor an impossible number raises where it is used; on a GPU it would end the process.
-        if values.is_cuda and not self.fits(values):
-            raise ValueError(f"{what} must be {self}; got {int(values.max())}.")
 
     def zeros(self, examples: int, device: torch.device | str = "cpu") -> Tensor:
         """Valid examples that say nothing."""
@@ -214,6 +261,10 @@ class NamedStructures:
         for name, structure in self.named.items():
             structure.check(f"{what} {name!r}", values[name], examples, device)
 
+    def unfit_rows(self, values: Features) -> Tensor | None:
+        """See `TensorStructure.unfit_rows`."""
+        return any_of(structure.unfit_rows(values[name]) for name, structure in self.named.items())
+
     def zeros(self, examples: int, device: torch.device | str = "cpu") -> dict[str, Tensor]:
         """See `TensorStructure.zeros`."""
         return {name: structure.zeros(examples, device) for name, structure in self.named.items()}
@@ -221,6 +272,12 @@ class NamedStructures:
     def sample(self, generator: torch.Generator, shape: Sequence[int]) -> dict[str, Tensor]:
         """See `TensorStructure.sample`."""
         return {name: structure.sample(generator, shape) for name, structure in self.named.items()}
+
+
+def any_of(masks: Iterable[Tensor | None]) -> Tensor | None:
+    """Where any of some masks is true; None for one without a true entry."""
+    found = [mask for mask in masks if mask is not None]
+    return torch.stack(found).any(dim=0) if found else None
 
 
 def structure_of(features: Features, vocabulary: int = 0) -> TensorStructure | NamedStructures:
@@ -242,11 +299,14 @@ class ExampleStructure:
 
     Args:
         features: what the model takes: one tensor, or several by the names of its arguments.
-        labels: what the loss compares its outputs with.
+        labels: what the loss compares its outputs with; whole numbers among them may be −100.
     """
 
     features: TensorStructure | NamedStructures
     labels: TensorStructure
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", replace(self.labels, padded=True))
 
     @property
     def example_bytes(self) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.data.options import DatasetOptions
+from fedmf.data.structure import PADDING
 from fedmf.values import added, check_whole
 
 #: A word, or a sign that is neither part of one nor a blank.
@@ -276,10 +277,6 @@ class SequenceOptions(DatasetOptions):
         check_whole("most_test_sequences", self.most_test_sequences)
         if self.most_sequences is not None:
             check_whole("most_sequences", self.most_sequences)
-
-
-#: The label of a position that counts for nothing, as everywhere in torch.
-PADDING: Final = -100
 
 
 def next_tokens(

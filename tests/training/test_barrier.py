@@ -46,8 +46,8 @@ FAULTS: dict[str, tuple[Callable[[Tensor, Tensor], Examples], str]] = {
     "raises something without words": (_raise(Unspeakable()), "loading"),
     "exits": (_raise(SystemExit(3)), "loading"),
     "no memory": (_raise(MemoryError()), "loading"),
-    "NaN": (lambda x, y: (torch.full_like(x, torch.nan), y), "update"),
-    "infinite": (lambda x, y: (torch.full_like(x, torch.inf), y), "update"),
+    "NaN": (lambda x, y: (torch.full_like(x, torch.nan), y), "loading"),
+    "infinite": (lambda x, y: (torch.full_like(x, torch.inf), y), "loading"),
     "overflows": (lambda x, y: (torch.full_like(x, 1e38), y), "update"),
     "one row more": (lambda x, y: (torch.cat([x, x[:1]]), torch.cat([y, y[:1]])), "loading"),
     "one row less": (lambda x, y: (x[:-1], y[:-1]), "loading"),
@@ -57,9 +57,9 @@ FAULTS: dict[str, tuple[Callable[[Tensor, Tensor], Examples], str]] = {
     "doubles": (lambda x, y: (x.double(), y), "loading"),
     "float labels": (lambda x, y: (x, y.float()), "loading"),
     "no tensors": (lambda x, y: (x.tolist(), y), "loading"),  # type: ignore[return-value]
-    "warns": (_warn, "update"),
-    "a rare label": (lambda x, y: (x, torch.full_like(y, 99)), "training"),
-    "a negative label": (lambda x, y: (x, torch.full_like(y, -3)), "training"),
+    "warns": (_warn, "loading"),
+    "a rare label": (lambda x, y: (x, torch.full_like(y, 99)), "loading"),
+    "a negative label": (lambda x, y: (x, torch.full_like(y, -3)), "loading"),
 }
 
 

@@ -132,14 +132,12 @@ def test_nothing_that_lies_in_memory_is_read(chain: str, monkeypatch: pytest.Mon
 def test_a_pixel_that_is_no_number_costs_its_own_user_alone() -> None:
     """Channels that fill no vector, followed by a convolution: the lanes between them must not keep NaN."""
     task, local = task_of([4] * 4, "odd sides, no padding"), RULES["one step"]
-    features = task.dataset.features.clone()  # type: ignore[attr-defined]
-    features[0, 0, 3, 3] = math.nan
-    hurt = replace(task, dataset=replace(task.dataset, features=features))  # type: ignore[type-var]
+    (group,) = groups(task, local, 4)  # past loading, which lets no such pixel through
+    assert isinstance(group.features, Tensor)
+    group.features[0, 0, 3, 3] = math.nan
     totals = [FixedPointSum(task.model.dimension, 0.3) for _ in range(2)]
-    (failure,) = LocalTrainer(hurt, local).add_updates(
-        task.model.initial(), task.dataset.user_ids, 3, totals[0]
-    )
-    assert failure.user == "user 0"
+    received = program(task, local).received(task.model.initial())
+    assert dict(received.add_to(totals[0], group)) == {0: ("update", "holds NaN or infinity")}
     LocalTrainer(task, local).add_updates(task.model.initial(), task.dataset.user_ids[1:], 3, totals[1])
     assert torch.equal(totals[0].fixed_point, totals[1].fixed_point)
     assert totals[0].fixed_point.any()
@@ -147,17 +145,17 @@ def test_a_pixel_that_is_no_number_costs_its_own_user_alone() -> None:
 
 def test_infinity_that_no_output_shows_makes_an_update_fail_as_in_torch() -> None:
     """Kernels below zero make it minus infinity, which ReLU hides; its gradient is zero times infinity."""
-    dataset, local = task_of([6, 4], "many channels").dataset, RULES["one step"]
-    features = dataset.features.clone()  # type: ignore[attr-defined]
-    features[7, 3, 4, 4] = math.inf
+    dataset, local = task_of([6, 6], "many channels").dataset, RULES["one step"]
     layers = nn.Conv2d(18, 16, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(256, 5)
-    task = classification(replace(dataset, features=features), nn.Sequential(*layers))  # type: ignore[type-var]
+    task = classification(dataset, nn.Sequential(*layers))
     origin = task.model.initial()
     origin[: 16 * 18 * 9] = -origin[: 16 * 18 * 9].abs()
-    for engine in ("loop", "auto"):
-        total, trainer = FixedPointSum(origin.numel(), 0.3), LocalTrainer(task, replace(local, engine=engine))
-        (failure,) = trainer.add_updates(origin, task.dataset.user_ids, 3, total)
-        assert (failure.user, failure.stage) == ("user 1", "update")
+    (group,) = groups(task, local, 2)
+    assert isinstance(group.features, Tensor)
+    group.features[7, 3, 4, 4] = math.inf
+    total = FixedPointSum(origin.numel(), 0.3)
+    found = dict(program(task, local).received(origin).add_to(total, group))
+    assert found == {1: ("update", "holds NaN or infinity")}
 
 
 def test_a_model_that_diverges_adds_nothing() -> None:

@@ -75,7 +75,7 @@ def test_users_that_are_not_finite_add_zeros_and_are_reported() -> None:
     trainer = trainer_for(mlp(6, (7,), 4, seed=2), dataset, LocalSGD(1, 2, 0.1))
     total = FixedPointSum(trainer.task.model.dimension, 1.0)
     failures = trainer.add_updates(trainer.task.model.initial(), ["u2", "u1", "u0"], 0, total)
-    assert [(failure.user, failure.stage) for failure in failures] == [("u1", "update")]
+    assert [(failure.user, failure.stage) for failure in failures] == [("u1", "loading")]
     assert total.users == 3
     alone = FixedPointSum(trainer.task.model.dimension, 1.0)
     assert trainer.add_updates(trainer.task.model.initial(), ["u2", "u0"], 0, alone) == []

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data import ExampleStructure, Features, FederatedDataset, device_of, joined
+from fedmf.data import ExampleStructure, Features, FederatedDataset, TensorStructure, device_of, joined
 from fedmf.training.barrier.description import described, pass_interrupt
 
 #: Called with the place of a user and why it failed.
@@ -49,15 +49,19 @@ def held_examples(
     """Users' examples where they lie, for programs that copy each themselves: see `FederatedDataset.held`.
 
     None where they are to be loaded, as those that are not as they must be are, to find out whose they are.
+    The examples of a data set are looked at once, not in every round.
     """
     try:
         held = dataset.held(users)
         if held is None or not isinstance(held[0], Tensor) or not held[0].is_contiguous():
             return None
+        if not isinstance(structure.features, TensorStructure):
+            return None
         device, number = device_of(dataset.test_features), len(held[1])
-        structure.features.check("features", held[0], number, device)
-        structure.labels.check("labels", held[1], number, device)
-        return held
+        structure.features.check_layout("features", held[0], number, device)
+        structure.labels.check_layout("labels", held[1], number, device)
+        unfit = dataset.unfit_rows(structure)
+        return held if unfit is None or not unfit[held[2]].any() else None
     except BaseException as error:
         pass_interrupt(error)
         return None

@@ -1,0 +1,163 @@
+"""Entries are looked at before an engine sees them: a user outside of what is declared is zero, alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from support.training_cases import mlp
+from torch import Tensor, nn
+
+from fedmf.data import ExampleStructure, NamedStructures, TensorStructure
+from fedmf.data.memory import InMemoryDataset
+from fedmf.models import FlatModel
+from fedmf.training import LocalSGD, LocalTrainer, Task, classification, next_token
+from fedmf.training.barrier.description import Failures
+from fedmf.training.barrier.loading import held_examples
+
+V, T, USERS, ROWS, VICTIM = 7, 5, 9, 6, 4
+
+
+class Tokens(nn.Module):
+    """An embedding of its own in a module of its own: torch.func flattens users and tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(V, 8), nn.Linear(8, V)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.embedding(tokens)))
+
+
+def texts() -> Task:
+    generator = torch.Generator().manual_seed(1)
+    tokens, labels = torch.randint(V, (2, USERS * ROWS, T), generator=generator)
+    labels[:, -1] = -100  # padding is no fault
+    torch.manual_seed(0)
+    return next_token(owned(tokens, labels), Tokens(), V)
+
+
+def numbers(model: nn.Module | FlatModel | None = None) -> Task:
+    generator = torch.Generator().manual_seed(1)
+    features = torch.randn(USERS * ROWS, 6, generator=generator)
+    labels = torch.randint(4, (USERS * ROWS,), generator=generator)
+    labels[::7] = -100
+    return classification(replace(owned(features, labels), classes=4), model or mlp(6, (7,), 4, seed=2))
+
+
+def owned(features: Tensor, labels: Tensor) -> InMemoryDataset:
+    rows = [np.arange(user, USERS * ROWS, USERS) for user in range(USERS)]
+    return InMemoryDataset(
+        features, labels, rows, [f"u{i}" for i in range(USERS)], features[:2].clamp(max=V - 1), labels[:2] * 0
+    )
+
+
+def put(part: str, value: float) -> Callable[[Task], Task]:
+    """One entry of the victim's last example becomes this."""
+
+    def change(task: Task) -> Task:
+        dataset = task.dataset
+        assert isinstance(dataset, InMemoryDataset)
+        values = getattr(dataset, part).clone()
+        values[dataset.owned[VICTIM][-1]].view(-1)[0] = value
+        return replace(task, dataset=replace(dataset, **{part: values}))
+
+    return change
+
+
+TEXTS = {
+    "token V": put("features", V),
+    "token -1": put("features", -1),
+    "token -100": put("features", -100),
+    "token 10⁹": put("features", 10**9),
+    "label V": put("labels", V),
+    "label -1": put("labels", -1),
+    "label -101": put("labels", -101),
+}
+NUMBERS = {
+    "NaN": put("features", torch.nan),
+    "infinite": put("features", torch.inf),
+    "minus infinite": put("features", -torch.inf),
+    "label 4": put("labels", 4),
+    "label -1": put("labels", -1),
+}
+CASES = [
+    *((texts, change, engine) for change in TEXTS.values() for engine in ("auto", "vectorised", "loop")),
+    *((numbers, change, engine) for change in NUMBERS.values() for engine in ("auto", "vectorised", "loop")),
+]
+NAMES = [f"{made}-{engine}" for made in (*TEXTS, *NUMBERS) for engine in ("auto", "vectorised", "loop")]
+
+
+@pytest.mark.parametrize(("made", "change", "engine"), CASES, ids=NAMES)
+def test_a_user_outside_of_the_bounds_is_zero_and_nobody_else_moves(
+    made: Callable[[], Task], change: Callable[[Task], Task], engine: str
+) -> None:
+    task = made()
+    users, local = list(task.dataset.user_ids), LocalSGD(1, 3, 0.5, engine=engine)  # type: ignore[arg-type]
+    clean = LocalTrainer(task, local, group_size=4).updates(task.model.initial(), users, 0)
+    assert (clean.norm(dim=1) > 0).all()
+    failures = Failures()
+    trainer = LocalTrainer(change(task), local, group_size=4)
+    got = trainer.updates(task.model.initial(), users, 0, failures)
+    assert [(failure.user, failure.stage) for failure in failures.named(users)] == [
+        (users[VICTIM], "loading")
+    ]
+    clean[VICTIM] = 0.0
+    assert torch.equal(got, clean)
+
+
+def test_examples_in_memory_are_looked_at_once_and_lie_where_they_are_for_all_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = put("features", torch.nan)(numbers())
+    looked, true = [], torch.aminmax
+    monkeypatch.setattr(torch, "aminmax", lambda values: (looked.append(values.shape), true(values))[1])
+    others = np.delete(np.arange(USERS), VICTIM)
+    for _ in range(3):
+        held = held_examples(task.dataset, task.structure, others)
+        assert held is not None
+        assert held[0] is task.dataset.features  # type: ignore[attr-defined]
+        assert held_examples(task.dataset, task.structure, np.arange(USERS)) is None
+    assert len(looked) == 2  # features and labels
+
+
+def test_a_row_of_nobody_may_hold_anything() -> None:
+    """Rows of tables that cannot be read are NaN, and owned by nobody."""
+    task = put("features", torch.nan)(numbers())
+    dataset = task.dataset
+    assert isinstance(dataset, InMemoryDataset)
+    rows = [own[:-1] if user == VICTIM else own for user, own in enumerate(dataset.owned)]
+    task = replace(task, dataset=replace(dataset, owned=rows))
+    assert held_examples(task.dataset, task.structure, np.arange(USERS)) is not None
+
+
+def test_what_is_within_the_bounds() -> None:
+    number, token = TensorStructure((2,)), TensorStructure((2,), torch.int64, 5)
+    both = NamedStructures({"x": number, "tokens": token})
+    structure = ExampleStructure(token, token)
+    good, nan = torch.zeros(3, 2), torch.tensor([[0, 0], [0, torch.nan], [0, 1]])
+    whole = torch.tensor([[0, 4], [-100, 1], [2, 3]])
+    assert number.unfit_rows(good) is None
+    mask = number.unfit_rows(nan)
+    assert mask is not None
+    assert mask.tolist() == [False, True, False]
+    assert structure.labels.unfit_rows(whole) is None
+    mask = both.unfit_rows({"x": nan, "tokens": whole.roll(1, 0)})
+    assert mask is not None
+    assert mask.tolist() == [False, True, True]
+    assert structure.labels.fits(whole)
+    assert not token.fits(whole)
+    assert number.fits(nan)  # of the test part: its loss is not finite, and nobody is trained
+    for wrong in (whole, whole + 101, whole - 1):
+        with pytest.raises(ValueError, match=r"features must be \(2,\) int64 below 5; got -?\d+\."):
+            token.check("features", wrong, 3, torch.device("cpu"))
+    with pytest.raises(ValueError, match=r"features must be \(2,\) float32, finite; got nan\."):
+        number.check("features", nan, 3, torch.device("cpu"))
+    number.check("features", torch.zeros(0, 2), 0, torch.device("cpu"))
+    flags = TensorStructure((), torch.bool, 2)
+    flags.check("labels", torch.tensor([True, False]), 2, torch.device("cpu"))
+    binary = ExampleStructure(number, TensorStructure((), torch.float32, 2)).labels
+    assert not binary.fits(torch.tensor([1.0, -100.0]))
