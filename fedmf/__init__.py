@@ -29,7 +29,7 @@ from fedmf.lazy import lazily
 from fedmf.version import __version__
 
 if TYPE_CHECKING:
-    from fedmf.accounting import ExampleLevel, NoPrivacy, UserLevel, design
+    from fedmf.accounting import NoPrivacy, UserLevel, design
     from fedmf.cohorts import BallsInBinsCohorts, CyclicCohorts
     from fedmf.data import Digits, InMemoryDataset
     from fedmf.factorization import NamedMechanism
@@ -67,7 +67,6 @@ __all__ = [
     "Classification",
     "CyclicCohorts",
     "Digits",
-    "ExampleLevel",
     "Execution",
     "InMemoryDataset",
     "JmeAdam",

@@ -47,7 +47,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("data.kind=cifar", "[data] kind must be one of digits"),
         (
             "privacy.kind=nothing",
-            "[privacy] kind must be one of user-level, example-level, none; got 'nothing'",
+            "[privacy] kind must be one of user-level, none; got 'nothing'",
         ),
         ("=3", "key=value"),
         ("rounds", "key=value"),

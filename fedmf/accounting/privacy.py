@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal
 
 from fedmf.participation import Adjacency
-from fedmf.values import Value, by_kind
+from fedmf.values import Value, by_kind, check_choices
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,8 @@ class Privacy(Value):
         noise_seed: public seed of noise and cohorts: reproducible, no privacy; if unset, they follow from a
             secret key of the operating system.
         user_namespace: what user ids are ids of. Runs that name the same namespace concern the same people.
+        unit: what is protected: "user", or "example" where every user owns one training example, as in
+            central training with per-example clipping. Partition "each-example" of the data implies it.
 
     Raises:
         ValueError: a value out of its range.
@@ -103,19 +105,21 @@ class Privacy(Value):
     adjacency: Adjacency = "zero-out"
     noise_seed: int | None = None
     user_namespace: str = ""
-
-    #: What is protected.
-    unit: ClassVar[Unit] = USER
+    unit: Literal["user", "example"] = "user"
 
     def __post_init__(self) -> None:
         if not 0 < self.clip_norm < math.inf:
             raise ValueError(f"ζ (clip_norm) must be positive and finite; got {self.clip_norm!r}.")
         if not 0 < self.delta < 1:
             raise ValueError(f"δ (delta) must lie strictly between 0 and 1; got {self.delta!r}.")
-        if self.adjacency not in ("zero-out", "replace-one"):
-            raise ValueError(f"adjacency must be 'zero-out' or 'replace-one'; got {self.adjacency!r}.")
         if self.noise_seed is not None and self.noise_seed < 0:
             raise ValueError(f"noise_seed must be at least 0; got {self.noise_seed}.")
+        check_choices(self)
+
+    @property
+    def words(self) -> Unit:
+        """What is protected, in words."""
+        return UNITS[self.unit]
 
     @property
     def requested_epsilon(self) -> float | None:
@@ -175,22 +179,10 @@ class UserLevel(DifferentialPrivacy):
 
 
 @dataclass(frozen=True)
-class ExampleLevel(DifferentialPrivacy):
-    """(ε, δ)-differential privacy of each training example, which is the only one of its user.
-
-    It is the guarantee of central training with per-example clipping: docs/example-level.md. A person with
-    several examples is protected less, the more of them there are.
-    """
-
-    kind: ClassVar[str] = "example-level"
-    unit: ClassVar[Unit] = EXAMPLE
-
-
-@dataclass(frozen=True)
 class NoPrivacy(Privacy):
     """No noise and no privacy: the same run for comparison. Updates are clipped all the same."""
 
     kind: ClassVar[str] = "none"
 
 
-PRIVACY: Final = by_kind(UserLevel, ExampleLevel, NoPrivacy)
+PRIVACY: Final = by_kind(UserLevel, NoPrivacy)

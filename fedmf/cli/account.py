@@ -290,7 +290,7 @@ def _show_users(statement: PrivacyStatement) -> None:
     bins = statement.realised.histogram
     if not bins:
         return
-    unit = statement.header.plan.privacy.unit
+    unit = statement.header.plan.privacy.words
     title = unit.say("{Many} by realised ε, worst {one} last (not private)")
     table = Table(title=title, title_justify="left")
     for heading in ("ε from", "to", unit.plural, ""):

@@ -123,7 +123,7 @@ class RunView:
     def _quality(self, row: Mapping[str, Any]) -> list[str]:
         """Loss and metrics by name, shares in percent."""
         dataset, metrics = self._session.task.dataset, self._session.task.metrics
-        many = self._session.run.privacy.unit.plural
+        many = self._session.run.privacy.words.plural
         judged = central("loss", dataset) in row  # without tests nothing is
         texts = [f"loss {row[central('loss', dataset)]:.4f}"] if judged else []
         texts += [_shown(metric, row[central(metric.name, dataset)]) for metric in metrics if judged]

@@ -57,7 +57,7 @@ class DatasetOptions(Value, ABC):
             names, less those held out.
         partition: who owns what: "iid" (equal sizes), "dirichlet" (label skew), "dirichlet-sizes",
             "power-law" (few users own much), "shards" (few labels a user), "each-example" (every example is a
-            user of its own, for privacy of kind "example-level"; ``users`` is the number of training
+            user of its own, and the statement protects single examples; ``users`` is the number of training
             examples), or "natural" (each example stays with the user that the user column names).
         size_exponent: a > 1, tail index of the sizes of "power-law"; the smaller, the more unequal.
         test_fraction: held-out share of the examples, in (0, 1).

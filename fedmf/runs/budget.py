@@ -107,7 +107,7 @@ def within_total(run: Run, earlier: Sequence[UserCosts], total: float, file: Pat
     if amplified := [one.name for one in earlier if one.amplified is not None]:
         raise ConfigError(f"no filter covers amplified runs; got {amplified[0]}. Its epsilon adds up.")
     together = compose(earlier, privacy.user_namespace, privacy.delta)
-    described = (privacy.unit.name, privacy.adjacency, privacy.user_namespace)
+    described = (privacy.unit, privacy.adjacency, privacy.user_namespace)
     before = (earlier[0].unit, earlier[0].adjacency, together.namespace)
     if described != before:
         raise ConfigError(

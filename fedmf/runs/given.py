@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hmac
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
@@ -113,27 +113,24 @@ class GivenTask:
         return {"kind": self.kind, "name": name, "fingerprint": self.task.fingerprint()}
 
 
-def check_unit(source: TaskSource, privacy: Privacy) -> None:
-    """See that a statement calls neither single examples users nor users examples.
+def with_unit(privacy: Privacy, source: TaskSource) -> Privacy:
+    """What is promised, with the unit of the data: a statement must call single examples no users.
 
     Args:
+        privacy: as it is asked for.
         source: of the data.
-        privacy: what is promised.
 
     Raises:
-        ValueError: it would.
+        ValueError: examples are to be protected and users own several.
     """
-    if source.unit in (None, privacy.unit.name):
-        return
     if source.unit == "example":
+        return replace(privacy, unit="example")
+    if source.unit == "user" and privacy.unit == "example":
         raise ValueError(
-            f"kind (of the privacy) must be 'example-level' with partition 'each-example'; got "
-            f"{privacy.kind!r}. Its statement would call single examples users."
+            "partition (of the data) must be 'each-example' for unit 'example'; got users with several "
+            "examples. One of them moves a clipped update by up to twice the clip norm."
         )
-    raise ValueError(
-        f"partition (of the data) must be 'each-example' for privacy of kind {privacy.kind!r}; got users "
-        "with several examples. One of them moves a clipped update by up to twice the clip norm."
-    )
+    return privacy
 
 
 def require_single_examples(task: Task) -> None:
@@ -145,13 +142,13 @@ def require_single_examples(task: Task) -> None:
     dataset = task.dataset
     if not dataset.has_examples:
         raise ConfigError(
-            "examples must be here, not on nodes, for privacy of kind 'example-level': only then is it seen "
+            "examples must be here, not on nodes, for unit 'example' of the privacy: only then is it seen "
             "that no user owns two."
         )
     counts = example_counts(dataset, np.arange(dataset.users))
     if (most := int(counts.max(initial=0))) > 1:
         raise ConfigError(
-            f"users must own one example each for privacy of kind 'example-level'; one owns {most}. One of "
+            f"users must own one example each for unit 'example' of the privacy; one owns {most}. One of "
             "several examples moves a clipped update by up to twice the clip norm."
         )
 

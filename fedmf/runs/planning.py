@@ -78,7 +78,7 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int, ranges: Range
             f"{at_least(plan.epsilon_after(1))}. Lower epsilon, which makes the noise larger."
         )
     if run.is_private and privacy.delta * plan.users > 1:
-        unit, many = privacy.unit.name, privacy.unit.plural
+        unit, many = privacy.unit, privacy.words.plural
         _log.warning(
             "δ (delta) should be at most 1/N for N=%d %s; got %g. Publishing all of one %s, drawn at random, "
             "would keep such a promise: lower privacy.delta.",

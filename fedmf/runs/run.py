@@ -23,9 +23,9 @@ from fedmf.runs.execution import Execution
 from fedmf.runs.given import (
     GivenTask,
     TaskSource,
-    check_unit,
     optimizer_of,
     recorded_optimizer,
+    with_unit,
 )
 from fedmf.runs.mechanism import NoiseMechanism, noise_mechanism
 from fedmf.runs.named_tasks import Classification, task_of
@@ -90,6 +90,7 @@ class Run:
     def __post_init__(self) -> None:
         try:
             object.__setattr__(self, "cohorts", self.cohorts.settled(self.task_source.users))
+            object.__setattr__(self, "privacy", with_unit(self.privacy, self.task_source))
             self._check()
         except ConfigError:
             raise
@@ -115,8 +116,6 @@ class Run:
                 f"{', '.join(missing)} (of the data) must be declared for a private run; got none. Without "
                 "them something public would be read off private rows; a run with privacy of kind 'none' may."
             )
-        if self.is_private:
-            check_unit(self.task_source, self.privacy)
         if strangers := [part for part in self.beside if not isinstance(part, Part)]:
             raise ValueError(f"beside must hold parts of fedmf.parts; got {strangers[0]!r}.")
         setting = self.setting(paired=False, dimension=None)

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from fedmf.accounting import (
     DifferentialPrivacy,
-    ExampleLevel,
     Verdict,
     at_least,
     gaussian_epsilon,
@@ -147,7 +146,7 @@ class Session:
         task = run.task_source.build()
         if task.dataset.users != run.task_source.users:
             raise ConfigError(f"users must be the task's {task.dataset.users}; got {run.task_source.users}.")
-        if isinstance(run.privacy, ExampleLevel):
+        if run.privacy.unit == "example":
             require_single_examples(task)
         run.evaluation.check_task(task)
         preflight(task.to(device), run.local)

@@ -94,7 +94,7 @@ class JointStatement:
             "users_participated": realised.participants,
             **{f"{name}_mu": self.own_mus.get(name) for name in OWN_STREAMS},
             "noise_key": described["noise_key"],
-            "assumptions": list(map(plan.privacy.unit.say, _ASSUMPTIONS)),
+            "assumptions": list(map(plan.privacy.words.say, _ASSUMPTIONS)),
             "not_private": "all of this statement",
             "stated_by": self.statements[0].stated_by,
         }

@@ -97,7 +97,7 @@ class PrivacyStatement:
         """
         header, plan, realised, recorded = self.header, self.header.plan, self.realised, self.recorded
         private, limit = plan.noise_multiplier > 0, self.planned.known_so_far
-        unit = plan.privacy.unit
+        unit = plan.privacy.words
         amplified = plan.amplification is not None
         return {
             **({} if self.verdict is None else {"records": self.verdict.to_dict()}),
@@ -189,7 +189,7 @@ class PrivacyStatement:
         left_out = {*REALISED, "not_private", "records"}
         kept = {name: value for name, value in self.to_dict().items() if name not in left_out}
         kept |= _chosen(self.header)  # what a part released does not follow from a plan
-        realised = self.header.plan.privacy.unit.say(REALISED_ASSUMPTION)
+        realised = self.header.plan.privacy.words.say(REALISED_ASSUMPTION)
         for name, text in (("assumptions", realised), ("not_covered", REALISED_NOT_COVERED)):
             kept[name] = [entry for entry in kept[name] if entry != text]
         return kept

@@ -204,7 +204,7 @@ def _statement(sweep: TrialSweep, chosen: int | None, score: tuple[str, float] |
     value = None if score is None or not math.isfinite(score[1]) else score[1]
     return {
         "released": "the best run of a random number of trials, by its score",
-        "unit": first.unit.name,
+        "unit": first.unit,
         "user_namespace": first.user_namespace,
         "adjacency": first.adjacency,
         "epsilon": privacy.epsilon if math.isfinite(privacy.epsilon) else None,

@@ -23,7 +23,6 @@ __all__ = [
 
 #: Each example is a user of its own; the update of one step is minus its clipped gradient.
 CENTRAL: Final[Keys] = {
-    "privacy.kind": "example-level",
     "data.partition": "each-example",
     "local.epochs": 1,
     "local.batch-size": 1,

@@ -114,7 +114,7 @@ def test_the_accountant_of_another_sampler_is_refused_in_the_header(recorded: Le
         ({"user_budgets": "budgets.csv"}, r"user_budgets must be empty for an amplified run"),
         (
             {"private": False, "epsilon": None},
-            r"amplified is a key of user-level, example-level, not of kind 'none'\. .* "
+            r"amplified is a key of user-level, not of kind 'none'\. .* "
             r"--set privacy\.amplified=false\.",
         ),
         ({"max_participations": 2}, r"k \(max_participations\) must be 3"),

@@ -52,9 +52,7 @@ def test_a_limit_above_the_plan_changes_nothing_and_one_below_a_round_is_refused
         fedmf.plan(small_run(max_epsilon=0.1))
     for key, value in (("max_epsilon", 1.0), ("user_budgets", "x.csv")):
         named = key.replace("_", "-")
-        with pytest.raises(
-            ConfigError, match=rf"{named} is a key of user-level, example-level, not of kind 'none'"
-        ):
+        with pytest.raises(ConfigError, match=rf"{named} is a key of user-level, not of kind 'none'"):
             small_run(private=False, **{key: value})
         with pytest.raises(TypeError, match=key):
             NoPrivacy(**{key: value})  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import torch
 from support.small_runs import linear_task
 
 import fedmf
-from fedmf import ExampleLevel, NoPrivacy, Run, UserLevel
+from fedmf import NoPrivacy, Run, UserLevel
 from fedmf.cohorts import BallsInBinsCohorts, Cohorts, CyclicCohorts
 from fedmf.data import Digits, Partition, Prototypes
 from fedmf.errors import ConfigError
@@ -36,7 +36,7 @@ def central(cohorts: Cohorts | None = None, mechanism: str = "bisr", **changes: 
     values = {
         "task": Classification(Digits(users=EXAMPLES, partition="each-example"), Mlp(hidden_units=(16,))),
         "cohorts": cohorts or CyclicCohorts(rounds=ROUNDS, size=COHORT),
-        "privacy": ExampleLevel(epsilon=8.0, delta=1e-5, clip_norm=ZETA, noise_seed=SEED),
+        "privacy": UserLevel(epsilon=8.0, delta=1e-5, clip_norm=ZETA, noise_seed=SEED),
         "mechanism": NamedMechanism(mechanism),
         "optimizer": Sgd(learning_rate=0.5, momentum=0.9),
         "local": GRADIENT,
@@ -100,7 +100,8 @@ def test_the_noise_is_what_the_statement_says(tmp_path: Path) -> None:
         "optimizer": Sgd(learning_rate=1.0, momentum=0.0),
         "local": GRADIENT,
     }
-    private = Run(**values, privacy=ExampleLevel(epsilon=2.0, delta=1e-5, noise_seed=1))  # type: ignore[arg-type]
+    privacy = UserLevel(epsilon=2.0, noise_seed=1, unit="example")
+    private = Run(**values, privacy=privacy)  # type: ignore[arg-type]
     result = fedmf.simulate(private, tmp_path / "run")
     twin = fedmf.simulate(Run(**values, privacy=NoPrivacy(noise_seed=1)), tmp_path / "twin")  # type: ignore[arg-type]
     statement = result.statement.to_dict()
@@ -164,10 +165,15 @@ def test_the_same_run_of_users_speaks_of_users(tmp_path: Path) -> None:
 
 
 def test_what_would_mislead_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"kind .of the privacy. must be 'example-level' with partition"):
-        central(privacy=UserLevel(clip_norm=ZETA))
-    with pytest.raises(ConfigError, match=r"partition .of the data. must be 'each-example' for privacy"):
-        central(task=Classification(Digits(users=360), Mlp()))
+    assert central().privacy.unit == "example"  # the partition says it
+    with pytest.raises(
+        ConfigError, match=r"partition .of the data. must be 'each-example' for unit 'example'"
+    ):
+        central(
+            task=Classification(Digits(users=360), Mlp()), privacy=UserLevel(clip_norm=ZETA, unit="example")
+        )
+    with pytest.raises(ValueError, match="unit must be one of user, example; got 'row'"):
+        UserLevel(unit="row")  # type: ignore[arg-type]
     central(privacy=NoPrivacy())  # promises nothing, so nothing misleads
     with pytest.raises(ValueError, match="users must be 1438, the number of training examples"):
         Digits(users=1000, partition="each-example").load()
@@ -175,11 +181,12 @@ def test_what_would_mislead_is_refused(tmp_path: Path) -> None:
     shared = dataclasses.replace(
         task, dataset=dataclasses.replace(task.dataset, owned=Partition.of([np.array([0, 1])] * 6))
     )
-    run = central(CyclicCohorts(rounds=4, size=2), task=shared)
+    examples = UserLevel(clip_norm=ZETA, noise_seed=SEED, unit="example")
+    run = central(CyclicCohorts(rounds=4, size=2), task=shared, privacy=examples)
     with pytest.raises(ConfigError, match=r"users must own one example each .* one owns 2"):
         fedmf.start(run, tmp_path / "run")
     assert not (tmp_path / "run").exists() or not any((tmp_path / "run").iterdir())
-    single = central(CyclicCohorts(rounds=4, size=2), task=task)
+    single = central(CyclicCohorts(rounds=4, size=2), task=task, privacy=examples)
     fedmf.start(single, tmp_path / "single").__exit__(None, None, None)
 
 
@@ -191,5 +198,5 @@ def test_every_spread_data_set_has_it_and_configurations_say_it(tmp_path: Path) 
         assert data.load().sizes(np.arange(data.users)).tolist() == [1] * data.users
     file = tmp_path / "run.toml"
     file.write_text(render_toml(central()))
-    assert 'kind = "example-level"' in file.read_text()
+    assert 'unit = "example"' in file.read_text()
     assert load_run(file).difference(central()) is None

@@ -213,7 +213,7 @@ def test_unknown_keys() -> None:
 
 def test_a_key_of_another_kind_is_refused_and_says_whose_it_is() -> None:
     assert refusal({"privacy.kind": "none", "privacy.epsilon": 3.0}) == (
-        "[privacy] epsilon is a key of user-level, example-level, not of kind 'none'. Leave it out, or unset "
+        "[privacy] epsilon is a key of user-level, not of kind 'none'. Leave it out, or unset "
         "it: --set privacy.epsilon=-inf."
     )
     assert "clusters is a key of synthetic, not of kind 'digits'" in refusal({"data.clusters": 2})

@@ -178,7 +178,7 @@ def run_costs(
     due = all(own.recorded.rounds == own.plan.released_by(rounds) for own in statement.own_streams)
     return UserCosts(
         name,
-        plan.privacy.unit.name,
+        plan.privacy.unit,
         plan.privacy.adjacency,
         plan.privacy.user_namespace,
         header.key_fingerprint,
