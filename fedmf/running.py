@@ -28,7 +28,7 @@ def plan(run: Run) -> Plan:
     """
     task = run.task_source.build()
     optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
-    return plan_run(run, optimizer, task.model.dimension, run.evaluation.ranges(task))
+    return plan_run(run, optimizer, task.model.dimension)
 
 
 def start(run: Run, path: str | Path, device: str = "cpu") -> Session:

@@ -37,8 +37,6 @@ FURTHER: dict[str, dict[str, Any]] = {
     "vectorised": {"local.engine": "vectorised"},
     "per-user messages": {"execution.messages": "per-user"},
     "several users a message": {"execution.messages": "per-user", "execution.users-per-message": 3},
-    "check-in, private evaluation": {**RUNS["check-in"], "evaluation.kind": "private"},
-    "jme-adam, private evaluation": {**RUNS["jme-adam"], "evaluation.kind": "private"},
     "quantile clipping, adam": {"clipping.kind": "quantile", "optimizer.kind": "adam"},
     "budget": {"privacy.max-epsilon": 6.0},
 }
@@ -46,10 +44,8 @@ FURTHER: dict[str, dict[str, Any]] = {
 #: Apps of Flower, wrapped, by what they have beside the plain one.
 WRAPPED: dict[str, list[str]] = {
     "wrapper": [],
-    "wrapper, private evaluation": ["private evaluation"],
-    "wrapper, evaluation, not private": ["evaluation, not private"],
     "wrapper, quantile clipping": ["quantile clipping"],
-    "wrapper, stopped": ["stopped", "private evaluation", "quantile clipping"],
+    "wrapper, stopped": ["stopped", "quantile clipping"],
     "wrapper, budget": ["budget"],
 }
 
@@ -75,7 +71,6 @@ def command(arguments):
     return {"code": code, "out": out.getvalue(), "err": err.getvalue() if code else ""}
 def wrapped(tests, folder, features):
     sys.path.insert(0, tests)
-    import support.evaluated_apps as evaluated_apps
     import support.wrapped_apps as apps
     from pathlib import Path
     from flwr.serverapp import ServerApp
@@ -84,7 +79,6 @@ def wrapped(tests, folder, features):
     from fedmf.parts import QuantileClipping
     keys = {
         "quantile clipping": {"adaptive_clipping": QuantileClipping(quantile=0.3, rounds_per_update=1)},
-        "evaluation, not private": {"client_evaluation": "not-private"},
         "budget": {"max_epsilon": 6.0},
     }
     def part(rounds):
@@ -94,12 +88,11 @@ def wrapped(tests, folder, features):
             chosen = dict(item for feature in features for item in keys.get(feature, {}).items())
             if "stopped" in features:
                 chosen["identity"] = UsersSayWho(apps.ROSTER)
-            private = evaluated_apps.evaluated(Path(folder), inner=FedAdam(), **chosen) \
-                if "private evaluation" in features else apps.private(FedAdam(), Path(folder), **chosen)
+            private = apps.private(FedAdam(), Path(folder), **chosen)
             private.start(grid=grid, initial_arrays=apps.model(), num_rounds=rounds)
             private.close()
         app = apps.saying if "stopped" in features else apps.adding
-        client = app(lambda user, context: apps.update_of(user), evaluated_apps.reported)
+        client = app(lambda user, context: apps.update_of(user))
         run_app(server, client, num_supernodes=12)
     for rounds in ((2, 6) if "stopped" in features else (6,)):
         part(rounds)

@@ -37,19 +37,6 @@ def train(message: Message, context: Context) -> Message:
     return Message(content, reply_to=message)
 
 
-@client_app.evaluate()
-def evaluate(message: Message, context: Context) -> Message:
-    model = make_model()
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    features, labels = examples(int(context.node_config["partition-id"]), 50)
-    with torch.no_grad():
-        outputs = model(features)
-        loss = nn.functional.cross_entropy(outputs, labels)
-        accuracy = (outputs.argmax(1) == labels).float().mean()
-    said = {"eval_loss": float(loss), "eval_acc": float(accuracy), "num-examples": len(labels)}
-    return Message(RecordDict({"metrics": MetricRecord(said)}), reply_to=message)
-
-
 def central(server_round: int, arrays: ArrayRecord) -> MetricRecord:
     model = make_model()
     model.load_state_dict(arrays.to_torch_state_dict())
@@ -67,8 +54,6 @@ if __name__ == "__main__":
         num_users=200,
         users_per_round=40,
         num_rounds=20,
-        client_evaluation="private",
-        evaluation_metrics={"eval_loss": (0.0, 2.0), "eval_acc": (0.0, 1.0)},
     )
     result = strategy.start(
         grid=InProcessGrid(client_app, nodes=200),
@@ -79,7 +64,4 @@ if __name__ == "__main__":
     )
     for number in (0, 10, 20):
         print(f"after {number} rounds: accuracy {result.evaluate_metrics_serverapp[number]['accuracy']:.3f}")
-    for number, metrics in result.evaluate_metrics_clientapp.items():
-        said = f"{metrics['eval_acc']:.3f}, error bar {metrics['eval_acc_std']:.3f}"
-        print(f"users' own examples after {number} rounds: accuracy {said}")
     print(strategy.statement().render_text())

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         gaussian_mu,
         gaussian_rho,
         gaussian_sigma,
+        joint_multiplier,
     )
     from fedmf.accounting.pair_release import NoSecondStream, PairRelease, SecondForm, SecondStream
     from fedmf.accounting.patterns import PatternTable, distinct_patterns
@@ -108,6 +109,7 @@ __all__ = [
     "gaussian_mu",
     "gaussian_rho",
     "gaussian_sigma",
+    "joint_multiplier",
     "lost_rounds",
     "odometer_epsilon",
     "realised_privacy",

@@ -73,8 +73,7 @@ def account(
     The state directory of a stream gives the statement of that stream, computed again.
 
     Several directories are runs and streams on the same people, each with a noise key of its own: users are
-    joined by id (docs/composition.md). Or they are branches of one run, such as copies that both went on:
-    their shared rounds count once.
+    joined by id (docs/composition.md).
 
     Example: fedmf account runs/a --public statement-public.json
     """
@@ -146,12 +145,12 @@ def _noted(header: RunHeader, rows: Mapping[int, Mapping[str, Any]]) -> list[tup
     columns = [column for part in parts for column in part.columns]
     quality = []
     for column, value in row.items():
-        name = column.removesuffix("_not_private").removesuffix("_private")
+        name = column.removesuffix("_not_private")
         if value is None or name.endswith("_std") or name.startswith("epsilon"):
             continue
         if column not in columns:
             mark = "" if column == name else f" ({column.removeprefix(name + '_').replace('_', ' ')})"
-            quality.append(f"{name.removeprefix('federated_').replace('_', ' ')} {value:.4g}{mark}")
+            quality.append(f"{name.replace('_', ' ')} {value:.4g}{mark}")
     said = {"quality": quality, "released": released(columns, row)}
     return [(name, f"{', '.join(texts)} after round {rounds}") for name, texts in said.items() if texts]
 
@@ -193,7 +192,7 @@ def _show_counts(directory: Path) -> None:
         lines = stream_lines(directory)
     else:
         with opened_evidence(directory) as evidence:
-            header, ledger, _ = evidence.records
+            header, ledger = evidence.records
             lines = operator_lines(directory, header, ledger)
     typer.echo("\n".join(lines))
 
@@ -219,35 +218,18 @@ def _account_stream(directory: Path, as_json: bool, full: bool, page: Path | Non
 def _account_jointly(
     directories: list[Path], as_json: bool, full: bool, namespace: str, delta: float | None
 ) -> None:
-    from fedmf.runs import account_branches
-    from fedmf.statements import ComposedStatement, JointStatement
     from fedmf.statements import as_json as rendered
+    from fedmf.statements import compose
 
     if len({directory.resolve() for directory in directories}) < len(directories):
         raise ConfigError("run directories must differ; got one of them twice.")
-    if _are_branches(directories):
-        if namespace or delta is not None:
-            raise ConfigError("--user-namespace and --delta take different runs; got branches of one.")
-        statement: JointStatement | ComposedStatement = account_branches(directories)
-    else:
-        from fedmf.statements import compose
-
-        statement = compose([costs_of(directory) for directory in directories], namespace, delta)
+    statement = compose([costs_of(directory) for directory in directories], namespace, delta)
     if as_json:
         typer.echo(rendered(statement.to_dict()))
     elif full:
         typer.echo(statement.document().text())
     else:
         typer.echo(statement.document().beginning(_again(directories)), nl=False)
-
-
-def _are_branches(directories: list[Path]) -> bool:
-    """Whether all of them are runs with one noise key."""
-    from fedmf.runs import read_header
-
-    if any(_is_stream(directory) for directory in directories):
-        return False
-    return len({read_header(directory).key_fingerprint for directory in directories}) == 1
 
 
 def costs_of(directory: Path) -> UserCosts:
@@ -273,10 +255,10 @@ def _write_page(path: Path, document: Document) -> None:
         file.write(document.page().encode())
 
 
-def _write_users(path: Path, header: RunHeader, ledger: Ledger, own_records: Mapping[str, Ledger]) -> None:
+def _write_users(path: Path, header: RunHeader, ledger: Ledger) -> None:
     from fedmf.records import PRIVATE, write_users
 
-    written = write_users(path, header, ledger, own_records)
+    written = write_users(path, header, ledger)
     typer.echo(f"{path}: {written:,} users. {PRIVATE}", err=True)
 
 

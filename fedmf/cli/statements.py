@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _LONGEST: Final = 100
 _MARK: Final = "NOT PRIVATE: exact counts, for the operator alone."
 #: Failures of these stages are of no contribution to a round.
-_BESIDE: Final = ("evaluation", "quarantine")
+_BESIDE: Final = ("quarantine",)
 
 
 def operator_lines(run_dir: Path, header: RunHeader, ledger: Ledger) -> list[str]:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fedmf.accounting import at_least, at_most
 from fedmf.cli.account import released
-from fedmf.runs import FAILURES, STATEMENT_TEXT, NoiseAndSignal, central, private_columns
+from fedmf.runs import FAILURES, STATEMENT_TEXT, NoiseAndSignal, central
 from fedmf.statements import summarise
 
 if TYPE_CHECKING:
@@ -123,27 +123,17 @@ class RunView:
     def _quality(self, row: Mapping[str, Any]) -> list[str]:
         """Loss and metrics by name, shares in percent."""
         dataset, metrics = self._session.task.dataset, self._session.task.metrics
-        many = self._session.run.privacy.words.plural
         judged = central("loss", dataset) in row  # without tests nothing is
         texts = [f"loss {row[central('loss', dataset)]:.4f}"] if judged else []
         texts += [_shown(metric, row[central(metric.name, dataset)]) for metric in metrics if judged]
         if judged and self._test_owned:
             texts.append("(not private)")
-        return texts + [
-            f"{many}' own {_shown(metric, row[value])} ± {_spread(metric, row[spread])}"
-            for metric in metrics[:1]
-            for value, spread in [private_columns(metric.name)]
-            if value in row
-        ]
+        return texts
 
 
 def _shown(metric: Metric, value: float) -> str:
     figure = f"{100 * value:.1f} %" if metric.is_share else f"{value:.4g}"
     return f"{metric.name.replace('_', ' ')} {figure}"
-
-
-def _spread(metric: Metric, value: float) -> str:
-    return f"{100 * value:.1f} %" if metric.is_share else f"{value:.2g}"
 
 
 def _brief(params: Mapping[str, float | int]) -> str:

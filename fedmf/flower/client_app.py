@@ -1,4 +1,4 @@
-"""The client app: says which users a node serves, trains them, clips, replies; evaluates if asked."""
+"""The client app: says which users a node serves, trains them, clips, replies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from flwr.clientapp import ClientApp
 
 from fedmf.data import OnNodes
 from fedmf.errors import ConfigError
-from fedmf.flower.federated_evaluation import evaluation_reply
 from fedmf.flower.messages import (
     answer_reply,
     asks_for_roster,
@@ -19,9 +18,9 @@ from fedmf.flower.messages import (
     read_request,
     roster_reply,
 )
-from fedmf.rounds import judged, trained
+from fedmf.rounds import trained
 from fedmf.runs import NamedTask, Run, Scalar, clipped_sums, local_trainer, run_of
-from fedmf.training import ClippedSums, Task, Trainer, evaluate_users
+from fedmf.training import ClippedSums, Task, Trainer
 
 
 def share_of(context: Context, users: Sequence[str]) -> Sequence[str]:
@@ -57,15 +56,6 @@ def make_client_app(
         trainer, sums = trainer_of(context)
         request = read_request(message)
         return answer_reply(message, request.t, request.users, trained(request, trainer, sums))
-
-    @client_app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        trainer, _ = trainer_of(context)
-        request = read_request(message)
-        if request.loss_bound is not None:
-            return answer_reply(message, request.t, request.users, judged(request, trainer))
-        totals = evaluate_users(trainer.task, request.parameters, request.users)
-        return evaluation_reply(message, request.t, request.users, totals)
 
     return client_app
 

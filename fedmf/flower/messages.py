@@ -41,7 +41,7 @@ _PARAMETERS, _ROWS, _FAILURES = "parameters", "rows", "failures"
 #: The two questions of a handshake: which users are yours; which roster were you built with?
 USERS, ROSTER = "users", "roster"
 _QUESTION = "handshake"
-_LOSS_BOUND, _CLIP_NORM = "loss-bound", "clip-norm"
+_CLIP_NORM = "clip-norm"
 
 
 class RejectedReply(ValueError):
@@ -49,29 +49,26 @@ class RejectedReply(ValueError):
 
 
 def request_content(request: Request) -> RecordDict:
-    """The content of a train or evaluate message. One flat array: encoding cost is per tensor."""
+    """The content of a train message. One flat array: encoding cost is per tensor."""
     config = ConfigRecord({"round": request.t, "users": list(request.users), "slice": request.as_slice})
-    if request.loss_bound is not None:
-        config[_LOSS_BOUND] = request.loss_bound
     if request.clip_norm is not None:
         config[_CLIP_NORM] = request.clip_norm
     return RecordDict({_ARRAYS: array_record({_PARAMETERS: request.parameters}), _CONFIG: config})
 
 
 def read_request(message: Message) -> Request:
-    """Decode a train or evaluate message on the client.
+    """Decode a train message on the client.
 
     The parameters are the client's own: training in place cannot reach the model of a server that lives in
     the same process.
     """
     config = message.content.config_records[_CONFIG]
-    bound, norm = config.get(_LOSS_BOUND), config.get(_CLIP_NORM)
+    norm = config.get(_CLIP_NORM)
     return Request(
         parameters=copied_vector(_tensor(message, _PARAMETERS)),
         t=_integer(config, "round"),
         users=_names(config, "users"),
         as_slice=bool(config["slice"]),
-        loss_bound=None if bound is None else float(str(bound)),
         clip_norm=None if norm is None else float(str(norm)),
     )
 
@@ -103,9 +100,7 @@ def read_failures(reply: Message, asked: Collection[str]) -> list[UserFailure]:
     return list(failures.values())
 
 
-def read_rows_reply(
-    reply: Message, *, t: int, asked: Sequence[str], dimension: int, dtype: str = "float32"
-) -> Tensor:
+def read_rows_reply(reply: Message, *, t: int, asked: Sequence[str], dimension: int) -> Tensor:
     """The rows of the r users asked, shape (r, d), in their order. They may hold NaN or infinity.
 
     Rows of float64 are taken for float32; a number beyond its range becomes infinite.
@@ -114,8 +109,7 @@ def read_rows_reply(
         RejectedReply: an error, another round, other users or another order, a wrong shape or type.
     """
     check_header(reply, t, asked)
-    rows = _array(reply, _ROWS, (len(asked), dimension), dtype, "float64")
-    return rows.to(getattr(torch, dtype))
+    return _array(reply, _ROWS, (len(asked), dimension), "float32", "float64").to(torch.float32)
 
 
 def read_slice_reply(

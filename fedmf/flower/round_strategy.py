@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -42,7 +42,7 @@ class RoundStrategy(Strategy):
         num_rounds: int | None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
     ) -> None:
-        """`Rounds.carry_out`; what clients and ``evaluate_fn`` say goes into the result.
+        """`Rounds.carry_out`; what ``evaluate_fn`` says goes into the result.
 
         Raises:
             Exception: see there.
@@ -54,17 +54,13 @@ class RoundStrategy(Strategy):
             if metrics is not None:
                 result.evaluate_metrics_serverapp[number] = metrics
 
-        def judged(number: int, named: Mapping[str, Any]) -> None:
-            result.evaluate_metrics_clientapp[number] = MetricRecord({**named})
-
-        self.begun(None).carry_out(link, num_rounds, None if evaluate_fn is None else evaluate, judged)
+        self.begun(None).carry_out(link, num_rounds, None if evaluate_fn is None else evaluate)
 
     def link(
         self,
         grid: Grid,
         timeout: float | None = None,
         train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
     ) -> GridLink:
         """The way to the clients on a grid; the arguments are those of Flower's ``start``."""
         return GridLink(
@@ -74,7 +70,6 @@ class RoundStrategy(Strategy):
             self.dialogue.most_bytes,
             timeout,
             train_config or ConfigRecord(),
-            evaluate_config or ConfigRecord(),
         )
 
     def configure_train(
@@ -102,11 +97,9 @@ class RoundStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Messages to those who are asked about the released model, if any are."""
-        rounds = self.begun(arrays)
-        return rounds.ask_about(server_round, self.link(grid, evaluate_config=config))
+        """Nobody is asked: what clients say of a model has no noise."""
+        return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Any]) -> MetricRecord | None:
-        """What clients say of the model; None if that is nothing."""
-        named = self.begun(None).take(server_round, replies)
-        return MetricRecord({**named}) if named else None
+        """Nobody was asked."""
+        return None

@@ -6,14 +6,13 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from flwr.app import ArrayRecord, ConfigRecord, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from fedmf.flower.arrays import array_record
 from fedmf.flower.asking import Asked, GridLink
 from fedmf.flower.boundary import Enrolment, ServedUsers
-from fedmf.flower.federated_evaluation import MessageEvaluation
 from fedmf.flower.messages import MessageDialogue
 from fedmf.flower.population import Population
 from fedmf.flower.round_strategy import RoundStrategy
@@ -23,14 +22,13 @@ from fedmf.rounds import (
     Observer,
     Rounds,
     Timetable,
-    evaluation_of,
     unseen,
 )
-from fedmf.runs import PrivateEvaluator, Session, Waiting
+from fedmf.runs import Session, Waiting
 
 _log = logging.getLogger("fedmf")
 
-#: Bytes of a reply beside what it adds to a sum: ids and failures of its users, an evaluation.
+#: Bytes of a reply beside what it adds to a sum: ids and failures of its users.
 _SLACK: Final = 2**26
 
 
@@ -62,11 +60,6 @@ class OwnClients(MessageDialogue):
         parts = self._form.parts(by_node, self.quarantine.is_suspect)
         return Asked(self._form, parts, self._server.coming, number - 1, clip_norm=self._server.clip_norm)
 
-    def judging(self, number: int, by_node: ByNode, link: GridLink, evaluator: PrivateEvaluator) -> Asked:
-        """The same about the released model; a row is clipped again here."""
-        (_, _, bound), parts = evaluator.plan.ranges[0], self._form.parts(by_node)  # of the loss
-        return Asked(self._form, parts, self._server.parameters, number - 1, MessageType.EVALUATE, bound)
-
 
 class CorrelatedNoiseStrategy(RoundStrategy):
     """Federated averaging of clipped updates with matrix-factorization noise.
@@ -95,8 +88,7 @@ class CorrelatedNoiseStrategy(RoundStrategy):
         waiting: Waiting = session.run.execution
         self.session, keys = session, Enrolment.of(waiting.enrolment) if waiting.enrolment else None
         self._dialogue = OwnClients(session, assignment or Population(session.roster, _log.warning, keys))
-        evaluation = evaluation_of(session, self._dialogue, MessageEvaluation)
-        self.rounds = Rounds(session, self._dialogue, evaluation, observer, timetable or Timetable())
+        self.rounds = Rounds(session, self._dialogue, observer, timetable or Timetable())
 
     @property
     def dialogue(self) -> OwnClients:
@@ -140,7 +132,7 @@ class CorrelatedNoiseStrategy(RoundStrategy):
         """
         self.summary()
         result = Result()
-        link = self.link(grid, timeout, train_config, evaluate_config)
+        link = self.link(grid, timeout, train_config)
         self.carry_out(link, result, num_rounds, evaluate_fn)
         result.arrays = self.initial_arrays()
         return result

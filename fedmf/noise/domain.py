@@ -22,7 +22,6 @@ class Domain(IntEnum):
     FIRST_MOMENT = 2
     SECOND_MOMENT = 3
     COHORTS = 4
-    EVALUATION = 5
     CLIPPING = 6
 
     @classmethod

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from fedmf.parts.clip_norm import CLIPPINGS
-from fedmf.parts.evaluation_plan import EvaluationPlan
 from fedmf.parts.own_statistic import OwnStatistic
-from fedmf.parts.own_stream import OwnStream
 from fedmf.parts.part import Part
 from fedmf.values import by_kind, value_of
 
@@ -17,9 +15,6 @@ PARTS: Final[dict[str, Mapping[str, type[Part]]]] = {
     "clipping": CLIPPINGS,
     "own": by_kind(OwnStatistic),
 }
-
-#: Sums with a record of their own, by the name that headers and statements give them.
-OWN_STREAMS: Final[dict[str, type[OwnStream]]] = {EvaluationPlan.name: EvaluationPlan}
 
 #: Of every run; the others are there if they were chosen.
 _ALWAYS: Final = "clipping"
@@ -37,16 +32,6 @@ def parts_from(values: Mapping[str, Any]) -> tuple[Part, ...]:
     return tuple(
         value_of(kinds, values[name]) for name, kinds in PARTS.items() if name in values or name == _ALWAYS
     )
-
-
-def own_streams_from(values: Mapping[str, Any]) -> tuple[OwnStream, ...]:
-    """The streams of their own that a plan's record holds among other things; None is said of the others.
-
-    Raises:
-        KeyError, TypeError, ValueError: nothing is said of one, or it is not what its `to_dict` wrote.
-    """
-    found = {name: values[name] for name in OWN_STREAMS}
-    return tuple(OWN_STREAMS[name].from_dict(value) for name, value in found.items() if value is not None)
 
 
 def part_of(name: str, facts: Mapping[str, Any]) -> type[Part]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 import pyarrow as pa
@@ -21,11 +19,9 @@ PRIVATE: Final = (
 )
 
 
-def write_users(
-    path: Path, header: RunHeader, ledger: Ledger, own_records: Mapping[str, Ledger] = MappingProxyType({})
-) -> int:
-    """Write a row for each user that took part: user, participations, first_round, last_round, evaluations,
-    sensitivity, epsilon.
+def write_users(path: Path, header: RunHeader, ledger: Ledger) -> int:
+    """Write a row for each user that took part: user, participations, first_round, last_round, sensitivity,
+    epsilon.
 
     Rounds are 0-based. `UserPrivacy` says what the columns mean. A Parquet file carries the warning
     ``PRIVATE`` in its metadata, under the key ``privacy``.
@@ -34,7 +30,6 @@ def write_users(
         path: a new file; its ending, .csv or .parquet, decides the format. Only its owner may read it.
         header: the run's description.
         ledger: its ledger, replayed before.
-        own_records: those of its own streams, as private evaluations, by their names.
 
     Returns:
         The number of rows.
@@ -46,14 +41,13 @@ def write_users(
     if path.suffix not in (".csv", ".parquet"):
         raise ConfigError(f"the table of users must end in .csv or .parquet; got {path.name!r}.")
     with new_file(path) as file:
-        spent = user_privacy(header, ledger, own_records)
+        spent = user_privacy(header, ledger)
         table = pa.table(
             {
                 "user": pa.array(spent.users, pa.string()),
                 "participations": spent.participations,
                 "first_round": spent.first_round,
                 "last_round": spent.last_round,
-                "evaluations": spent.evaluations,
                 "sensitivity": spent.sensitivity,
                 "epsilon": spent.epsilon,
             }

@@ -5,15 +5,6 @@ Nothing here knows Flower. `fedmf.flower` has the clients that answer messages.
 
 from fedmf.rounds.clients import ByNode, Dialogue, Exchange, Link, Part, Quarantine, Question, Served
 from fedmf.rounds.here import check_users_here, run_in_process
-from fedmf.rounds.judging import (
-    ClientEvaluation,
-    CohortEvaluation,
-    Judged,
-    NoEvaluation,
-    PrivateJudgement,
-    check_possible,
-    evaluation_of,
-)
 from fedmf.rounds.loop import Observer, RoundReport, Rounds, unseen
 from fedmf.rounds.requests import (
     WATCHERS,
@@ -22,7 +13,6 @@ from fedmf.rounds.requests import (
     Request,
     SentMessage,
     Watcher,
-    judged,
     trained,
     watched_messages,
 )
@@ -32,17 +22,12 @@ __all__ = [
     "WATCHERS",
     "Answer",
     "ByNode",
-    "ClientEvaluation",
-    "CohortEvaluation",
     "Dialogue",
     "Exchange",
-    "Judged",
     "Link",
     "MessageForm",
-    "NoEvaluation",
     "Observer",
     "Part",
-    "PrivateJudgement",
     "Quarantine",
     "Question",
     "Request",
@@ -52,10 +37,7 @@ __all__ = [
     "Served",
     "Timetable",
     "Watcher",
-    "check_possible",
     "check_users_here",
-    "evaluation_of",
-    "judged",
     "run_in_process",
     "trained",
     "unseen",

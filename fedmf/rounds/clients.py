@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.runs import PrivateEvaluator
 from fedmf.training import FixedPointSum, UserFailure
 
 
@@ -112,7 +111,7 @@ class Exchange(ABC):
         return []
 
     def fold(
-        self, replies: Iterable[Any], total: FixedPointSum, quarantine: Quarantine, stage: str = "reply"
+        self, replies: Iterable[Any], total: FixedPointSum, quarantine: Quarantine
     ) -> tuple[list[str], list[UserFailure]]:
         """Add replies to a sum as they come: who is present, and what failed.
 
@@ -123,19 +122,18 @@ class Exchange(ABC):
             replies: to the messages.
             total: their contributions are added to it.
             quarantine: is told whose replies are refused and whose are used.
-            stage: where that failed, for the operator.
         """
         present, failures = list[str](), list[UserFailure]()
         for reply in replies:
             part = self.part_of(reply)
             if part is None:
                 node = self.sender(reply)
-                failures.append(UserFailure("", stage, f"node {node}: nobody is asked for this reply"))
+                failures.append(UserFailure("", "reply", f"node {node}: nobody is asked for this reply"))
             elif self.arrived(reply):
                 node, users = part
                 present += users
                 zeros = self.add(reply, users, total)
-                failures += [UserFailure(user, stage, f"node {node}: {why}") for user, why in zeros.items()]
+                failures += [UserFailure(user, "reply", f"node {node}: {why}") for user, why in zeros.items()]
                 failures += quarantine.refused(node, zeros)
                 used = [user for user in users if user not in zeros]
                 quarantine.accepted(node, used)
@@ -220,11 +218,3 @@ class Dialogue(ABC):
             by_node: the cohort.
             link: to these clients.
         """
-
-    @abstractmethod
-    def judging(self, number: int, by_node: ByNode, link: Any, evaluator: PrivateEvaluator) -> Exchange:
-        """The messages of the private evaluation after round ``number``, by the rows that it sums."""
-
-    def named(self, evaluator: PrivateEvaluator, e: int) -> dict[str, float]:
-        """What private evaluation e showed, by the names that the host's result has for it."""
-        return evaluator.estimate(e)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,19 +13,16 @@ from numpy.typing import NDArray
 
 from fedmf.errors import ConfigError, UnsoundSumError
 from fedmf.rounds.clients import ByNode, Dialogue, Exchange, Link, Part, Question
-from fedmf.rounds.judging import CohortEvaluation, check_possible, evaluation_of
 from fedmf.rounds.loop import Observer, Rounds, unseen
-from fedmf.rounds.requests import WATCHERS, Answer, MessageForm, Request, SentMessage, judged, trained
-from fedmf.runs import PrivateEvaluator, Session, Waiting, local_trainer
+from fedmf.rounds.requests import WATCHERS, Answer, MessageForm, Request, SentMessage, trained
+from fedmf.runs import Session, Waiting, local_trainer
 from fedmf.training import (
     LOSSES,
-    ExampleTotals,
     FixedPointSum,
     Task,
     Trainer,
     UserFailure,
     copied_vector,
-    evaluate_users,
 )
 
 _log = logging.getLogger("fedmf")
@@ -55,20 +51,16 @@ class _Asked(Exchange):
     """Requests, each answered when it is called: one answer is in memory at a time.
 
     Args:
-        kind: "train" or "evaluate".
         requests: to answer.
         answer: gives the answer.
-        bound: entries of rows are clamped to ± this.
     """
 
-    def __init__(
-        self, kind: str, requests: Iterable[Request], answer: Callable[[Request], Answer], bound: float
-    ) -> None:
+    def __init__(self, requests: Iterable[Request], answer: Callable[[Request], Answer]) -> None:
         super().__init__([partial(self._given, request) for request in requests])
-        self._kind, self._answer, self._bound = kind, answer, bound
+        self._answer = answer
 
     def _given(self, request: Request) -> _Given:
-        show(self._kind, request)
+        show(request)
         own = replace(request, parameters=copied_vector(request.parameters))  # training writes into them
         try:
             return _Given(request.users, self._answer(own))
@@ -94,7 +86,7 @@ class _Asked(Exchange):
         reason = reply.reason
         if reply.answer is not None:
             try:
-                return reply.answer.add_to(total, users, self._bound)
+                return reply.answer.add_to(total, users)
             except ValueError as error:
                 reason = str(error)
         total.add_nothing(len(users))
@@ -126,45 +118,7 @@ class _Here(Dialogue):
             Request(parameters, number - 1, users, self._form.is_slice, clip_norm=clip_norm)
             for _, users in self._form.parts(by_node, self.quarantine.is_suspect)
         )
-        return _Asked("train", requests, lambda one: trained(one, self._trainer, self._sums), math.inf)
-
-    def judging(self, number: int, by_node: ByNode, link: Link, evaluator: PrivateEvaluator) -> _Asked:
-        """See `Dialogue.judging`; a row is clipped again here."""
-        parameters, (_, _, bound) = self._server.parameters, evaluator.plan.ranges[0]  # of the loss
-        requests = (
-            Request(parameters, number - 1, users, self._form.is_slice, bound)
-            for _, users in self._form.parts(by_node)
-        )
-        return _Asked("evaluate", requests, lambda one: judged(one, self._trainer), 1.0)
-
-
-class _EvaluationHere(CohortEvaluation):
-    """See `CohortEvaluation`; users' examples are here."""
-
-    def ask(self, number: int, by_node: ByNode, link: Link) -> list[Callable[[], ExampleTotals]]:
-        """One call for all users."""
-        parameters = self.session.server.parameters
-        requests = [
-            Request(parameters, number - 1, tuple(users), True) for users in by_node.values() if users
-        ]
-        return [partial(self._totals, request) for request in requests]
-
-    def _totals(self, request: Request) -> ExampleTotals:
-        show("evaluate", request)
-        return evaluate_users(self.session.task, copied_vector(request.parameters), request.users)
-
-    def totals(
-        self, number: int, replies: Iterable[ExampleTotals]
-    ) -> tuple[list[ExampleTotals], list[UserFailure]]:
-        """See `CohortEvaluation.totals`."""
-        totals, failures = list[ExampleTotals](), list[UserFailure]()
-        try:
-            for part in replies:
-                check_possible(part, self.session.task)
-                totals.append(part)
-        except Exception as error:  # whatever a stranger's task may do
-            failures.append(UserFailure("", "reply", f"evaluation: {_logged(error)}"))
-        return totals, failures
+        return _Asked(requests, lambda one: trained(one, self._trainer, self._sums))
 
 
 class LinkHere(Link):
@@ -185,14 +139,14 @@ class LinkHere(Link):
         return (answer() for answer in question.ask())
 
 
-def show(kind: str, request: Request) -> None:
+def show(request: Request) -> None:
     """Show a request to whoever watches what a server sends."""
     if WATCHERS:
-        text = repr((request.t, request.users, request.as_slice, request.loss_bound, request.clip_norm))
+        text = repr((request.t, request.users, request.as_slice, request.clip_norm))
         size = (request.parameters.nbytes, len(text))
         parameters = request.parameters.detach().cpu().clone()
         for note in WATCHERS:
-            note(SentMessage(kind, str(request.t + 1), request.users, size, parameters))
+            note(SentMessage("train", str(request.t + 1), request.users, size, parameters))
 
 
 def _logged(error: Exception) -> str:
@@ -250,6 +204,5 @@ def run_in_process(session: Session, observer: Observer = unseen) -> None:
     trainer = local_trainer(session.run, session.task)
     if not trainer.confined:
         _say_who_sees_models(session.task)
-    dialogue = _Here(session, trainer)
-    rounds = Rounds(session, dialogue, evaluation_of(session, dialogue, _EvaluationHere), observer)
+    rounds = Rounds(session, _Here(session, trainer), observer)
     rounds.carry_out(LinkHere(trainer.confined))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from fedmf.errors import ConfigError
 from fedmf.rounds.clients import Dialogue, Exchange, Link, Question
-from fedmf.rounds.judging import ClientEvaluation, NoEvaluation
 from fedmf.rounds.timetable import Timetable
 from fedmf.runs import Session, Waiting
 from fedmf.training import UserFailure
@@ -32,7 +31,6 @@ class RoundReport:
         present: users whose reply arrived, whatever it held.
         failures: those of them whose contribution is the zero vector, and replies that nobody was asked for.
         seconds: wall time of the round, without what callbacks take.
-        federated: what clients said of the model; empty if they were not asked.
     """
 
     t: int
@@ -40,7 +38,6 @@ class RoundReport:
     present: int
     failures: tuple[UserFailure, ...]
     seconds: float
-    federated: Mapping[str, Any] = field(default_factory=dict)
 
 
 #: Called after each round with its report and, if the round was evaluated, its metrics.
@@ -52,24 +49,21 @@ def unseen(_report: RoundReport, _row: Mapping[str, Any] | None) -> None:
 
 
 class Rounds:
-    """A session's rounds, each in one order: asked, released, kept, judged, told.
+    """A session's rounds, each in one order: asked, released, kept, told.
 
     1. *Asked*: the cohort, again while everybody is silent, as often as was said beforehand; then the round
        goes on as one of nobody, so that the number of rounds tells nothing of who was there.
     2. *Released*: the sum of the replies, with noise. The report is held before that, so that nothing of it
        is lost where the release is interrupted.
     3. *Kept*, once the round is final: who failed, for the operator, and the round's row of metrics.
-    4. *Judged*: clients say what the released model is worth, where they are asked; with noise that is a
-       release of its own. Who failed and the figures are kept at once.
-    5. *Told*: the observer is called.
+    4. *Told*: the observer is called.
 
-    With fedmf's own clients in this process and nobody to be asked or shown anything in between, a commit is
-    under way while the next round is trained (decision 16): 3 and 5 then come before the next release.
+    With fedmf's own clients in this process and nobody to be shown anything in between, a commit is under way
+    while the next round is trained (decision 16): 3 and 4 then come before the next release.
 
     Args:
         session: whose rounds they are.
         dialogue: with its clients.
-        evaluation: how clients judge released models.
         observer: see `Observer`.
         timetable: when rounds may begin.
 
@@ -82,17 +76,15 @@ class Rounds:
         self,
         session: Session,
         dialogue: Dialogue,
-        evaluation: ClientEvaluation,
         observer: Observer = unseen,
         timetable: Timetable = _AT_ONCE,
     ) -> None:
         self.session, self.dialogue = session, dialogue
         self.observer = observer
-        self._evaluation, self._timetable = evaluation, timetable
+        self._timetable = timetable
         self._schedule, self._server = session.cohort_schedule(), session.server
         self.waiting: Waiting = session.run.execution
         self._cohort: dict[int, str] = {}
-        self._present: Sequence[str] = ()
         self._exchange: Exchange | None = None
         self._may_repeat = True
         self._report: RoundReport | None = None
@@ -135,7 +127,7 @@ class Rounds:
         with self._server.times.measure(number, "clients"):
             present, failures = self._exchange.fold(replies, total, self.dialogue.quarantine)
         self._tell()  # all of the last round, before anything of this one
-        self._present, self._is_kept = present, False
+        self._is_kept = False
         self._report = RoundReport(
             number - 1, len(self._cohort), len(present), tuple(failures), self._clock() - self._begun
         )
@@ -160,26 +152,8 @@ class Rounds:
             self.session.note_failures(report.t, report.failures, report.present)
             self.session.evaluate()
 
-    def ask_about(self, number: int, link: Link) -> list[Any]:
-        """4. The messages about the model after round ``number``."""
-        present = set(self._present)
-        participants = {index: user for index, user in self._cohort.items() if user in present}
-        users = self._evaluation.users(number, participants)
-        return self._evaluation.ask(number, self._by_node(users), link)
-
-    def take(self, number: int, replies: Iterable[Any]) -> Mapping[str, Any]:
-        """4. What the replies about the model after round ``number`` say, as the host's result names it."""
-        judged = self._evaluation.collect(number, replies)
-        with self._not_counted():
-            self.session.note_failures(number - 1, judged.failures)
-            self.session.evaluate(judged.columns)
-        if self._report is not None:
-            failures = (*self._report.failures, *judged.failures)
-            self._report = replace(self._report, failures=failures, federated=judged.columns)
-        return judged.named
-
     def _tell(self) -> None:
-        """5. The observer sees the round that is held, with its row of metrics.
+        """4. The observer sees the round that is held, with its row of metrics.
 
         Raises:
             Exception: as `PrivateServer.settle`, or of the observer.
@@ -207,7 +181,6 @@ class Rounds:
         link: Link,
         last: int | None = None,
         evaluate: Callable[[int], None] | None = None,
-        judged: Callable[[int, Mapping[str, Any]], None] = lambda _number, _named: None,
     ) -> None:
         """Go on from the session's committed round to round ``last`` (default: the horizon); write reports.
 
@@ -216,7 +189,6 @@ class Rounds:
             last: number of rounds of the whole run, those of processes before included.
             evaluate: called with 0 before anything was released, and with the number of each round once it is
                 told of.
-            judged: called with what clients said of the model after a round, where that is anything.
 
         Raises:
             ConfigError: more rounds than the noise was calibrated for; nobody is asked. The disk failed.
@@ -235,19 +207,11 @@ class Rounds:
         try:
             if evaluate is not None and server.t == 0:
                 evaluate(0)
-            for number, named in self._evaluation.shown().items():
-                judged(number, named)
-            left = self._evaluation.is_left(server.t)
-            if left or server.t < last:
+            if server.t < last:
                 link.gather()
-            if left:
-                self._judge(server.t, link, judged)
-            alone = link.confined and evaluate is None and isinstance(self._evaluation, NoEvaluation)
-            self._runs_ahead = alone and self._timetable == _AT_ONCE
+            self._runs_ahead = link.confined and evaluate is None and self._timetable == _AT_ONCE
             for number in range(server.t + 1, last + 1):
                 self._round(number, link)
-                with server.times.measure(number, "evaluation"):
-                    self._judge(number, link, judged)
                 self._end(number)
                 if evaluate is not None:
                     evaluate(number)
@@ -265,47 +229,20 @@ class Rounds:
         """1 to 3."""
         self._timetable.wait()
         self._begun = self._clock()
-        question = self._question(
-            f"round {number}", lambda: self.ask(number, link), self.waiting.silent_retries
+        question = Question(
+            f"round {number}",
+            lambda: self.ask(number, link),
+            lambda: self._may_repeat,
+            self.waiting.silent_retries,
+            self.dialogue.patient,
+            lambda message_id: 0 if self._exchange is None else self._exchange.bytes_of(message_id),
         )
         with self._server.times.measure(number, "clients"):
             replies = link.replies(question)
         self.release(number, replies)
 
-    def _judge(self, number: int, link: Link, judged: Callable[[int, Mapping[str, Any]], None]) -> None:
-        """4."""
-        if not self._evaluation.due(number):
-            return
-        retried = self._evaluation.retried
-        question = self._question(
-            f"the evaluation after round {number}",
-            lambda: self.ask_about(number, link),
-            self.waiting.silent_retries * retried,
-            retried,
-        )
-        if named := self.take(number, link.replies(question)):
-            judged(number, named)
-
-    def _question(
-        self, what: str, ask: Callable[[], list[Any]], retries: int, patient: bool = True
-    ) -> Question:
-        """See `Question`.
-
-        Args:
-            what: see there.
-            ask: see there.
-            retries: see there.
-            patient: whether it is, where the dialogue is.
-        """
-
-        def bytes_of(message_id: str) -> int:
-            return 0 if self._exchange is None else self._exchange.bytes_of(message_id)
-
-        patient = patient and self.dialogue.patient
-        return Question(what, ask, lambda: self._may_repeat, retries, patient, bytes_of)
-
     def _end(self, number: int) -> None:
-        """5, unless the commit is under way and may go on so."""
+        """4, unless the commit is under way and may go on so."""
         report = self._report
         if report is None or report.t != number - 1:
             return

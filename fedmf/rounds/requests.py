@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal, Self
 
-import torch
 from torch import Tensor
 
 from fedmf.rounds.clients import Part
@@ -21,7 +19,7 @@ class SentMessage:
     """A message of the server.
 
     Args:
-        kind: "train", "evaluate" or "query".
+        kind: "train" or "query".
         group: the number of the round.
         users: whom it names.
         size: bytes of its arrays, and of the rest as text.
@@ -102,22 +100,20 @@ class MessageForm:
 
 @dataclass(frozen=True)
 class Request:
-    """Train or judge ``users`` from ``parameters`` in round ``t`` (0-based).
+    """Train ``users`` from ``parameters`` in round ``t`` (0-based).
 
     Args:
         parameters: of the model, shape (d,); who answers may write into them.
         t: the round.
         users: whom.
         as_slice: whether their contributions are summed; otherwise there is one row of each.
-        loss_bound: L, where private evaluation is asked for.
-        clip_norm: ζ_t of the round, where training is asked for; None for that of the run.
+        clip_norm: ζ_t of the round; None for that of the run.
     """
 
     parameters: Tensor
     t: int
     users: tuple[str, ...]
     as_slice: bool
-    loss_bound: float | None = None
     clip_norm: float | None = None
 
 
@@ -133,13 +129,12 @@ class Answer:
     held: Tensor | Mapping[str, Tensor]
     failures: Sequence[UserFailure]
 
-    def add_to(self, total: FixedPointSum, users: Sequence[str], bound: float = math.inf) -> dict[str, str]:
+    def add_to(self, total: FixedPointSum, users: Sequence[str]) -> dict[str, str]:
         """Add it to a sum, in which each of the users is counted; every row is clipped again.
 
         Args:
             total: of the round.
             users: whom the request named.
-            bound: entries of rows are clamped to ± this.
 
         Returns:
             Those whose row is not finite, and so is zero.
@@ -150,10 +145,7 @@ class Answer:
         if not isinstance(self.held, Tensor):
             total.add_parts(self.held, len(users))
             return {}
-        rows = self.held
-        if bound < math.inf:
-            rows = torch.where(torch.isfinite(rows), rows.clamp(-bound, bound), torch.nan)
-        finite = total.add_updates(rows).tolist()
+        finite = total.add_updates(self.held).tolist()
         return {
             user: "row holds NaN or infinity" for user, good in zip(users, finite, strict=True) if not good
         }
@@ -170,14 +162,3 @@ def trained(request: Request, trainer: Trainer, sums: ClippedSums) -> Answer:
         total, failures = checked_sum(trainer, sums, request.parameters, request.users, request.t)
         return Answer(total.parts, failures)
     return Answer(*trainer.clipped_rows(request.parameters, request.users, request.t, sums.clip_norm))
-
-
-def judged(request: Request, trainer: Trainer) -> Answer:
-    """What the users say of the model, for private evaluation."""
-    assert request.loss_bound is not None
-    rows, failures = trainer.judge(request.parameters, request.users, request.loss_bound)
-    if not request.as_slice:
-        return Answer(rows, failures)
-    total = FixedPointSum(rows.shape[1], math.sqrt(rows.shape[1]))
-    total.add_updates(rows)
-    return Answer(total.parts, failures)

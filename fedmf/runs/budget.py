@@ -145,10 +145,6 @@ class NoBudgets:
         del t
         return list(users)
 
-    def judges(self, users: Sequence[str]) -> list[str]:
-        """Those of ``users`` that can afford all private evaluations, in the same order."""
-        return list(users)
-
 
 class UserBudgets(NoBudgets):
     """Leaves out users whose next participation would cost more than their budget.
@@ -158,9 +154,6 @@ class UserBudgets(NoBudgets):
     rounds release. The user is asked only if ε of that shift is within the budget. The decision depends on
     the user's own recorded participation and nothing else; it depends on data where participation does, for
     instance if whether a user answers is a function of what the user holds.
-
-    Private evaluations are paid for first: of a user whose budget allows the most that they may cost, that is
-    taken from what training may cost, μ² from μ²; any other user is never asked to evaluate.
 
     Args:
         plan: mechanism and noise.
@@ -182,13 +175,8 @@ class UserBudgets(NoBudgets):
             for epsilon in set(budgets.values())
             if math.isfinite(epsilon)
         }
-        evaluating = math.hypot(*(1 / own.noise_multiplier for own in plan.own_streams))
-        limits = {
-            epsilon: scale * (math.sqrt(mu**2 - evaluating**2) if mu >= evaluating else mu)
-            for epsilon, mu in mus.items()
-        }
+        limits = {epsilon: scale * mu for epsilon, mu in mus.items()}
         self._limits = {user: limits[epsilon] for user, epsilon in budgets.items() if epsilon in limits}
-        self._judging = {user for user in self._limits if mus[budgets[user]] >= evaluating}
         self._history: defaultdict[str, list[int]] = defaultdict(list)
         self._seen = 0
 
@@ -201,10 +189,6 @@ class UserBudgets(NoBudgets):
             user for user, shift in zip(bound, shifts.tolist(), strict=True) if shift > self._limits[user]
         }
         return [user for user in users if user not in too_dear]
-
-    def judges(self, users: Sequence[str]) -> list[str]:
-        """Those of ``users`` that can afford all private evaluations, in the same order."""
-        return [user for user in users if user not in self._limits or user in self._judging]
 
     def _catch_up(self, t: int) -> None:
         """Histories up to round t: of all rounds at once at first, then of the rounds since."""

@@ -127,7 +127,7 @@ def _planned(run: Run, device: str) -> tuple[Task, Plan]:
     task = run.task_source.build().to(device)
     preflight(task, run.local)
     optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
-    return task, plan_run(run, optimizer, task.model.dimension, run.evaluation.ranges(task))
+    return task, plan_run(run, optimizer, task.model.dimension)
 
 
 def _seconds(run: Run, task: Task, plan: Plan, device: str) -> tuple[float, float]:

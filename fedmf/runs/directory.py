@@ -16,7 +16,7 @@ from fedmf.accounting import DifferentialPrivacy, Fault
 from fedmf.data import PublicInput
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.noise import NoiseKey
-from fedmf.parts import EvaluationPlan, FileRow
+from fedmf.parts import FileRow
 from fedmf.records import (
     Admission,
     Guard,
@@ -35,7 +35,6 @@ from fedmf.records import (
     write_durably,
 )
 from fedmf.runs.budget import read_budgets
-from fedmf.runs.evaluation import NoEvaluator, PrivateEvaluator
 from fedmf.runs.recorded import (
     KEY,
     LEDGER,
@@ -43,8 +42,6 @@ from fedmf.runs.recorded import (
     header_of,
     keep_of_part,
     key_of,
-    opened_own_records,
-    own_stream_header,
     recorded_header,
     require_run,
     verdict_of,
@@ -85,13 +82,10 @@ class RunDirectory:
         header: RunHeader,
         key: NoiseKey,
         ledger: Ledger,
-        own_records: Mapping[str, Ledger],
         guard: Guard,
     ) -> None:
         self.path, self.header, self.key, self.ledger = path, header, key, ledger
-        self.own_records, self._guard, self.right = own_records, guard, ledger.right
-        for record in own_records.values():
-            record.right = self.right
+        self._guard, self.right = guard, ledger.right
         self.admission = Admission(ledger, path)
         self._checkpoint: Sequence[str] = ()
         self._openings: Sequence[Opening] = ()
@@ -145,9 +139,6 @@ class RunDirectory:
                     write_durably(building / name, content)
             save_key(building / KEY, key)
             Ledger.create(building / LEDGER, plan.participation, header.to_dict(), key).close()
-            for own in plan.own_streams:
-                bound = own_stream_header(header, own)
-                Ledger.create(building / own.ledger, own.participation, bound, key).close()
 
         create_directory(path, "output directory", fill)
         return cls.open(path)
@@ -174,18 +165,15 @@ class RunDirectory:
             ledger = opened.enter_context(Ledger.open(path / LEDGER, key))
             header = recorded_header(ledger)
             tighten(path)
-            own_records = opened_own_records(path, header, key, opened, read_only=False)
-            for record in own_records.values():
-                record.replay()
             ledger.replay()
             guard = opened.enter_context(Guard.open(key if header.key_fingerprint else None))
-            verdict = verdict_of(header, guard, ledger, own_records, certain=True)
+            verdict = verdict_of(header, guard, ledger, certain=True)
             verdict.require_no_loss(str(path), "gone on with", [Fault.BEHIND])  # which is met next
             known = (
                 None if users is None else partial(users, header.plan, key) for users in (restored, planned)
             )
             meet_losses(ledger, guard, header.plan, *known)
-            directory = cls(path, header, key, ledger, own_records, guard)
+            directory = cls(path, header, key, ledger, guard)
             opened.pop_all()
             return directory
 
@@ -203,27 +191,10 @@ class RunDirectory:
             )
         return found
 
-    def evaluator(self, released: int) -> NoEvaluator:
-        """What releases private evaluations, if the run has any, checked against so many rounds released.
-
-        Raises:
-            LedgerError: the records of rounds and of evaluations are not of one copy.
-        """
-        plan = self.header.plan
-        judged = EvaluationPlan.among(plan.own_streams)
-        if judged is None:
-            return NoEvaluator()
-        record = self.own_records[judged.name]
-        evaluator = PrivateEvaluator(judged, plan.privacy.adjacency, self.key, record)
-        evaluator.check_reached(released)
-        return evaluator
-
     def close(self) -> None:
         """Let another process have the directory, once a commit that is under way has ended."""
         if self._underway is not None:
             self._underway.end()
-        for record in self.own_records.values():
-            record.close()
         self.ledger.close()
         self._guard.close()
 

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedmf.accounting import Fault
-from fedmf.errors import ConfigError
 from fedmf.parts import Part
 from fedmf.records import write_durably
-from fedmf.runs.evaluation import Evaluation, private_columns
 from fedmf.runs.recorded import opened_evidence, table_of_rounds
 from fedmf.statements import (
-    Branch,
-    JointStatement,
     PrivacyStatement,
     UserCosts,
     as_json,
-    build_joint_statement,
     run_costs,
     run_document,
 )
@@ -40,12 +33,11 @@ def central(metric: str, dataset: FederatedDataset) -> str:
     return f"{metric}_not_private" if dataset.test_owner == "training users" else metric
 
 
-def metric_columns(task: Task, evaluation: Evaluation, parts: Sequence[Part] = ()) -> list[str]:
+def metric_columns(task: Task, parts: Sequence[Part] = ()) -> list[str]:
     """The columns of a run's metrics table, in their order."""
     names = ["loss", *(metric.name for metric in task.metrics)]
     columns = [*(central(name, task.dataset) for name in names), "epsilon"]
-    columns += [column for part in parts for column in part.columns]
-    return columns + [column for name in names for column in evaluation.columns(name)]
+    return columns + [column for part in parts for column in part.columns]
 
 
 def write_statement(path: Path, statement: PrivacyStatement) -> None:
@@ -98,19 +90,6 @@ def draw_learning_curve(
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     axes.plot(rounds, [scale * _central_value(rows[t], name) for t in rounds], color="tab:blue", label=label)
-    value, spread = private_columns(name)
-    private = [t for t in rounds if rows[t].get(value) is not None]
-    if private:
-        axes.errorbar(
-            private,
-            [scale * rows[t][value] for t in private],
-            yerr=[scale * rows[t][spread] for t in private],
-            fmt="o",
-            markersize=3,
-            capsize=2,
-            color="tab:green",
-            label=f"users' own {name}, private (± standard deviation of its noise)",
-        )
     axes.set(xlabel="rounds released", ylabel=label, title=title)
     if share:
         axes.set(ylim=(0, 100))
@@ -146,32 +125,6 @@ def account(path: str | Path) -> PrivacyStatement:
     """
     with opened_evidence(Path(path)) as evidence:
         return evidence.statement
-
-
-def account_branches(paths: Sequence[str | Path]) -> JointStatement:
-    """What several directories of one run released together, each shared round counted once.
-
-    Args:
-        paths: of two or more copies of a run that went on, or of earlier states.
-
-    Raises:
-        ConfigError: one is not a run directory, or one is named twice.
-        LedgerError: they are of different runs, records are damaged, or no theorem covers the branches.
-    """
-    if len({Path(path).resolve() for path in paths}) < len(paths):
-        raise ConfigError("run directories (branches of one run) must differ; got one of them twice.")
-    with contextlib.ExitStack() as opened:
-        branches = [opened.enter_context(opened_evidence(Path(path))) for path in paths]
-        verdicts = [branch.verdict for branch in branches]
-        if not all(Fault.BEHIND in verdict.found for verdict in verdicts):
-            # One holds all that this machine knows of, and each lacks what is another's.
-            verdicts = [verdict.without(Fault.BEHIND) for verdict in verdicts]
-        return build_joint_statement(
-            [
-                Branch(str(path), *branch.records, verdict)
-                for path, branch, verdict in zip(paths, branches, verdicts, strict=True)
-            ]
-        )
 
 
 def costs_of_run(path: str | Path) -> UserCosts:

@@ -19,7 +19,6 @@ from fedmf.accounting import (
 from fedmf.cohorts import SampledCohorts
 from fedmf.errors import ConfigError
 from fedmf.factorization import Mechanism, Sensitivity
-from fedmf.runs.evaluation import Ranges
 from fedmf.statements import Plan
 
 if TYPE_CHECKING:
@@ -30,14 +29,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger("fedmf")
 
 
-def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int, ranges: Ranges) -> Plan:
+def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int) -> Plan:
     """Build the factorization and calibrate its noise.
 
     Args:
         run: what is asked for.
         optimizer: the server's, which says whether a second moment must be released beside the sums.
         dimension: d, which matters where stored noise is rounded.
-        ranges: of what users say in private evaluations, by name: `Evaluation.ranges`.
 
     Raises:
         ConfigError: a mechanism that cannot be built, or that the accountant does not cover.
@@ -54,9 +52,6 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int, ranges: Range
             mechanism.factorization, privacy.clip_norm, privacy.adjacency, run.cohorts.size
         ).stated(contract)
         noise_multiplier, amplification = _calibrated(run, mechanism, sensitivity)
-        noise_multiplier, own = run.evaluation.planned(
-            privacy, noise_multiplier, run.cohorts.rounds, run.task_source.users, ranges
-        )
         plan = Plan(
             privacy,
             run.cohorts,
@@ -67,7 +62,6 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int, ranges: Range
             noise_multiplier,
             amplification,
             second,
-            own,
             tuple(part for part in run.parts if part.planned),
         )
     except ValueError as error:

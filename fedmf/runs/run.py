@@ -14,11 +14,6 @@ from fedmf.factorization import Factorization, MechanismChoice
 from fedmf.optim import OPTIMIZERS, ChosenOptimizer, OwnOptimizer, ServerOptimizer, Sgd, chosen
 from fedmf.participation import Participation
 from fedmf.parts import PARTS, Clipping, FixedClipping, Part, Setting, check_shares, parts_from
-from fedmf.runs.evaluation import (
-    EVALUATIONS,
-    CentralEvaluation,
-    Evaluation,
-)
 from fedmf.runs.execution import Execution
 from fedmf.runs.given import (
     GivenTask,
@@ -40,7 +35,6 @@ _KINDS: Final[dict[str, Mapping[str, type[Value]]]] = {
     "optimizer": OPTIMIZERS,
     "local": by_kind(LocalSGD),
     "execution": by_kind(Execution),
-    "evaluation": EVALUATIONS,
     **PARTS,
 }
 
@@ -62,7 +56,6 @@ class Run:
             ``init`` and ``step`` (`ServerOptimizer`), whose state is part of every commit.
         local: what users do with the model.
         execution: messages, workers, limits.
-        evaluation: on what released models are evaluated beside the central test part.
         clipping: whether the clip norm of the privacy asked for stays, or is only that of the first round.
         beside: what else is released under the same ε.
 
@@ -83,7 +76,6 @@ class Run:
     optimizer: ChosenOptimizer | ServerOptimizer = field(default_factory=Sgd)
     local: LocalSGD = field(default_factory=LocalSGD)
     execution: Execution = field(default_factory=Execution)
-    evaluation: Evaluation = field(default_factory=CentralEvaluation)
     clipping: Clipping = field(default_factory=FixedClipping)
     beside: tuple[Part, ...] = ()
 
@@ -124,7 +116,6 @@ class Run:
             part.check(setting)
         self.cohorts.schedule(self.task_source.users, self.participation, secret_seed=0)  # only to check it
         self.optimizer_source.workload(n)  # only to check that its schedule fits the horizon
-        self.evaluation.check_beside(self.privacy, n, self.task_source.users)
         for workload in (self.workload, self.second_workload):
             if workload.rounds != n:
                 raise ValueError(f"A (workload) must have n={n} rounds; got {workload.rounds}.")
@@ -210,7 +201,6 @@ class Run:
             "optimizer": recorded_optimizer(self.optimizer_source),
             "local": self.local.to_dict(),
             "execution": self.execution.to_dict(),
-            "evaluation": self.evaluation.to_dict(),
             **{part.name: part.to_dict() for part in self.parts},
         }
 
@@ -244,7 +234,6 @@ class Run:
             optimizer=optimizer_of(values["optimizer"], optimizer),
             local=read("local"),
             execution=read("execution"),
-            evaluation=read("evaluation"),
             clipping=clipping,
             beside=tuple(parts.values()),
         )

@@ -8,7 +8,7 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
@@ -46,7 +46,7 @@ from fedmf.runs.released_model import initial_parameters
 from fedmf.runs.run import Run
 from fedmf.runs.server import PrivateServer
 from fedmf.statements import Plan, PrivacyStatement, build_statement
-from fedmf.training import Task, UserFailure, example_counts, preflight
+from fedmf.training import Task, UserFailure, preflight
 
 _log = logging.getLogger("fedmf")
 
@@ -90,9 +90,7 @@ class Session:
         self.server = PrivateServer(self.plan, directory, initial, optimizer, device, every)
         self.sums = self.server.sums
         self._budgets = budgets_of(self.plan, directory.budgets, directory.ledger)
-        self.evaluator = directory.evaluator(self.server.t)
         self.metrics: dict[int, dict[str, Any]] = directory.ledger.metrics()
-        self._estimates_kept = 0
         self._reasons_told = set[str]()
         self._divergence_told = False
 
@@ -114,17 +112,9 @@ class Session:
     def columns(self) -> list[str]:
         """Of the metrics table, in their order."""
         if self._task is not None:
-            return metric_columns(self._task, self.run.evaluation, self.run.parts)
+            return metric_columns(self._task, self.run.parts)
         of_parts = (column for part in self.run.parts for column in part.columns)
-        return ["epsilon", *of_parts, *self.evaluator.columns]
-
-    def _keep_estimates(self) -> None:
-        """Put released estimates into their rows of metrics; a process may have died in between."""
-        for t, estimate in self.evaluator.estimates(self._estimates_kept):
-            known = self.metrics.get(t, {})  # apps of earlier versions kept no rows
-            if not estimate.keys() <= known.keys():
-                self._keep(t, {**known, **estimate})
-        self._estimates_kept = self.evaluator.released
+        return ["epsilon", *of_parts]
 
     def _keep(self, t: int, row: dict[str, Any]) -> None:
         self.directory.ledger.put_metrics(t, row)
@@ -148,14 +138,13 @@ class Session:
             raise ConfigError(f"users must be the task's {task.dataset.users}; got {run.task_source.users}.")
         if run.privacy.unit == "example":
             require_single_examples(task)
-        run.evaluation.check_task(task)
         preflight(task.to(device), run.local)
         _from_file(run, task)  # only to check it
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
         directory = new_directory(
             path,
             run,
-            plan_run(run, optimizer, task.model.dimension, run.evaluation.ranges(task)),
+            plan_run(run, optimizer, task.model.dimension),
             task.dataset.user_ids,
             dimension=task.model.dimension,
             test_owner=task.dataset.test_owner,
@@ -231,33 +220,21 @@ class Session:
         admitted = admission.admit(t, users) if as_they_come else admission.remaining(users)
         return self._budgets.admit(t, admitted)
 
-    def judges(self, e: int) -> dict[int, str]:
-        """Whom private evaluation e asks, ids by index: its cohort less those whose own budget forbids it."""
-        asked = self.evaluator.judges(self.run.evaluation, self.plan.users, e)
-        users = {str(self.roster[index]): index for index in asked}
-        able = self.directory.admission.remaining(users)
-        return {users[user]: user for user in self._budgets.judges(able)}
-
     def evaluation_due(self, t: int) -> bool:
         """Whether the model after t rounds is evaluated."""
         ends = (self.plan.allowed_rounds, self.server.horizon)
-        return self.evaluator.planned(t) or t % self._rhythm.evaluate_every == 0 or t in ends
+        return t % self._rhythm.evaluate_every == 0 or t in ends
 
-    def examples_of(self, users: Sequence[str]) -> int:
-        """How many examples these users own together, which is public."""
-        dataset = self.task.dataset
-        return int(example_counts(dataset, dataset.indices(users)).sum())
-
-    def evaluate(self, by_clients: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-        """Make the row of metrics of the released model, if this round is due and has none; returns the row.
+    def evaluate(self) -> dict[str, Any] | None:
+        """Make the row of metrics of the released model, if this round is due and has none.
 
         What released figures of a part say against the run is logged once.
 
         It has what the central test part says, where the task is known here, ε so far, and what parts
         released. A process that died before it was made is made up for by the next call.
 
-        Args:
-            by_clients: what clients say of the same model; it goes into the same row.
+        Returns:
+            The row.
         """
         t = self.server.t
         for line in self.server.new_alarms():
@@ -268,9 +245,6 @@ class Session:
             told = {"epsilon": epsilon if math.isfinite(epsilon) else None, **self.server.noted()}
             self._keep(t, {**values, **told})
             self._warn_of_divergence()
-        self._keep_estimates()
-        if by_clients and t in self.metrics and not by_clients.keys() <= self.metrics[t].keys():
-            self._keep(t, {**self.metrics[t], **by_clients})
         return self.metrics.get(t)
 
     def _warn_of_divergence(self) -> None:
@@ -338,7 +312,7 @@ class Session:
             if not noted.keys() <= self.metrics[t].keys():
                 self._keep(t, {**self.metrics[t], **noted})
         opened = self.directory
-        return replace(build_statement(opened.header, opened.ledger, opened.own_records), verdict=Verdict())
+        return replace(build_statement(opened.header, opened.ledger), verdict=Verdict())
 
     def write_reports(self) -> None:
         """Write metrics table and privacy statement into the run directory.
@@ -346,7 +320,6 @@ class Session:
         Raises:
             ConfigError: the disk failed.
         """
-        self._keep_estimates()
         self.server.times.write(self.directory.path)
         try:
             write_metrics(self.directory.path, self.metrics, self.columns)

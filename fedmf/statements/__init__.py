@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     )
     from fedmf.statements.document import Document, in_short, mechanism, promise, sensitivity, up
     from fedmf.statements.header import RunHeader, todays_header, todays_plan
-    from fedmf.statements.joint_statement import Branch, JointStatement, build_joint_statement
     from fedmf.statements.per_user import user_privacy
     from fedmf.statements.plain import AGAINST, PUBLIC_NOISE, detection, detection_limit, odds
     from fedmf.statements.plan import Plan
@@ -36,10 +35,8 @@ __all__ = [
     "OPERATING_SYSTEM_KEY",
     "PUBLIC_KEY",
     "PUBLIC_NOISE",
-    "Branch",
     "ComposedStatement",
     "Document",
-    "JointStatement",
     "Plan",
     "PrivacyStatement",
     "RunHeader",
@@ -47,7 +44,6 @@ __all__ = [
     "StatedCost",
     "UserCosts",
     "as_json",
-    "build_joint_statement",
     "build_statement",
     "compose",
     "detection",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -20,7 +19,6 @@ from fedmf.accounting import (
 )
 from fedmf.factorization import Branches
 from fedmf.statements.header import RunHeader
-from fedmf.statements.own_stream_part import OwnRecords
 from fedmf.statements.plan import Plan
 
 #: Relative, of a few operations on doubles.
@@ -29,17 +27,16 @@ _ROUNDING: Final = 2.0**-50
 
 @dataclass(frozen=True, eq=False)
 class UserPrivacy:
-    """One entry a user, in the order in which the ledgers first met them; arrays of shape (users,).
+    """One entry a user, in the order in which the ledger first met them; arrays of shape (users,).
 
     Attributes:
-        users: ids of those that took part at least once, in training or in a private evaluation.
+        users: ids of those that took part at least once.
         participations: in how many rounds each took part, those included that were lost with a backup and
             for which the user was planned.
         first_round: the first of them, 0-based; ``last_round`` likewise; −1 if there is none.
-        evaluations: in how many private evaluations each took part.
         sensitivity: how far the user's rounds can move what was released, per unit clip norm.
-        mu: the user's GDP parameter, evaluations included, rounded up; 0 without noise.
-        epsilon: ε of the user, evaluations included, against an observer who knows when the user took part;
+        mu: the user's GDP parameter, rounded up; 0 without noise.
+        epsilon: ε of the user, against an observer who knows when the user took part;
             infinite without noise.
     """
 
@@ -47,21 +44,17 @@ class UserPrivacy:
     participations: NDArray[np.int64]
     first_round: NDArray[np.integer]
     last_round: NDArray[np.integer]
-    evaluations: NDArray[np.int64]
     sensitivity: NDArray[np.float64]
     mu: NDArray[np.float64]
     epsilon: NDArray[np.float64]
 
 
-def user_privacy(
-    header: RunHeader, ledger: ParticipationRecord, own_records: OwnRecords = MappingProxyType({})
-) -> UserPrivacy:
+def user_privacy(header: RunHeader, ledger: ParticipationRecord) -> UserPrivacy:
     """Every recorded user's own realised privacy; made for millions of users.
 
     Args:
         header: the run's description.
         ledger: replayed before, as `build_statement` does.
-        own_records: of its own streams, as private evaluations, by their names; replayed likewise.
 
     Guarantees:
         ε is never below the exact value of the user's rounds, and above it by at most 1e-9·ε + 1e-13. Like
@@ -69,25 +62,12 @@ def user_privacy(
     """
     plan = header.plan
     trained = _spent(plan.release, ledger)
-    users, mus = trained.users, _mu(trained.sensitivity, plan.relative_noise_std, plan)
-    judged = np.zeros(len(users), dtype=np.int64)
-    for own in plan.own_streams:
-        asked = _spent(own.release, own_records[own.name])
-        place = {user: index for index, user in enumerate(users)}
-        strangers = [user for user in asked.users if user not in place]
-        place |= {user: index for index, user in enumerate(strangers, start=len(place))}
-        where = np.array([place[user] for user in asked.users], dtype=np.int64)
-        trained = trained.with_idle(strangers)
-        users, mus = trained.users, np.concatenate([mus, np.zeros(len(strangers))])
-        judged = np.concatenate([judged, np.zeros(len(strangers), dtype=np.int64)])
-        judged[where] += asked.lengths
-        noise = own.relative_noise_std(plan.privacy.adjacency)
-        mus[where] = np.hypot(mus[where], _mu(asked.sensitivity, noise, plan))
+    mus = _mu(trained.sensitivity, plan.relative_noise_std, plan)
     mus *= 1 + _ROUNDING
     noisy = plan.noise_multiplier > 0
     epsilon = gaussian_epsilons(mus, plan.privacy.delta) if noisy else np.full(mus.size, np.inf)
     return UserPrivacy(
-        users, trained.lengths, trained.first, trained.last, judged, trained.sensitivity, mus, epsilon
+        trained.users, trained.lengths, trained.first, trained.last, trained.sensitivity, mus, epsilon
     )
 
 
@@ -100,17 +80,6 @@ class _Spent:
     first: NDArray[np.integer]
     last: NDArray[np.integer]
     sensitivity: NDArray[np.float64]
-
-    def with_idle(self, users: list[str]) -> _Spent:
-        """And users that took part in nothing."""
-        none = np.full(len(users), -1, dtype=np.int32)
-        return _Spent(
-            [*self.users, *users],
-            np.concatenate([self.lengths, np.zeros(len(users), dtype=np.int64)]),
-            np.concatenate([self.first, none]),
-            np.concatenate([self.last, none]),
-            np.concatenate([self.sensitivity, np.zeros(len(users))]),
-        )
 
 
 def _spent(release: RunRelease, ledger: ParticipationRecord) -> _Spent:

@@ -20,22 +20,19 @@ from fedmf.accounting import (
     SecondStream,
     adjacency_factor,
     gaussian_epsilon,
+    joint_multiplier,
     zero_out_budget,
 )
 from fedmf.cohorts import Cohorts, SampledCohorts
 from fedmf.factorization import Mechanism, Sensitivity, factorization_from_dict
 from fedmf.participation import Participation
 from fedmf.parts import (
-    OWN_STREAMS,
     PARTS,
     FixedClipping,
-    OwnStream,
     Part,
     Setting,
     Stage,
     check_shares,
-    joint_multiplier,
-    own_streams_from,
     parts_from,
     update_factor,
 )
@@ -65,8 +62,6 @@ class Plan:
         noise_multiplier: σ ≥ 0 for sensitivity 1; 0 in a run without privacy.
         amplification: how the noise was calibrated for secret cohorts; None where nothing is claimed.
         second: the stream of second moments; `NoSecondStream` where the optimizer needs sums alone.
-        own_streams: sums with a record of their own, as of private evaluations on users' own examples, whose
-            μ² adds to that of training (docs/evaluation.md).
         parts: what else is released, and how the clip norm of a round comes about.
 
     Raises:
@@ -82,7 +77,6 @@ class Plan:
     noise_multiplier: float
     amplification: RunAmplification | None = None
     second: NoSecondStream = _SUMS_ALONE
-    own_streams: tuple[OwnStream, ...] = ()
     parts: tuple[Part, ...] = _FIXED
 
     def __post_init__(self) -> None:
@@ -109,13 +103,9 @@ class Plan:
                 f"max_epsilon must be unset for amplified b-min-sep cohorts; got {self._limit!r}. Their "
                 "epsilon after some rounds is known from draws only: ask for it with epsilon."
             )
-        amplified, noisy = self.amplification is not None, self.noise_multiplier > 0
+        amplified = self.amplification is not None
         if amplified:
             self.release.check_secret_cohorts()
-        if len({own.name for own in self.own_streams}) < len(self.own_streams):
-            raise ValueError("own_streams (of a plan) must have names of their own: each has one record.")
-        for stream in self.own_streams:
-            stream.check_beside(self.participation.rounds, self.users, amplified, noisy)
         setting = Setting(amplified, self.release.paired)
         check_shares(self.parts)
         for part in self.parts:
@@ -173,17 +163,10 @@ class Plan:
         block = Participation(rounds, min(k, Participation.as_many_as_fit(rounds, b).max_participations), b)
         return self.release.leading(rounds).stated(block).value
 
-    @property
-    def joint_multiplier(self) -> float:
-        """σ of a Gaussian mechanism as private as the whole run: that of training, without other streams."""
-        return joint_multiplier(self.noise_multiplier, *(own.noise_multiplier for own in self.own_streams))
-
     def multiplier_after(self, rounds: int) -> float:
-        """The same for what is released by the end of ``rounds`` ≥ 1 rounds, to the worst allowed user."""
+        """σ of a Gaussian mechanism as private as the first ``rounds`` ≥ 1 rounds, for the worst user."""
         spent = min(self.spent_sensitivity(rounds), self.sensitivity.value)
-        training = self.noise_multiplier * self.sensitivity.value / spent
-        others = (own.multiplier_of(own.released_by(rounds)) for own in self.own_streams)
-        return joint_multiplier(training, *others)
+        return self.noise_multiplier * self.sensitivity.value / spent
 
     def multiplier_with_losses(self, multiplier: float, released: Sequence[int]) -> float:
         """σ of rounds with this multiplier and of more that were lost with backups.
@@ -203,8 +186,6 @@ class Plan:
         )
         if self.amplification is not None:
             return "no accountant covers two branches with the same secret cohorts"
-        if self.own_streams:
-            return self.own_streams[0].without_losses
         if not self.cohorts.known_beforehand:
             return "who came to the rounds that were lost is not known"
         return "the rounds that were lost may have spent max_epsilon or a user's budget" if limited else None
@@ -217,7 +198,7 @@ class Plan:
         """ε spent by the worst allowed user once ``rounds`` rounds are released; infinite without noise.
 
         Against an observer who knows in which rounds each user took part: never amplified. It never exceeds
-        that of the whole run, and counts the private evaluations up to the one after the last of the rounds.
+        that of the whole run.
         """
         if self.noise_multiplier == 0 and rounds > 0:
             return math.inf
@@ -295,8 +276,6 @@ class Plan:
             "sensitivity": dataclasses.asdict(self.sensitivity),
             "noise_multiplier": self.noise_multiplier,
             "amplification": None if self.amplification is None else self.amplification.to_dict(),
-            **dict.fromkeys(OWN_STREAMS),
-            **{own.name: own.to_dict() for own in self.own_streams},
             **{part.name: part.to_dict() for part in self.parts},
         }
 
@@ -326,10 +305,9 @@ class Plan:
                 ),
                 sensitivity=Sensitivity(**given.pop("sensitivity")),
                 amplification=None if amplification is None else RunAmplification.from_dict(amplification),
-                own_streams=own_streams_from(values),
                 parts=parts_from(values),
                 second=NoSecondStream() if len(streams) == 1 else SecondStream.from_dict(streams[1]),
-                **{name: value for name, value in given.items() if name not in {*PARTS, *OWN_STREAMS}},
+                **{name: value for name, value in given.items() if name not in PARTS},
             )
         except (KeyError, TypeError) as error:
             reason = f"{type(error).__name__}: {error}"

@@ -9,7 +9,6 @@ from typing import Final
 
 from fedmf.accounting import certified_epsilon, check_run
 from fedmf.errors import LedgerError
-from fedmf.parts import OwnStream
 from fedmf.statements.plan import Plan
 
 
@@ -78,7 +77,7 @@ def planned_privacy(plan: Plan, released: int, lost: Sequence[int]) -> PlannedPr
     """
     noisy = plan.noise_multiplier > 0
     delta, asked = plan.privacy.delta, None if lost else plan.privacy.requested_epsilon
-    whole = plan.multiplier_with_losses(plan.joint_multiplier, lost) if noisy else 0.0
+    whole = plan.multiplier_with_losses(plan.noise_multiplier, lost) if noisy else 0.0
     known = certified_epsilon(whole, delta, asked) if noisy else math.inf
     epsilon = claimed_epsilon(plan, known)
     if released == plan.participation.rounds:
@@ -91,24 +90,23 @@ def planned_privacy(plan: Plan, released: int, lost: Sequence[int]) -> PlannedPr
     return PlannedPrivacy(epsilon, known, min(known_so_far, secret), known_so_far)
 
 
-def check_sensitivity(plan: Plan | OwnStream, of: str = "training") -> None:
+def check_sensitivity(plan: Plan) -> None:
     """The noise was scaled by the recorded sensitivity; it must be at least the one that C has.
 
     Args:
-        plan: of the run, or of a stream of its own.
-        of: which of them.
+        plan: of the run.
 
     Raises:
         LedgerError: it is not.
     """
     if plan.release.rounds != plan.participation.rounds:
         raise LedgerError(
-            f"the header's factorization has n={plan.release.rounds} rounds; {of} was planned for "
+            f"the header's factorization has n={plan.release.rounds} rounds; training was planned for "
             f"{plan.participation.rounds}."
         )
     stated, recomputed = plan.sensitivity.value, plan.release.stated(plan.participation).value
     if not stated >= recomputed * (1 - TOLERANCE):
         raise LedgerError(
-            f"the header states sensitivity {stated!r} of {of}, below the {recomputed!r} of its "
+            f"the header states sensitivity {stated!r}, below the {recomputed!r} of its "
             "factorization. The noise was too small for the ε that was asked for."
         )

@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from fedmf.accounting import (
@@ -24,14 +23,8 @@ from fedmf.accounting import (
     realised_privacy,
 )
 from fedmf.errors import LedgerError
-from fedmf.parts import NAMED, OWN_STREAMS, Claim, Part, beside_the_plan
+from fedmf.parts import NAMED, Claim, Part, beside_the_plan
 from fedmf.statements.header import RunHeader
-from fedmf.statements.own_stream_part import (
-    OwnRecords,
-    OwnStreamPart,
-    own_stream_parts,
-    recorded_streams,
-)
 from fedmf.statements.plan import Plan
 from fedmf.statements.planned import TOLERANCE, PlannedPrivacy, check_sensitivity, planned_privacy
 from fedmf.statements.text import run_document
@@ -67,7 +60,6 @@ class PrivacyStatement:
         realised: ε of each user against an observer who knows its rounds; with amplification the worst may
             exceed the planned ε.
         patterns: how many different patterns of rounds there are.
-        own_streams: what streams with records of their own are part of all this.
         lost: what was released after backups from which the run went on; all of it is counted.
         parts: what each part of the run says, by its name.
         verdict: of whoever opened the records, whether they are all that was released; None if they were
@@ -80,7 +72,6 @@ class PrivacyStatement:
     planned: PlannedPrivacy
     realised: RealisedPrivacy
     patterns: int
-    own_streams: tuple[OwnStreamPart, ...] = ()
     lost: tuple[LostRounds, ...] = ()
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     verdict: Verdict | None = None
@@ -135,17 +126,14 @@ class PrivacyStatement:
                 f"{q:g}": _finite(min(epsilon, limit)) for q, epsilon in realised.quantiles.items()
             },
             "epsilon_realised_histogram": [dataclasses.asdict(entry) for entry in realised.histogram],
-            "mu_planned": gaussian_mu(plan.joint_multiplier) if private else None,
-            "rho_planned": gaussian_rho(plan.joint_multiplier) if private else None,
+            "mu_planned": gaussian_mu(plan.noise_multiplier) if private else None,
+            "rho_planned": gaussian_rho(plan.noise_multiplier) if private else None,
             "mu_realised": _finite(realised.mu),
             "rho_realised": _finite(realised.rho),
             "realised_patterns": self.patterns,
             "realised_worst_pattern": list(realised.worst_pattern),
             "amplification": None if plan.amplification is None else plan.amplification.to_dict(),
             "second_moment": _second_moment(plan),
-            **{name: None for own in OWN_STREAMS for name in (own, f"{own}_realised")},
-            **{own.plan.name: own.planned() for own in self.own_streams},
-            **{f"{own.plan.name}_realised": own.realised() for own in self.own_streams},
             "noise_key": _noise_key(header),
             "noise_key_public": header.key_public if private else None,
             "trust": unit.say(TRUST[header.clipped_by]),
@@ -208,15 +196,12 @@ def as_json(statement: Mapping[str, Any]) -> str:
     return json.dumps(statement, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def build_statement(
-    header: RunHeader, record: ParticipationRecord, own_records: OwnRecords = MappingProxyType({})
-) -> PrivacyStatement:
+def build_statement(header: RunHeader, record: ParticipationRecord) -> PrivacyStatement:
     """Compute the statement of a run from its header and its verified record of participation.
 
     Args:
         header: the run's description, usually ``RunHeader.from_dict(ledger.header)``.
         record: its ledger, open for reading or writing; a run in progress may go on committing.
-        own_records: those of its own streams, as of private evaluations, by their names.
 
     Raises:
         LedgerError: a record fails its replay, or contradicts the header.
@@ -232,7 +217,6 @@ def build_statement(
         raise LedgerError(
             f"the header plans {plan.participation} and the ledger was created for {record.participation}."
         )
-    beside = recorded_streams(plan, own_records)
     with record.snapshot():
         recorded = record.replay()
         lost, noted = tuple(lost_rounds(record)), any(part.noted for part in _parts(header))
@@ -249,7 +233,6 @@ def build_statement(
     if recorded.users > plan.users:
         raise LedgerError(f"the ledger holds {recorded.users} users; the header says there are {plan.users}.")
     check_sensitivity(plan)
-    own = own_stream_parts(plan, beside, recorded.rounds)
     realised = realised_privacy(
         patterns,
         plan.release,
@@ -258,7 +241,6 @@ def build_statement(
         released,
         plan.privacy.adjacency,
         plan.users,
-        math.hypot(*(stream.mu for stream in own)),
     )
     planned = planned_privacy(plan, recorded.rounds, [entry.released for entry in lost])
     if realised.epsilon > planned.known_so_far + TOLERANCE * max(1.0, planned.known_so_far):
@@ -266,7 +248,7 @@ def build_statement(
             f"epsilon_realised is {realised.epsilon!r}, above the planned {planned.known_so_far!r}. The "
             "run's records contradict its plan; no privacy statement is made."
         )
-    return PrivacyStatement(header, recorded, planned, realised, patterns.patterns, own, lost, parts)
+    return PrivacyStatement(header, recorded, planned, realised, patterns.patterns, lost, parts)
 
 
 def _parts(header: RunHeader) -> tuple[Part, ...]:

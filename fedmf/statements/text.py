@@ -137,12 +137,6 @@ def _realised(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         ),
         ("empty rounds", str(s["rounds_empty"])),
     ]
-    if s["evaluation_realised"] is not None:
-        e = s["evaluation_realised"]
-        took_part = (
-            f"{e['users_participated']} {many} took part, at most {e['max_participations']} times each"
-        )
-        rows.append(("evaluations", f"mu = {up(e['mu'])}, {took_part}"))
     return [(name, f"{value} {_MARK}") for name, value in rows]
 
 
@@ -156,26 +150,9 @@ def _second_moment(second: Mapping[str, Any], unit: str) -> str:
     )
 
 
-def _evaluation(evaluation: Mapping[str, Any], unit: str) -> str:
-    """The stream of private evaluations that the same ε covers."""
-    e = evaluation
-    metrics = ", ".join(
-        f"{name} ({m['low']:g} to {m['high']:g}, error bar {up(m['largest_std'])})"
-        for name, m in e["metrics"].items()
-    )
-    return (
-        f"{e['evaluations_released']} of {e['evaluations']} private ones under the same epsilon, of "
-        f"{e['size']} {UNITS[unit].plural} each: mu = {up(e['mu_planned'])} planned, "
-        f"{100 * e['share']:g} % of mu^2; {mechanism(e['mechanism'], e['params'])}, "
-        f"workload {e['workload']}, noise multiplier {_level(e['noise_multiplier'])}; "
-        f"private metrics: {metrics}"
-    )
-
-
 #: Streams beside the updates, where a run has them: the field of a statement, and what is said of it.
 _STREAMS: Final = {
     "second moment": ("second_moment", _second_moment),
-    "evaluation": ("evaluation", _evaluation),
 }
 
 
@@ -243,6 +220,6 @@ def _mechanism(s: Mapping[str, Any]) -> str:
 
 def _also(s: Mapping[str, Any]) -> str:
     """What is released beside the model under the same ε."""
-    parts = {"second_moment": "second moment", "evaluation": "private evaluations"}
+    parts = {"second_moment": "second moment"}
     own = [name for part, said in stated(s) for name, _ in part.lines(said)[:1]]
     return ", ".join([*(name for key, name in parts.items() if s[key] is not None), *own])

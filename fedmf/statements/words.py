@@ -26,7 +26,6 @@ REALISED: Final = (
     "realised_worst_pattern",
     "rounds_empty",
     "users_participated",
-    "evaluation_realised",
 )
 #: What a run may show that is not private, by the name that its header gives it.
 NOT_PRIVATE: Final = {
@@ -34,11 +33,6 @@ NOT_PRIVATE: Final = {
         "central test part: its examples belong to users whose data also train the model. The metrics whose "
         "names end in not_private were computed on them without noise: no epsilon counts them, and "
         "publishing them is outside of the promise"
-    ),
-    "federated evaluation": (
-        "federated evaluation: this run measured its model on the very examples that it trains on, and added "
-        "no noise to the result. No epsilon counts these metrics, they depend on who took part in which "
-        "round, and publishing them is outside of the promise"
     ),
 }
 NOT_COVERED: Final = (
@@ -101,7 +95,7 @@ SECRETS: Final = (
     "the noise key (noise.key) and every backup of it, for ever, also after the run: whoever has it can "
     "subtract the noise",
     "the sums and updates before noise, wherever they were logged or kept: nothing protects those",
-    "the record of who took part (ledger.sqlite, evaluation.sqlite), files of single {many}' budgets, and "
+    "the record of who took part (ledger.sqlite), files of single {many}' budgets, and "
     "whatever was exported of them",
     "which {many} failed and why (failures.jsonl): it tells something about their data",
 )

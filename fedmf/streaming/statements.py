@@ -6,9 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from fedmf.accounting import UNITS, certified_epsilon, gaussian_mu, gaussian_rho
+from fedmf.accounting import UNITS, certified_epsilon, gaussian_mu, gaussian_rho, joint_multiplier
 from fedmf.noise import NoiseKey
-from fedmf.parts import joint_multiplier
 from fedmf.records import Histories
 from fedmf.statements import OPERATING_SYSTEM_KEY, PUBLIC_KEY
 from fedmf.streaming.plans import StreamPlan

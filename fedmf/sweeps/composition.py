@@ -7,8 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fedmf.accounting import DifferentialPrivacy, Privacy, at_least, gaussian_epsilon, gaussian_sigma
-from fedmf.parts import joint_multiplier
+from fedmf.accounting import (
+    DifferentialPrivacy,
+    Privacy,
+    at_least,
+    gaussian_epsilon,
+    gaussian_sigma,
+    joint_multiplier,
+)
 
 #: σ of an (ε, δ) is rounded up where it is found; here it must not be above that of a run.
 _DOWN: Final = 1 - 1e-9

@@ -18,8 +18,6 @@ from fedmf.runs import (
     Scalar,
     central,
     metric_columns,
-    not_private,
-    private_columns,
     run_of,
 )
 from fedmf.training import Task
@@ -65,7 +63,5 @@ def columns_of(run: Run, task: Task) -> dict[str, dict[str, Any]]:
     for name, higher, share in [*judged, ("loss", False, False)]:
         meaning = {"higher_is_better": higher, "is_share": share}
         columns[name] = {"column": central(name, task.dataset), **meaning}
-        for other in (private_columns(name)[0], not_private(name)):
-            columns[other] = {"column": other, **meaning}
-    present = metric_columns(task, run.evaluation)
+    present = metric_columns(task)
     return {name: column for name, column in columns.items() if column["column"] in present}

@@ -23,7 +23,6 @@ SEED_KEYS: Final = (
     "model.seed",
     "cohorts.seed",
     "local.seed",
-    "evaluation.seed",
     "task.task-seed",
     "privacy.noise-seed",
 )

@@ -15,7 +15,6 @@ from fedmf.training.clipping import (
     copied_vector,
     fixed_point_energies,
 )
-from fedmf.training.evaluation import ExampleTotals, centred, evaluate_users, judgement_ranges, judgements
 from fedmf.training.independence import dependence
 from fedmf.training.kinds import classification, multi_label, next_token, regression, tagging
 from fedmf.training.local import LocalTrainer
@@ -41,7 +40,6 @@ __all__ = [
     "SIGNS",
     "TOKEN_ACCURACY",
     "ClippedSums",
-    "ExampleTotals",
     "FixedPointSum",
     "LocalSGD",
     "LocalTrainer",
@@ -52,7 +50,6 @@ __all__ = [
     "Task",
     "Trainer",
     "UserFailure",
-    "centred",
     "checked_sum",
     "classification",
     "clip",
@@ -60,11 +57,8 @@ __all__ = [
     "copied_vector",
     "cross_entropy",
     "dependence",
-    "evaluate_users",
     "example_counts",
     "fixed_point_energies",
-    "judgement_ranges",
-    "judgements",
     "multi_label",
     "next_token",
     "on_all_cores",

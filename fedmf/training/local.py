@@ -33,7 +33,6 @@ from fedmf.training.engines import (
     refuse_batch_statistics,
     users_at_once,
 )
-from fedmf.training.evaluation import judgements
 from fedmf.training.fused import FusedProgram
 from fedmf.training.independence import dependence
 from fedmf.training.local_sgd import LocalSGD
@@ -270,12 +269,6 @@ class LocalTrainer:
         with silent():
             self._workers.each(train, self._groups(user_ids, t, failures), total)
         return failures.named(user_ids)
-
-    def judge(
-        self, parameters: Tensor, user_ids: Sequence[str], loss_bound: float
-    ) -> tuple[Tensor, list[UserFailure]]:
-        """What users' own examples say of a model: see `judgements`."""
-        return judgements(self.task, parameters, user_ids, loss_bound)
 
     def reference(self) -> LocalTrainer:
         """See `Trainer.reference`."""

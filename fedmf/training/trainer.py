@@ -43,12 +43,6 @@ class Trainer(Protocol):
         """See `LocalTrainer.clipped_rows`."""
         ...
 
-    def judge(
-        self, parameters: Tensor, user_ids: Sequence[str], loss_bound: float
-    ) -> tuple[Tensor, list[UserFailure]]:
-        """See `LocalTrainer.judge`."""
-        ...
-
     def reference(self) -> Trainer:
         """One that trains the same users one by one with engine "loop"."""
         ...

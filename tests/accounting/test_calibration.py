@@ -6,6 +6,7 @@ import itertools
 import math
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import dp_accounting
@@ -23,6 +24,7 @@ from fedmf.accounting.gaussian.calibration import (
     gaussian_mu,
     gaussian_rho,
     gaussian_sigma,
+    joint_multiplier,
     log_delta,
 )
 
@@ -223,3 +225,14 @@ def test_what_the_other_accountant_said_is_kept_and_can_only_raise_a_figure(
     with pytest.raises(RuntimeError, match="accountants disagree"):
         certified_sigma(7.0, 1e-5)  # from what is kept
     assert len(asked) == 3
+
+
+@pytest.mark.parametrize("sigmas", [(1.3, 0.7), (1e-3, 1e3), (2.0, 2.0, 5.0), (3.0, math.inf)])
+def test_several_gaussian_mechanisms_are_no_more_private_together_than_is_said(
+    sigmas: tuple[float, ...],
+) -> None:
+    """1/σ² = Σ 1/σ_i², never rounded up."""
+    exact = sum((Fraction(1) / Fraction(sigma) ** 2 for sigma in sigmas if sigma < math.inf), Fraction(0))
+    joint = Fraction(joint_multiplier(*sigmas))
+    assert joint**2 * exact <= 1
+    assert float(joint**2 * exact) == pytest.approx(1, rel=1e-13)

@@ -205,7 +205,7 @@ def test_the_statement_names_the_software_of_the_run_and_its_own(path):
 
 def test_header_round_trips_through_json():
     given = ({"name": "classes", "value": "3", "source": "configuration"},)
-    header = make_header(delta=1e-7 / 3, not_private=("federated evaluation",), public_inputs=given)
+    header = make_header(delta=1e-7 / 3, not_private=("central test part",), public_inputs=given)
     again = RunHeader.from_dict(json.loads(json.dumps(header.to_dict())))
     assert again.to_dict() == header.to_dict()
     assert again.plan.privacy == header.plan.privacy

@@ -73,19 +73,6 @@ def test_nothing_but_noised_values_differs(data: str, form: str, tmp_path: Path)
     assert max(norms.values()) > 0.5, "no hostile user contributes anything"
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_private_evaluation_tells_no_more(form: str, tmp_path: Path) -> None:
-    keys = {**FORMS[form], "execution.workers": 2}
-    stage = Stage.small(tmp_path, "digits", **keys, **{"evaluation.kind": "private", "evaluation.every": 2})
-    stage.act(None)
-    benign = observe(command, stage)
-    assert any(" evaluate to " in line for line in benign.traffic)
-    names = ("raise", "nan", "huge", "rare-label")
-    names += () if form == "one-user" else ("exit", "wrong-shape", "empty")
-    verdicts = [compare(command, stage, (HOSTILE_USER, name), benign) for name in names]
-    assert {v.behaviour: v.outside for v in verdicts if v.outside} == {}
-
-
 @functools.cache
 def _benign(place: Path, data: str = "linear") -> Leaving:
     stage = _small(place, data)

@@ -12,9 +12,8 @@ from support.pair_runs import RecordedPair
 
 import fedmf
 from fedmf.accounting import UserLevel
-from fedmf.errors import ConfigError
 from fedmf.parts import QuantileClipping
-from fedmf.runs import CentralEvaluation, Run, local_trainer
+from fedmf.runs import Run, local_trainer
 
 from .subjects import of_parts
 
@@ -22,13 +21,7 @@ from .subjects import of_parts
 def carried_out_aggregated(
     run: Run, path: Path, promised: Sequence[str]
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Numbers released by the loop, and facts that it shares with the run.
-
-    Raises:
-        ConfigError: the aggregator has no argument for a value of the run.
-    """
-    if not isinstance(run.evaluation, CentralEvaluation):
-        raise ConfigError("PrivateAggregator has no argument for evaluations, which its program makes.")
+    """Numbers released by the loop, and facts that it shares with the run."""
     privacy, task = run.privacy, run.task_source.build()
     assert isinstance(privacy, UserLevel)
     trainer, initial = local_trainer(run, task), task.model.unflatten(task.model.initial())

@@ -28,7 +28,7 @@ from fedmf.models import with_lora
 from fedmf.moments import BlockEnergies, DiagonalMoment
 from fedmf.optim import Adam, AdamDebiased, FedAdagrad, FedYogi, JmeAdam, Sgd
 from fedmf.parts import OwnStatistic, QuantileClipping
-from fedmf.runs import Execution, NotPrivateEvaluation, PrivateEvaluation, Run
+from fedmf.runs import Execution, Run
 from fedmf.training import LocalSGD, Task, classification
 
 from .paths import Path
@@ -119,8 +119,6 @@ PARTS: Final[dict[str, Mapping[str, Any]]] = {
     "clip norm": {"clipping": _QUANTILE},
     "clip norm, unit steps": {"clipping": replace(_QUANTILE, unit_steps=True)},
     "own statistic": {"beside": (OwnStatistic("support.own_functions:halves", ("first", "last")),)},
-    "private evaluation": {"evaluation": PrivateEvaluation(every=2, share=0.2)},
-    "evaluation, not private": {"evaluation": NotPrivateEvaluation()},
     "replace-one": {"privacy": "replace-one"},
 }
 COHORTS: Final[dict[str, Cohorts]] = {

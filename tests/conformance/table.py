@@ -18,7 +18,7 @@ import fedmf
 from fedmf.errors import ConfigError
 from fedmf.flower import InProcessGrid, run_on_grid, worker_pool
 from fedmf.rounds import run_in_process
-from fedmf.runs import PrivateEvaluator, Session
+from fedmf.runs import Session
 
 from .aggregating import carried_out_aggregated
 from .paths import BFLOAT16_BOUND, BOUND, HOSTS, REFERENCE, Path
@@ -77,8 +77,6 @@ def carried_out(subject: Subject, path: Path) -> Released:
         with fedmf.start(run, Folder(folder) / "run", path.device) as session:
             (_by_messages if path.host == "messages" else run_in_process)(session)
             numbers = {"model": session.server.parameters.cpu().numpy().copy()}
-            if isinstance(session.evaluator, PrivateEvaluator):
-                numbers["private evaluations"] = session.evaluator._released.copy()
             numbers |= of_parts(run, session.directory.ledger.metrics())
             facts = {
                 "who took part": sorted(session.directory.ledger.participations()),

@@ -21,8 +21,6 @@ REFUSED = (
     "form (of the second moment) must be 'per-user' or 'squared-mean'; got 'joint-clip'",
     "clipping must be 'fixed' for an optimizer that needs a second moment",
     "own (statistic) must be left out with an optimizer that needs a second moment",
-    "CorrelatedNoise has no argument for fedmf's evaluation without noise",
-    "PrivateAggregator has no argument for evaluations",
 )
 
 

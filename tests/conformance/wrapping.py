@@ -15,48 +15,30 @@ from support.pair_runs import RecordedPair
 from torch import Tensor
 
 from fedmf.accounting import UserLevel
-from fedmf.errors import ConfigError
 from fedmf.flower import CorrelatedNoise, InProcessGrid
 from fedmf.parts import QuantileClipping
 from fedmf.records import Ledger
-from fedmf.runs import NotPrivateEvaluation, PrivateEvaluation, PrivateEvaluator, Run, local_trainer
+from fedmf.runs import Run, local_trainer
 
 from .subjects import of_parts
 
-#: What a run has and a wrapped app has no argument for.
-NOT_OFFERED = "CorrelatedNoise has no argument for "
-
 
 def wrapped(run: Run, path: Path) -> CorrelatedNoise:
-    """The strategy whose arguments are the values of a run.
-
-    Raises:
-        ConfigError: it has no argument for one of them.
-    """
-    privacy, evaluation = run.privacy, run.evaluation
+    """The strategy whose arguments are the values of a run."""
+    privacy = run.privacy
     assert isinstance(privacy, UserLevel)
-    if isinstance(evaluation, NotPrivateEvaluation):
-        raise ConfigError(
-            NOT_OFFERED + "fedmf's evaluation without noise, the inner strategy's own is asked."
-        )
-    asked: dict[str, Any] = {}
-    if isinstance(evaluation, PrivateEvaluation):
-        ranges = evaluation.ranges(run.task_source.build())
-        asked = {
-            "client_evaluation": "private", "evaluation_metrics": ranges, "private_evaluation": evaluation,
-        }  # fmt: skip
     return CorrelatedNoise(
         FedAvg(), epsilon=privacy.epsilon or 0.0, delta=privacy.delta, clipping_norm=privacy.clip_norm,
         adjacency=privacy.adjacency, noise_seed=privacy.noise_seed, amplified=privacy.amplified,
         num_users=run.task_source.users, users_per_round=run.cohorts.size, num_rounds=run.cohorts.rounds,
         cohorts=run.cohorts, mechanism=run.noise, run_dir=path, server_optimizer=run.optimizer,
         adaptive_clipping=run.clipping if isinstance(run.clipping, QuantileClipping) else None,
-        beside=run.beside, **asked,
+        beside=run.beside,
     )  # fmt: skip
 
 
 def clients(run: Run) -> ClientApp:
-    """An app whose node p trains and judges user p as the run does."""
+    """An app whose node p trains user p as the run does."""
     task, app = run.task_source.build(), ClientApp()
     trainer = local_trainer(run, task)
 
@@ -75,18 +57,6 @@ def clients(run: Run) -> ClientApp:
         content = {"arrays": ArrayRecord(sent), "metrics": MetricRecord({"num-examples": 1})}
         return Message(RecordDict(content), reply_to=message)
 
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        flat, user = received(message, context)
-        assert isinstance(run.evaluation, PrivateEvaluation)
-        ranges = run.evaluation.ranges(task)
-        row = trainer.judge(flat, [user], run.evaluation.loss_bound)[0][0].tolist()
-        said = {
-            name: low + (value + 1) / 2 * (high - low)
-            for value, (name, (low, high)) in zip(row, ranges.items(), strict=True)
-        }
-        return Message(RecordDict({"metrics": MetricRecord({**said, "num-examples": 1})}), reply_to=message)
-
     return app
 
 
@@ -104,9 +74,6 @@ def carried_out_wrapped(
     assert result.arrays is not None
     values = {name: torch.from_numpy(array.numpy().copy()) for name, array in result.arrays.items()}
     numbers: dict[str, NDArray[Any]] = {"model": task.model.flatten(values).numpy()}
-    opened = strategy.begin(result.arrays)
-    if isinstance(opened.evaluator, PrivateEvaluator):
-        numbers["private evaluations"] = opened.evaluator._released.copy()
     statement = strategy.statement().to_dict()
     strategy.close()
     with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:

@@ -176,8 +176,6 @@ def test_data_on_nodes_are_not_simulated(places: Path) -> None:
     run = run_of(configuration(places))
     with pytest.raises(ConfigError, match="examples must be here to simulate a run"):
         fedmf.simulate(run, places / "run")
-    with pytest.raises(ConfigError, match="evaluation must be 'off' or 'private'"):
-        fedmf.start(run_of(configuration(places, **{"evaluation.kind": "not-private"})), places / "other")
 
 
 @pytest.mark.parametrize(

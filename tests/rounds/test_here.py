@@ -63,11 +63,10 @@ def test_what_needs_flower_says_so_in_a_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("messages", ["slice", "per-user"])
-@pytest.mark.parametrize("evaluation", ["off", "private", "not-private"])
 def test_clients_are_told_what_messages_would_tell_and_the_bits_are_the_same(
-    tmp_path: Path, messages: str, evaluation: str
+    tmp_path: Path, messages: str
 ) -> None:
-    run = small_run(messages=messages, evaluation=evaluation, rounds=6)
+    run = small_run(messages=messages, rounds=6)
     sent: dict[str, list[SentMessage]] = {"here": [], "grid": []}
     models, reports = dict[str, np.ndarray](), dict[str, list[RoundReport]]()
     for name, told in sent.items():
@@ -93,9 +92,7 @@ def test_clients_are_told_what_messages_would_tell_and_the_bits_are_the_same(
         assert mine.parameters is not None
         assert theirs.parameters is not None
         assert np.array_equal(mine.parameters.numpy(), theirs.parameters.numpy())
-    told = {
-        name: [(r.t, r.asked, r.present, dict(r.federated)) for r in rows] for name, rows in reports.items()
-    }
+    told = {name: [(r.t, r.asked, r.present) for r in rows] for name, rows in reports.items()}
     assert told["here"] == told["grid"]
 
 

@@ -7,13 +7,11 @@ import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from support import amplified_runs
 from support.amplified_runs import keys
-from support.judged_tasks import carry_out, judged_run
 from support.small_runs import run_small, small_run
 from support.streams import BUDGET, run_once, sample, write_rows
 
@@ -146,30 +144,6 @@ def test_an_earlier_run_that_can_go_on_counts_whole(place: Path, tmp_path: Path)
     with Session.start(tmp_path / "begun", asked):
         pass
     assert not costs_of_run(tmp_path / "begun").finished
-
-
-def test_a_run_whose_last_evaluation_is_left_is_not_finished(tmp_path: Path) -> None:
-    """All rounds are released; a resume would release what users say of the last model, at a cost."""
-
-    def stopping(session: Session) -> None:
-        release = session.evaluator.release  # type: ignore[union-attr]
-
-        def stopped(e: int, *arguments: Any) -> dict[str, float]:
-            if e == 5:
-                raise KeyboardInterrupt
-            return release(e, *arguments)
-
-        session.evaluator.release = stopped  # type: ignore[union-attr,method-assign]
-
-    run, path = judged_run(noise_seed=-1), tmp_path / "run"
-    with pytest.raises(KeyboardInterrupt):
-        carry_out(path, run, prepare=stopping)
-    statement, costs = account(path), costs_of_run(path)
-    assert (statement.recorded.rounds, statement.own_streams[0].recorded.rounds) == (12, 5)
-    assert not costs.finished
-    carry_out(path, run)
-    assert costs_of_run(path).finished
-    assert costs_of_run(path).mu.sum() > costs.mu.sum()
 
 
 def test_a_total_is_refused_where_it_cannot_hold(place: Path, tmp_path: Path) -> None:

@@ -14,12 +14,10 @@ import pytest
 import torch
 from support.child_processes import in_child
 from support.covariance import covariance_fits
-from support.judged_tasks import carry_out, judged_run
 from support.small_runs import linear_task, small_run
 
 import fedmf
 from fedmf.noise import KeySchedule
-from fedmf.parts import EvaluationPlan
 from fedmf.records import unguarded
 from fedmf.runs import Run, Session, account
 from fedmf.runs.server import PrivateServer
@@ -193,35 +191,6 @@ def test_a_checkpoint_of_another_branch_is_refused(tmp_path: Path) -> None:
         optimizer = run.optimizer_source.build((), ROUNDS)
         with pytest.raises(ValueError, match=r"eras .keys of the saved noise. must be"):
             PrivateServer(session.plan, session.directory, torch.zeros(DIMENSION), optimizer)
-
-
-@pytest.mark.parametrize("public", [True, False])
-def test_copies_add_other_noise_to_evaluations(tmp_path: Path, public: bool) -> None:
-    run = judged_run(linear_task(24, 60))
-    run = run if public else secret(run)
-
-    def stopping(session: Session) -> None:
-        release = session.server.release
-
-        def limited(total, users):
-            if session.server.t == COPIED:
-                raise KeyboardInterrupt
-            return release(total, users)
-
-        session.server.release = limited  # type: ignore[method-assign]
-
-    with pytest.raises(KeyboardInterrupt):
-        carry_out(tmp_path / "a", run, prepare=stopping)
-    shutil.copytree(tmp_path / "a", tmp_path / "b")
-    a, b = (carry_out(tmp_path / name, run) for name in "ab")
-    private = {
-        t: [[row[name] for name in sorted(row) if name.endswith("_private")] for row in (a[t], b[t])]
-        for t in range(2, ROUNDS + 1, 2)
-    }
-    assert all(one == other for t, (one, other) in private.items() if t <= COPIED or public)
-    assert public or all(one != other for t, (one, other) in private.items() if t > COPIED)
-    assert all(one for one, _ in private.values())
-    assert (tmp_path / "a" / EvaluationPlan.ledger).is_file()
 
 
 def test_the_second_moment_has_the_keys_of_the_sums(tmp_path: Path) -> None:

@@ -100,20 +100,6 @@ def test_a_file_says_what_is_learnt(
     assert table[names].notna().all(axis=None)
 
 
-@pytest.mark.parametrize("kind", TASKS)
-def test_users_judge_by_the_same_metrics(kind: str, rows: str, tmp_path: Path) -> None:
-    labels, names = TASKS[kind]
-    run = run_of(tables(kind, rows, labels, evaluation={"kind": "private", "every": 6, "size": 6}))
-    result = fedmf.simulate(run, tmp_path / "run")
-    for name in ["loss", *names]:
-        assert np.isfinite(result.metrics[12][f"{name}_private"])
-        assert result.metrics[12][f"{name}_private_std"] > 0
-    assert all(name in (tmp_path / "run/statement.txt").read_text() for name in names)
-    run = run_of(tables(kind, rows, labels, evaluation={"kind": "not-private"}))
-    seen = fedmf.simulate(run, tmp_path / "seen")
-    assert np.isfinite([seen.metrics[12][f"federated_{name}_not_private"] for name in names]).all()
-
-
 @pytest.mark.parametrize(
     ("kind", "changes", "message"),
     [

@@ -16,7 +16,6 @@ import pytest
 from matplotlib.figure import Figure
 from support.small_runs import linear_task
 
-from fedmf.runs import CentralEvaluation, NotPrivateEvaluation, PrivateEvaluation, not_private
 from fedmf.runs.outputs import (
     METRICS,
     PICTURE,
@@ -37,7 +36,7 @@ TASK = linear_task(2, 3)
 
 
 def table(path: Path, rows: Mapping[int, Mapping[str, Any]]) -> pd.DataFrame:
-    write_metrics(path, rows, metric_columns(TASK, CentralEvaluation()))
+    write_metrics(path, rows, metric_columns(TASK))
     return pd.read_parquet(path / METRICS)
 
 
@@ -61,23 +60,14 @@ def test_the_types_do_not_depend_on_the_rows(tmp_path: Path, rows: dict[int, dic
     assert read["epsilon"].isna().all()
 
 
-def test_metrics_have_the_columns_of_their_task_and_those_of_users_say_what_they_are(tmp_path: Path) -> None:
-    assert not_private("accuracy") == "federated_accuracy_not_private"
-    regression = dataclasses.replace(TASK, metrics=(MAE, RMSE))
-    named = metric_columns(regression, NotPrivateEvaluation())
-    users = ["federated_loss_not_private", "federated_mae_not_private", "federated_rmse_not_private"]
-    assert named == ["loss", "mae", "rmse", "epsilon", *users]
-    row = {"loss": 1.0, "mae": 0.5, "epsilon": 2.0, "federated_mae_not_private": 0.25}
+def test_metrics_have_the_columns_of_their_task(tmp_path: Path) -> None:
+    named = metric_columns(dataclasses.replace(TASK, metrics=(MAE, RMSE)))
+    assert named == ["loss", "mae", "rmse", "epsilon"]
+    row = {"loss": 1.0, "mae": 0.5, "epsilon": 2.0}
     write_metrics(tmp_path, {0: row}, named)
     (read,) = pd.read_parquet(tmp_path / METRICS).to_dict("records")
     assert {name: value for name, value in read.items() if not math.isnan(value)} == {"round": 0, **row}
     assert list(read) == ["round", *named]
-
-
-def test_private_estimates_have_columns_for_value_and_spread() -> None:
-    regression = dataclasses.replace(TASK, metrics=(MAE,))
-    private = ["loss_private", "loss_private_std", "mae_private", "mae_private_std"]
-    assert metric_columns(regression, PrivateEvaluation()) == ["loss", "mae", "epsilon", *private]
 
 
 @pytest.mark.parametrize(

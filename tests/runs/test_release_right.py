@@ -15,7 +15,6 @@ import pytest
 import torch
 from flwr.serverapp.strategy import FedAvg
 from support.directories import create
-from support.judged_tasks import judged_run
 from support.ledgers import tails
 from support.small_runs import client_for, linear_task, small_run
 from support.wrapped_apps import DIMENSION, ROSTER, ROUNDS, USERS, model, private, saying
@@ -25,7 +24,7 @@ from fedmf.errors import ConfigError, LedgerError
 from fedmf.flower import InProcessGrid, UsersSayWho
 from fedmf.flower.simulation import run_on_grid
 from fedmf.records import frames
-from fedmf.runs import PrivateEvaluator, Session, account
+from fedmf.runs import Session, account
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.releases.under_way import RoundUnderWay
 from fedmf.statements import Plan
@@ -188,27 +187,6 @@ def test_a_second_start_of_a_wrapper_too(tmp_path: Path, monkeypatch: pytest.Mon
     second.start(grid, model())
     assert second.statement().to_dict()["rounds_released"] == ROUNDS
     second.close()
-
-
-def test_rounds_and_evaluations_share_one_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = judged_run(noise_seed=-1, evaluate_every=5)
-    with fedmf.start(run, tmp_path / "run") as session:
-        client = client_for(session)
-        with (
-            failing_flush(monkeypatch, 2, "evaluation.sqlite"),  # a file is begun, evaluations 1 and 2
-            pytest.raises(LedgerError, match="evaluation 2"),
-        ):
-            run_on_grid(session, InProcessGrid(client))
-        evaluator = session.evaluator
-        assert isinstance(evaluator, PrivateEvaluator)
-        with pytest.raises(LedgerError, match=LINE):
-            evaluator.release(1, evaluator.new_sum(), [])
-        with pytest.raises(LedgerError, match=LINE):
-            release(session, 0.1)
-    with fedmf.resume(run, tmp_path / "run") as session:
-        assert session.evaluator.released == 2  # adopted
-        run_on_grid(session, InProcessGrid(client_for(session)))
-    assert account(tmp_path / "run").to_dict()["evaluation"]["evaluations_released"] == 6
 
 
 def _cohort(plan: Plan, key: Any, t: int) -> list[str]:

@@ -129,7 +129,7 @@ def check_ranges_of_one_table_are_refused_by_that_table(name: str) -> None:
     """Also numbers of any length; only what compares tables names none of them."""
     table = name.partition(".")[0]
     compared = {"cohorts.size", "cohorts.min-separation", "cohorts.max-participations", "optimizer.warmup"}
-    compared |= {"mechanism.bands", "evaluation.size"}
+    compared |= {"mechanism.bands"}
     huge = [10**400, -(10**400)] if KEYS[name].type is float else []
     for value in (*RANGES[name][1], *huge):
         message = refusal({**needed(name), name: value})

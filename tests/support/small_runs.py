@@ -65,7 +65,6 @@ KEYS = {
     **_table("execution", "messages workers worker_cpus worker_gpus ray_address round_timeout"),
     **_table("execution", "users_per_message silent_retries min_replies grace refusals"),
     **_table("execution", "evaluate_every checkpoint_every output_dir resume"),
-    "evaluation": "evaluation.kind",
 }
 
 
@@ -172,19 +171,13 @@ def watched(inner: ClientApp, before: Callable[[Message], None]) -> ClientApp:
     return outer
 
 
-def answering(
-    inner: ClientApp, train: Tamper = lambda _, reply: reply, evaluate: Tamper = lambda _, reply: reply
-) -> ClientApp:
-    """A client app whose replies pass through ``train(request, reply)`` and ``evaluate(request, reply)``."""
+def answering(inner: ClientApp, train: Tamper = lambda _, reply: reply) -> ClientApp:
+    """A client app whose replies pass through ``train(request, reply)``."""
     outer = ClientApp()
 
     @outer.train()
     def _train(message: Message, context: Context) -> Message:
         return train(message, inner(message, context))
-
-    @outer.evaluate()
-    def _evaluate(message: Message, context: Context) -> Message:
-        return evaluate(message, inner(message, context))
 
     @outer.query()
     def _query(message: Message, context: Context) -> Message:

@@ -24,7 +24,6 @@ from fedmf.training import (
     LocalTrainer,
     Task,
     classification,
-    evaluate_users,
     preflight,
     seconds_of_training,
 )
@@ -215,16 +214,6 @@ def test_preflight_compares_named_features_with_the_test_part() -> None:
         preflight(replace(task, structure=replace(task.structure, features=other)), PLAN)
     with pytest.raises(ConfigError, match=r"must take the declared features, input_ids .*; got TypeError"):
         preflight(replace(task, model=FlatModel(nn.Linear(LENGTH, TOKENS))), PLAN)
-
-
-def test_sums_over_users_are_those_of_their_examples() -> None:
-    task = masked_task(SIZES)
-    theta = task.model.initial()
-    totals = evaluate_users(task, theta, task.dataset.user_ids)
-    features, labels = task.dataset.examples(np.arange(len(SIZES)))
-    everything = replace(task.dataset, test_features=features, test_labels=labels)  # type: ignore[type-var]
-    expected = replace(task, dataset=everything).evaluate(theta)
-    assert task.values(totals.sums, totals.examples) == pytest.approx(expected, rel=1e-5)
 
 
 def test_evaluation_in_parts_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:

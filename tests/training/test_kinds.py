@@ -7,7 +7,6 @@ import subprocess
 import sys
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from support.training_cases import KINDS, LENGTH, TOKENS, cohort, task_of_kind
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from fedmf.data import ExampleStructure, InMemoryDataset, TensorStructure
 from fedmf.models.architectures import mlp
 from fedmf.models.flat_model import FlatModel
-from fedmf.training import ExampleTotals, LocalSGD, LocalTrainer, Metric, Task, evaluate_users, preflight
+from fedmf.training import LocalSGD, LocalTrainer, Metric, Task, preflight
 from fedmf.training.clipping import FixedPointSum
 from fedmf.training.kinds import classification, regression
 from fedmf.training.losses import PADDING, token_cross_entropy
@@ -70,18 +69,6 @@ def test_the_default_engine_learns_and_metrics_improve(kind: str) -> None:
 @pytest.mark.parametrize("engine", ["auto", "vectorised", "loop"])
 def test_preflight_passes(kind: str, engine: str) -> None:
     preflight(task_of_kind(kind, [3]), replace(LOCAL, engine=engine))  # type: ignore[arg-type]
-
-
-@every_kind
-def test_sums_of_users_make_the_metrics_of_their_examples(kind: str) -> None:
-    task = task_of_kind(kind, SIZES)
-    theta = task.model.initial()
-    totals = evaluate_users(task, theta, task.dataset.user_ids)
-    features, labels = task.dataset.examples(np.arange(len(SIZES)))
-    everything = replace(task.dataset, test_features=features, test_labels=labels)  # type: ignore[type-var]
-    expected = replace(task, dataset=everything).evaluate(theta)
-    assert totals.examples == sum(SIZES)
-    assert task.values(totals.sums, totals.examples) == pytest.approx(expected, rel=1e-5)
 
 
 @every_kind
@@ -238,5 +225,5 @@ def test_fingerprints_tell_tasks_apart_and_are_the_same_in_every_process() -> No
 
 def test_totals_are_sums_by_name() -> None:
     task = regression(task_of_kind("regression", [2]).dataset, mlp(6, (), 1, 0))
-    totals = ExampleTotals({"loss": (8.0,), "mae": (4.0,), "rmse": (8.0,)}, 2)
-    assert task.values(totals.sums, totals.examples) == {"loss": 4.0, "mae": 2.0, "rmse": 2.0}
+    sums = {"loss": (8.0,), "mae": (4.0,), "rmse": (8.0,)}
+    assert task.values(sums, 2) == {"loss": 4.0, "mae": 2.0, "rmse": 2.0}

@@ -9,6 +9,7 @@ from fedmf.accounting.gaussian.calibration import (
     gaussian_mu,
     gaussian_rho,
     gaussian_sigma,
+    joint_multiplier,
 )
 from fedmf.accounting.gaussian.many import gaussian_epsilons
 
@@ -22,4 +23,5 @@ __all__ = [
     "gaussian_mu",
     "gaussian_rho",
     "gaussian_sigma",
+    "joint_multiplier",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from flwr.app import Message, MessageType
@@ -56,9 +55,7 @@ class Asked(MessageExchange):
         parts: whom each asks.
         parameters: of the model, shape (d,).
         t: 0-based round.
-        message_type: training or evaluation.
-        loss_bound: L, for private evaluation: rows are then float64 with entries clamped to [−1, 1].
-        clip_norm: ζ_t, for training; None for that of the run.
+        clip_norm: ζ_t; None for that of the run.
     """
 
     def __init__(
@@ -67,17 +64,14 @@ class Asked(MessageExchange):
         parts: Sequence[Part],
         parameters: Tensor,
         t: int,
-        message_type: str = MessageType.TRAIN,
-        loss_bound: float | None = None,
         clip_norm: float | None = None,
     ) -> None:
         self._form, self._t, self._dimension = form, t, parameters.numel()
-        self._rows = ("float32", math.inf) if loss_bound is None else ("float64", 1.0)
         messages = [
             Message(
-                request_content(Request(parameters, t, users, form.is_slice, loss_bound, clip_norm)),
+                request_content(Request(parameters, t, users, form.is_slice, clip_norm)),
                 node,
-                message_type,
+                MessageType.TRAIN,
                 group_id=str(t + 1),
             )
             for node, users in parts
@@ -94,14 +88,13 @@ class Asked(MessageExchange):
 
         A row that is not finite is one user's; whatever else is wrong with a reply is everybody's in it.
         """
-        dtype, bound = self._rows
         lengths = total.lengths
         try:
             if self._form.is_slice:
                 parts = read_slice_reply(reply, t=self._t, asked=users, lengths=lengths)
                 return Answer(parts, ()).add_to(total, users)
-            rows = read_rows_reply(reply, t=self._t, asked=users, dimension=lengths["sum"], dtype=dtype)
-            return Answer(rows, ()).add_to(total, users, bound)
+            rows = read_rows_reply(reply, t=self._t, asked=users, dimension=lengths["sum"])
+            return Answer(rows, ()).add_to(total, users)
         except Exception as reason:  # whatever a stranger's bytes may cause
             total.add_nothing(len(users))
             return dict.fromkeys(users, str(reason))

@@ -109,7 +109,6 @@ class GridLink(Link):
         most_bytes: of a reply, beside what its exchange allows.
         timeout: seconds to wait for the replies of a round; None for that of ``waiting``.
         train_config: for clients, where their messages have one.
-        evaluate_config: likewise.
     """
 
     grid: Grid
@@ -118,7 +117,6 @@ class GridLink(Link):
     most_bytes: int
     timeout: float | None = None
     train_config: ConfigRecord = field(default_factory=ConfigRecord)
-    evaluate_config: ConfigRecord = field(default_factory=ConfigRecord)
 
     @property
     def _wait(self) -> Wait:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
-import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from torch import Tensor
@@ -20,8 +18,8 @@ from fedmf.flower.screen import hushed
 from fedmf.flower.traffic import ForwardedGrid
 from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.rounds import ByNode
-from fedmf.runs import PrivateEvaluator, Session
-from fedmf.training import FixedPointSum, centred
+from fedmf.runs import Session
+from fedmf.training import FixedPointSum
 
 
 class CohortGrid(ForwardedGrid):
@@ -81,9 +79,7 @@ def _everybody(inner: FedAvg, nodes: int) -> Iterator[None]:
     """A strategy that asks every node it sees: the cohort decides whom to ask, not its fractions."""
     chosen = {
         "fraction_train": 1.0,
-        "fraction_evaluate": 1.0,
         "min_train_nodes": nodes,
-        "min_evaluate_nodes": nodes,
         "min_available_nodes": nodes,
     }
     before = {name: getattr(inner, name) for name in chosen}
@@ -96,7 +92,6 @@ def _everybody(inner: FedAvg, nodes: int) -> Iterator[None]:
 
 def messages_of(
     inner: FedAvg,
-    kind: Literal["train", "evaluate"],
     server_round: int,
     arrays: ArrayRecord,
     config: ConfigRecord,
@@ -110,14 +105,13 @@ def messages_of(
     nodes = cohort.get_node_ids()
     if not nodes:
         return []
-    configure = inner.configure_train if kind == "train" else inner.configure_evaluate
     with _everybody(inner, len(nodes)), hushed():
-        messages = list(configure(server_round, arrays, config, cohort))
+        messages = list(inner.configure_train(server_round, arrays, config, cohort))
     asked = [message.metadata.dst_node_id for message in messages]
     if sorted(asked) != sorted(nodes):
         raise RuntimeError(
             f"strategy {type(inner).__name__} must ask each of the {len(nodes)} nodes of the cohort once to "
-            f"{kind}; it asks {len(asked)}."
+            f"train; it asks {len(asked)}."
         )
     return messages
 
@@ -150,33 +144,8 @@ class AppClients(MessageDialogue):
         arrays, layout = self.arrays, self._layout
         base = layout.flat(arrays, layout.number)
         nodes, cohort = _cohort(by_node, link.grid)
-        messages = messages_of(self._inner, "train", number, arrays, link.train_config, cohort)
+        messages = messages_of(self._inner, number, arrays, link.train_config, cohort)
         return UserMessages(messages, nodes, lambda reply: layout.read(_arrays_of(reply)), base)
-
-    def judging(
-        self, number: int, by_node: ByNode, link: GridLink, evaluator: PrivateEvaluator
-    ) -> UserMessages:
-        """See `Dialogue.judging`: the declared metrics count and nothing else, each clamped to its range.
-
-        Every user counts once, whatever number of examples it reports. A reply that is wrong in any way is a
-        row of zeros, the middle of every range. See docs/evaluation.md.
-
-        Raises:
-            RuntimeError: the inner strategy asks other nodes, or one twice.
-        """
-        nodes, cohort = _cohort(by_node, link.grid)
-        ranges = evaluator.plan.ranges
-        config = link.evaluate_config
-        messages = messages_of(self._inner, "evaluate", number, self.arrays, config, cohort)
-        return UserMessages(messages, nodes, lambda reply: _judgement(reply, ranges))
-
-    def named(self, evaluator: PrivateEvaluator, e: int) -> dict[str, float]:
-        """See `Dialogue.named`: by the metrics' own names, each with its error bar."""
-        return {
-            key: number
-            for name, (value, std) in evaluator.shown(e).items()
-            for key, number in ((name, value), (f"{name}_std", std))
-        }
 
 
 def _cohort(by_node: ByNode, grid: Grid) -> tuple[dict[int, str], CohortGrid]:
@@ -195,37 +164,3 @@ def _arrays_of(reply: Message) -> ArrayRecord:
             "ArrayRecord"
         )
     return records[0]
-
-
-def _judgement(reply: Message, ranges: Sequence[tuple[str, float, float]]) -> Tensor:
-    """The user's row in [−1, 1]^q, float64.
-
-    Raises:
-        ValueError, OverflowError: a reply that does not hold every metric as a finite number.
-    """
-    if reply.has_error():
-        raise ValueError(f"client error {reply.error.code}")
-    records = list(reply.content.metric_records.values())
-    if len(records) != 1:
-        raise ValueError(f"reply must hold one metric record; got {len(records)}")
-    entries = [centred(_number(records[0], name), low, high) for name, low, high in ranges]
-    return torch.tensor(entries, dtype=torch.float64)
-
-
-def _number(record: MetricRecord, name: str) -> float:
-    value = record.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"metric {shown(name)} must be a finite number; got {shown(value)}")
-    return float(value)
-
-
-def evaluation_messages_of(
-    inner: FedAvg, server_round: int, arrays: ArrayRecord, config: ConfigRecord, nodes: CohortGrid
-) -> list[Message]:
-    """What a strategy sends to have a model evaluated, by its own fractions of the nodes that it sees.
-
-    Nothing as long as they are fewer than it would wait for.
-    """
-    if len(nodes.get_node_ids()) < inner.min_available_nodes:
-        return []
-    return list(inner.configure_evaluate(server_round, arrays, config, nodes))

@@ -17,7 +17,6 @@ from fedmf.errors import ConfigError
 from fedmf.factorization import Factorization, MechanismChoice
 from fedmf.flower.round_strategy import RoundStrategy
 from fedmf.flower.screen import say, say_plan, say_round, warn
-from fedmf.flower.wrapper.client_evaluation import AskedEvaluation, ClientEvaluationKind
 from fedmf.flower.wrapper.cohort_grid import AppClients
 from fedmf.flower.wrapper.identity import NodesAreUsers, UserIdentity
 from fedmf.flower.wrapper.inner_rule import MEANS, InnerRule, check_inner, check_no_rule
@@ -31,7 +30,6 @@ from fedmf.runs import (
     NoiseAndSignal,
     NoiseMechanism,
     OnRound,
-    PrivateEvaluation,
     Run,
     Session,
     TaskElsewhere,
@@ -43,7 +41,7 @@ from fedmf.runs import (
 )
 from fedmf.statements import PrivacyStatement
 
-_UNASKED: Final = "clients are not asked: client_evaluation='private' releases their metrics with noise"
+_UNASKED: Final = "clients are not asked to evaluate: what they report would carry no noise"
 #: Methods of a strategy that Flower's loop calls and the private one does not.
 _NOT_CALLED: Final = {
     "start": "CorrelatedNoise has its own loop: what yours adds goes into on_round or evaluate_fn",
@@ -52,13 +50,12 @@ _NOT_CALLED: Final = {
 }
 
 
-def findings(session: Session, inner: FedAvg, evaluation: ClientEvaluationKind) -> Iterator[str]:
+def findings(session: Session, inner: FedAvg) -> Iterator[str]:
     """One line for each, with its mend.
 
     Args:
         session: of the run that begins or goes on.
         inner: the strategy that was made private.
-        evaluation: how clients evaluate.
 
     Guarantees:
         A function of the plan, the model's shape and the strategy's code.
@@ -67,13 +64,10 @@ def findings(session: Session, inner: FedAvg, evaluation: ClientEvaluationKind) 
     name = type(inner).__name__
     for method, why in _NOT_CALLED.items():
         replaced = getattr(type(inner), method) is not getattr(base, method)
-        if replaced and (method == "start" or evaluation != "not-private"):
+        if replaced:
             yield f"{name}.{method} is never called: {why}"
     if inner.train_metrics_aggr_fn is not base().train_metrics_aggr_fn:
-        yield (
-            "train_metrics_aggr_fn is not called: metrics that clients report of training carry no noise. "
-            "evaluation_metrics with client_evaluation='private' releases metrics with noise"
-        )
+        yield ("train_metrics_aggr_fn is not called: metrics that clients report of training carry no noise")
     if session.plan.noise_std > 0:
         warning = NoiseAndSignal.of(session.plan, session.server.dimension).warning
         if warning is not None:
@@ -91,7 +85,6 @@ class FlowerAppTask(TaskElsewhere):
     unknown: ClassVar[str] = "the task of a Flower app is its clients' own; continue it with CorrelatedNoise."
 
 
-_PRIVATE_EVALUATION: Final = PrivateEvaluation()
 _WAITING: Final = Waiting()
 
 
@@ -116,11 +109,6 @@ class CorrelatedNoise(RoundStrategy):
         users_per_round: m, how many are asked in a round.
         num_rounds: n, the most rounds there will ever be.
         mechanism: name of a mechanism, or a factorization.
-        client_evaluation: "off"; "private": metrics that clients report, with noise, under the same ε; or
-            "not-private": the inner strategy's evaluation on clients, without noise, that no ε counts.
-        evaluation_metrics: for "private": the metrics to release, each with its public range, such as
-            ``{"eval_loss": (0.0, 5.0), "eval_acc": (0.0, 1.0)}``. Every user counts once.
-        private_evaluation: for "private": share of the budget, rounds between evaluations, users asked.
         noise_seed: public seed: a simulation that anyone can undo; None draws a key from the operating
             system.
         run_dir: where ledger, key and statement are; a run that is there is continued. Default: a new
@@ -161,9 +149,6 @@ class CorrelatedNoise(RoundStrategy):
         users_per_round: int,
         num_rounds: int,
         mechanism: str | Factorization | MechanismChoice | NoiseMechanism = "banded-toeplitz",
-        client_evaluation: ClientEvaluationKind = "off",
-        evaluation_metrics: Mapping[str, tuple[float, float]] | None = None,
-        private_evaluation: PrivateEvaluation = _PRIVATE_EVALUATION,
         noise_seed: int | None = None,
         run_dir: str | Path | None = None,
         adjacency: Adjacency = "zero-out",
@@ -185,7 +170,6 @@ class CorrelatedNoise(RoundStrategy):
         if server_optimizer is not None:
             check_no_rule(strategy)
         self.inner = strategy
-        self._asked = AskedEvaluation(client_evaluation, dict(evaluation_metrics or {}), private_evaluation)
         self.identity = identity or NodesAreUsers(num_users)
         if self.identity.users != num_users:
             raise ConfigError(
@@ -235,23 +219,22 @@ class CorrelatedNoise(RoundStrategy):
         """Say what will run, and what of the app will not do what its author expects."""
         self.inner.summary()
         if self._opened is not None:
-            say(f"{type(self.inner).__name__} made private; client evaluation {self._asked.kind}")
+            say(f"{type(self.inner).__name__} made private; {_UNASKED}")
             say_plan(self._opened)
-            for line in findings(self._opened, self.inner, self._asked.kind):
+            for line in findings(self._opened, self.inner):
                 warn(line)
 
     def begin(self, initial_arrays: ArrayRecord) -> Session:
         """Plan the run and make its directory, or open the one that is there. `start` does it."""
         if self._opened is None:
             layout = ArrayLayout.of(initial_arrays, self._frozen, self._tied)
-            task = FlowerAppTask(layout, self.identity.roster, self.identity.words, self._asked.metrics)
+            task = FlowerAppTask(layout, self.identity.roster, self.identity.words)
             run = Run(
                 task=task,
                 cohorts=self._cohorts,
                 privacy=self._privacy,
                 mechanism=self._mechanism,
                 optimizer=self._optimizer or InnerRule(self.inner, layout),
-                evaluation=self._asked.recorded,
                 execution=self._execution,
                 clipping=self._clipping,
                 beside=self._beside,
@@ -259,9 +242,8 @@ class CorrelatedNoise(RoundStrategy):
             initial = layout.flat(initial_arrays).float()
             opened = session_of(self._path, run, task, initial, self.identity.lasting)
             clients = AppClients(opened, layout, self.inner, self.identity)
-            evaluation = self._asked.of(opened, clients, self.inner, self.identity)
             self._opened, self._clients = opened, clients
-            self.rounds = Rounds(opened, clients, evaluation)
+            self.rounds = Rounds(opened, clients)
         return self._opened
 
     @property
@@ -296,7 +278,7 @@ class CorrelatedNoise(RoundStrategy):
         """
         result, rounds = Result(), self.begun(initial_arrays)
         self.summary()
-        link = self.link(grid, timeout, train_config, evaluate_config)
+        link = self.link(grid, timeout, train_config)
         horizon = rounds.session.server.horizon
 
         def said(number: int, metrics: MetricRecord | None) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -18,7 +18,6 @@ from fedmf.data import PublicInput
 from fedmf.errors import ConfigError
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.elsewhere.layout import ModelLayout
-from fedmf.runs.evaluation import Ranges
 from fedmf.runs.execution import Execution
 from fedmf.runs.planning import plan_run
 from fedmf.runs.recorded import LEDGER, read_header
@@ -74,13 +73,11 @@ class TaskElsewhere:
         layout: of the model's arrays.
         roster: ids of all users in their order.
         identity: how users are told apart, in words.
-        ranges: of the metrics that clients report and private evaluation releases, by name.
     """
 
     layout: ModelLayout
     roster: Sequence[str]
     identity: str
-    ranges: Ranges = field(default_factory=dict)
     kind: ClassVar[str] = "aggregator"
     #: What statements call it, and where its users and its model come from.
     called: ClassVar[str] = "updates that a program brings"
@@ -117,14 +114,12 @@ class TaskElsewhere:
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """See `TaskSource.public_inputs`."""
         arrays = f"{len(self.layout.names)} arrays, {self.layout.dimension} numbers trained"
-        ranges = ", ".join(f"{name} in [{low:g}, {high:g}]" for name, (low, high) in self.ranges.items())
         frozen = ", ".join(sorted(self.layout.kept)) or "none"
         return (
             PublicInput("users", str(self.users), self.users_from),
             PublicInput("user ids", self.identity, "the app"),
             PublicInput("model", arrays, self.model_from),
             PublicInput("arrays that stay", frozen, "named frozen, or of whole numbers"),
-            *([PublicInput("ranges of metrics", ranges, "argument evaluation_metrics")] if ranges else []),
         )
 
     def undeclared(self) -> tuple[str, ...]:
@@ -140,7 +135,6 @@ class TaskElsewhere:
             "roster": roster_digest(self.roster),
             "identity": self.identity,
             "arrays": self.layout.whole.fingerprint(),
-            "ranges": [[name, float(low), float(high)] for name, (low, high) in self.ranges.items()],
         }
 
 
@@ -186,7 +180,7 @@ def session_of(path: Path, run: Run, task: TaskElsewhere, initial: Tensor, lasti
         directory = new_directory(
             path,
             run,
-            plan_run(run, optimizer, initial.numel(), task.ranges),
+            plan_run(run, optimizer, initial.numel()),
             task.roster,
             dimension=initial.numel(),
             arrays=tuple((name, shape) for name, shape, _ in layout.trained),

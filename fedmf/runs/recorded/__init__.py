@@ -1,6 +1,6 @@
 """A run's records: the header written from its plan, and computed again when it is read; reading them all."""
 
-from fedmf.runs.recorded.header import file_digest, header_of, own_stream_header, recorded_header
+from fedmf.runs.recorded.header import file_digest, header_of, recorded_header
 from fedmf.runs.recorded.reading import (
     KEY,
     LEDGER,
@@ -8,7 +8,6 @@ from fedmf.runs.recorded.reading import (
     keep_of_part,
     key_of,
     opened_evidence,
-    opened_own_records,
     read_header,
     read_of_part,
     require_run,
@@ -29,8 +28,6 @@ __all__ = [
     "keep_of_part",
     "key_of",
     "opened_evidence",
-    "opened_own_records",
-    "own_stream_header",
     "read_header",
     "read_of_part",
     "read_phases",

@@ -6,11 +6,10 @@ import dataclasses
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedmf.accounting import DifferentialPrivacy
 from fedmf.noise import NoiseKey
-from fedmf.parts import OwnStream
 from fedmf.records import Ledger
 from fedmf.runs.recorded.recomputed import check_header
 from fedmf.statements import Plan, RunHeader
@@ -32,10 +31,6 @@ def header_of(
     """What the ledger must remember to account for the run and to continue it exactly."""
     budgets = run.privacy.user_budgets if isinstance(run.privacy, DifferentialPrivacy) else ""
     planned = run.cohorts.public_inputs()
-    shown = {
-        "federated evaluation": run.evaluation.without_noise,
-        "central test part": test_owner == "training users",
-    }
     return RunHeader(
         run=run.to_dict(),
         plan=plan,
@@ -44,18 +39,13 @@ def header_of(
         key_fingerprint=key.fingerprint if run.is_private else None,
         key_public=key.public,
         clipped_by="server" if run.execution.messages == "per-user" else "workers",
-        not_private=tuple(name for name, true in shown.items() if true),
+        not_private=("central test part",) if test_owner == "training users" else (),
         public_inputs=(
             *(dataclasses.asdict(entry) for entry in (*run.task_source.public_inputs(), *constants)),
             *(dict(zip(("name", "value", "source"), entry, strict=True)) for entry in planned),
         ),
         budgets=file_digest(Path(budgets).expanduser()) if budgets else "",
     )
-
-
-def own_stream_header(header: RunHeader, own: OwnStream) -> dict[str, Any]:
-    """What the ledger of one of its own streams is bound to: the plan and the noise key of one run."""
-    return {f"{own.plural} of": {"plan": header.plan.to_dict(), "key_fingerprint": header.key_fingerprint}}
 
 
 def file_digest(path: Path) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +16,8 @@ from fedmf.errors import ConfigError, LedgerError
 from fedmf.noise import NoiseKey
 from fedmf.parts import FileRow
 from fedmf.records import Guard, Ledger, load_key, write_at
-from fedmf.runs.recorded.header import own_stream_header, recorded_header
-from fedmf.statements import PrivacyStatement, RunHeader, build_statement, todays_plan
+from fedmf.runs.recorded.header import recorded_header
+from fedmf.statements import PrivacyStatement, RunHeader, build_statement
 
 
 def read_of_part(path: Path, name: str) -> bytes:
@@ -68,20 +67,18 @@ class Evidence:
         path: of the run.
         header: its description.
         ledger: of its rounds.
-        own_records: of its own streams, as private evaluations, by their names.
         verdict: whether they are all that was released, as far as this copy and this machine know.
     """
 
     path: Path
     header: RunHeader
     ledger: Ledger
-    own_records: Mapping[str, Ledger]
     verdict: Verdict
 
     @property
-    def records(self) -> tuple[RunHeader, Ledger, Mapping[str, Ledger]]:
-        """Header, ledger and those of its own streams, as accounting takes them."""
-        return self.header, self.ledger, self.own_records
+    def records(self) -> tuple[RunHeader, Ledger]:
+        """Header and ledger, as accounting takes them."""
+        return self.header, self.ledger
 
     @cached_property
     def statement(self) -> PrivacyStatement:
@@ -91,31 +88,6 @@ class Evidence:
             LedgerError: a record fails its replay, or contradicts the header.
         """
         return replace(build_statement(*self.records), verdict=self.verdict)
-
-
-def _bound_to(said: Mapping[str, Any]) -> dict[str, Any]:
-    """What the header of such a ledger names, with a plan of 0.1.0 as one of today."""
-    return {
-        of: {**run, "plan": todays_plan(run["plan"])} if isinstance(run, dict) and "plan" in run else run
-        for of, run in said.items()
-    }
-
-
-def opened_own_records(
-    path: Path, header: RunHeader, key: NoiseKey | None, opened: contextlib.ExitStack, read_only: bool
-) -> dict[str, Ledger]:
-    """The ledgers of a run's own streams, by their names; the stack closes them.
-
-    Raises:
-        LedgerError: one is missing, or it is that of another run.
-    """
-    found = {}
-    for own in header.plan.own_streams:
-        ledger = opened.enter_context(Ledger.open(path / own.ledger, key, read_only))
-        if _bound_to(ledger.header) != json.loads(json.dumps(own_stream_header(header, own))):
-            raise LedgerError(f"{path / own.ledger} is not the ledger of this run's {own.plural}.")
-        found[own.name] = ledger
-    return found
 
 
 def read_header(path: Path) -> RunHeader:
@@ -175,29 +147,16 @@ def opened_evidence(path: Path) -> Iterator[Evidence]:
         time.sleep(0.01)
 
 
-def verdict_of(
-    header: RunHeader, guard: Guard, ledger: Ledger, own_records: Mapping[str, Ledger], certain: bool = False
-) -> Verdict:
+def verdict_of(header: RunHeader, guard: Guard, ledger: Ledger, certain: bool = False) -> Verdict:
     """What can be told of records as evidence of all that was released.
 
     Args:
         header: of the run.
         guard: what the machine remembers, looked at before the records were read.
         ledger: of rounds.
-        own_records: of its own streams.
         certain: see `Ledger.faults`.
     """
     found = [*ledger.behind(guard), *ledger.faults(certain)]
-    rounds = ledger.released
-    for own in header.plan.own_streams:
-        record = own_records[own.name]
-        found += record.faults(certain)
-        due = own.least_released_by(rounds)
-        if (here := record.released) < due:
-            missing = (
-                f"{own.ledger} holds {here} {own.plural}; after {rounds} rounds there must be at least {due}"
-            )
-            found.append((Fault.TAIL_MISSING, missing))
     if not ledger.authenticated:
         found.append(
             (
@@ -216,20 +175,10 @@ def _opened(path: Path) -> Iterator[Evidence]:
     with Ledger.open(path / LEDGER, key, read_only=True) as ledger:
         header = recorded_header(ledger)
         guard = Guard.look(None if header.key_public else header.key_fingerprint, key)
-        with contextlib.ExitStack() as opened:
-            own_records = opened_own_records(path, header, key, opened, read_only=True)
-            for record in own_records.values():
-                opened.enter_context(record.snapshot())
-                record.last_round()  # before any read of the rounds: those that they belong to are among them
-            opened.enter_context(ledger.snapshot())
-            verdict = verdict_of(header, guard, ledger, own_records)
-            yield Evidence(path, header, ledger, own_records, verdict)
+        with ledger.snapshot():
+            yield Evidence(path, header, ledger, verdict_of(header, guard, ledger))
 
 
 def _position(evidence: Evidence) -> tuple[Any, ...]:
     """How far the records are."""
-    return (
-        evidence.ledger.checkpoint(),
-        len(evidence.ledger.openings()),
-        *(record.checkpoint() for record in evidence.own_records.values()),
-    )
+    return evidence.ledger.checkpoint(), len(evidence.ledger.openings())

@@ -12,15 +12,16 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final
 
+from fedmf.accounting import DifferentialPrivacy, certified_sigma
 from fedmf.errors import LedgerError
 from fedmf.factorization import Sensitivity
 from fedmf.noise import NoiseKey
 from fedmf.parts import parts_from
-from fedmf.runs.evaluation import EVALUATIONS, Figure
 from fedmf.runs.mechanism import NoiseMechanism
 from fedmf.statements import RunHeader
-from fedmf.values import value_of
 
+#: (name, recorded, recomputed)
+Figure = tuple[str, Any, Any]
 #: Relative, of every number that is computed again.
 TOLERANCE: Final = 1e-9
 
@@ -29,7 +30,7 @@ _SEEDS: Final = 1000
 
 
 def check_header(header: RunHeader) -> None:
-    """Compute again what follows from privacy, cohorts, coefficients and evaluation, and compare.
+    """Compute again what follows from privacy, cohorts and coefficients, and compare.
 
     Raises:
         LedgerError: a recorded figure differs from the one that follows; both are named.
@@ -51,9 +52,11 @@ def _figures(header: RunHeader) -> Iterator[Figure]:
     yield "parts", [part.name for part in plan.parts], [part.name for part in parts_from(run) if part.planned]
     for part in plan.parts:
         yield part.name, part.to_dict(), run[part.name]
-    asked = value_of(EVALUATIONS, run["evaluation"])
-    yield "names of streams beside the rounds", [own.name for own in plan.own_streams], [*asked.streams]
-    yield from asked.figures(plan, run["task"].get("ranges"))
+    if not isinstance(plan.privacy, DifferentialPrivacy):
+        yield "noise_multiplier", plan.noise_multiplier, 0.0
+    elif plan.amplification is None:
+        sigma = certified_sigma(plan.privacy.epsilon, plan.privacy.delta)
+        yield "noise_multiplier", plan.noise_multiplier, sigma
     messages = run["execution"]["messages"]
     yield "clipped_by", header.clipped_by, "server" if messages == "per-user" else "workers"
     yield "key_fingerprint (whether there is one)", header.key_fingerprint is None, plan.noise_multiplier == 0
@@ -65,9 +68,7 @@ def _figures(header: RunHeader) -> Iterator[Figure]:
             header.key_fingerprint in _guessed_keys(),
             False,
         )
-    shown = "federated evaluation" in header.not_private
-    yield "not_private (federated evaluation)", shown, asked.without_noise
-    strange = set(header.not_private) - {"federated evaluation", "central test part"}
+    strange = set(header.not_private) - {"central test part"}
     yield "not_private (names that are not known)", sorted(strange), []
 
 

@@ -24,7 +24,7 @@ PHASES: Final = {
     "clients": "from asking until the last reply is summed: messages, local training, clipping, exact sums",
     "noise and step": "the row of noise, its correlation, the mean and the optimizer's step",
     "commit": "waiting for the disk; where the next round is trained meanwhile, what is left of it",
-    "evaluation": "of the released model, on the central test part and on users' own examples",
+    "evaluation": "of the released model, on the central test part",
 }
 
 

@@ -28,7 +28,6 @@ from fedmf.errors import ConfigError, one_line
 from fedmf.models import MODELS
 from fedmf.optim import OPTIMIZERS
 from fedmf.parts import NAMED, PARTS
-from fedmf.runs.evaluation import EVALUATIONS
 from fedmf.runs.execution import Execution
 from fedmf.runs.given import GIVEN, recorded_optimizer
 from fedmf.runs.named_tasks import NAMED_TASKS, FunctionTask, NamedTask
@@ -86,7 +85,6 @@ TABLES: Final[dict[str, ConfigurationTable]] = {
     "mechanism": MechanismTable("mechanism"),
     "optimizer": ValueTable("optimizer", OPTIMIZERS),
     "local": ValueTable("local", by_kind(LocalSGD)),
-    "evaluation": ValueTable("evaluation", EVALUATIONS),
     "execution": ValueTable("execution", by_kind(Execution)),
 }
 #: Most bytes of a configuration file.
@@ -96,7 +94,7 @@ _MOST_DOTS: Final = 64
 _SUBJECT: Final = ("data.", "task.")
 _QUOTED: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'')
 #: Public seeds that follow the seed of the data unless they are set.
-_SEEDED: Final = ("model", "cohorts", "local", "evaluation")
+_SEEDED: Final = ("model", "cohorts", "local")
 
 
 def keys() -> Iterator[Key]:
@@ -212,7 +210,6 @@ def tables_of(run: Run) -> dict[str, dict[str, Scalar]]:
         **{part.name: part for part in (run.clipping, *run.beside)},
         "mechanism": run.noise,
         "local": run.local,
-        "evaluation": run.evaluation,
         "execution": run.execution,
     }
     tables |= {name: TABLES[name].render(value) for name, value in values.items()}

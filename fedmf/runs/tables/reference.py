@@ -61,7 +61,6 @@ WANTED: Final = {
     "FedProx or momentum on clients": "local.proximal local.momentum",
     "less memory for training": "local.micro-batch local.precision execution.checkpoint-every",
     "more processes, GPUs, machines": "execution.workers execution.worker-gpus execution.ray-address",
-    "accuracy on users' own examples": "evaluation.kind evaluation.share evaluation.every",
     "a statistic of one's own": "own.function own.bound own.share",
     "deployment on nodes": "execution.messages execution.enrolment execution.round-timeout data.test-path",
     "replies that are not waited for": "execution.min-replies execution.grace execution.refusals",

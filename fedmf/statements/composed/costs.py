@@ -6,7 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, final
 
 import numpy as np
@@ -14,7 +13,6 @@ import numpy as np
 from fedmf.accounting import ParticipationRecord, Verdict, gaussian_mu
 from fedmf.errors import LedgerError
 from fedmf.statements.header import RunHeader
-from fedmf.statements.own_stream_part import OwnRecords
 from fedmf.statements.per_user import user_privacy
 from fedmf.statements.plan import Plan
 from fedmf.statements.privacy_statement import build_statement
@@ -152,7 +150,6 @@ def run_costs(
     name: str,
     header: RunHeader,
     ledger: ParticipationRecord,
-    own_records: OwnRecords = MappingProxyType({}),
     verdict: Verdict | None = None,
 ) -> UserCosts:
     """What a run cost each of its users, from its records, checked as for its statement.
@@ -161,7 +158,6 @@ def run_costs(
         name: of its directory.
         header: the run's description.
         ledger: its ledger.
-        own_records: those of its own streams, by their names.
         verdict: on these records.
 
     Raises:
@@ -170,12 +166,11 @@ def run_costs(
     plan = header.plan
     if plan.noise_multiplier == 0 or header.key_fingerprint is None:
         raise LedgerError(f"{name} adds no noise: nothing together with it is private.")
-    statement = build_statement(header, ledger, own_records)
-    spent = user_privacy(header, ledger, own_records)
+    statement = build_statement(header, ledger)
+    spent = user_privacy(header, ledger)
     lost = [entry.released for entry in statement.lost]
-    planned = gaussian_mu(plan.multiplier_with_losses(plan.joint_multiplier, lost))
+    planned = gaussian_mu(plan.multiplier_with_losses(plan.noise_multiplier, lost))
     rounds = statement.recorded.rounds
-    due = all(own.recorded.rounds == own.plan.released_by(rounds) for own in statement.own_streams)
     return UserCosts(
         name,
         plan.privacy.unit,
@@ -188,7 +183,7 @@ def run_costs(
         spent.mu,
         planned,
         _amplified(plan),
-        finished=rounds >= plan.allowed_rounds and due,
+        finished=rounds >= plan.allowed_rounds,
         verdict=verdict,
     )
 

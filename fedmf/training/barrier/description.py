@@ -19,7 +19,7 @@ class UserFailure:
 
     Args:
         user: the user's id; empty where a reply names nobody.
-        stage: at what: "sizes", "loading", "training", "update", "evaluation", "reply" or "quarantine".
+        stage: at what: "sizes", "loading", "training", "update", "reply" or "quarantine".
         reason: why, in one line.
     """
 

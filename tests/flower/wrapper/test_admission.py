@@ -88,7 +88,6 @@ def test_a_used_strategy_is_refused(memory: str) -> None:
         ({"epsilon": 0.0}, "ε"),
         ({"delta": 1.0}, "δ"),
         ({"clipping_norm": -1.0}, "ζ"),
-        ({"client_evaluation": "on"}, "client_evaluation must be"),
         ({"num_users": 5, "identity": UsersSayWho(["a", "b"])}, "num_users must be that of the identity"),
     ],
 )

@@ -129,7 +129,7 @@ def test_everything_that_flower_documents_arrives(tmp_path: Path) -> None:
         seen.append((message.metadata.message_type, dict(message.content.config_records["config"])))
         return call_next(message, context)
 
-    strategy = private(FedProx(proximal_mu=0.2), tmp_path / "run", client_evaluation="not-private")
+    strategy = private(FedProx(proximal_mu=0.2), tmp_path / "run")
     app = adding(lambda user, _: update_of(user), mods=[note])
     result = strategy.start(
         grid=InProcessGrid(app, nodes=USERS),
@@ -142,23 +142,12 @@ def test_everything_that_flower_documents_arrives(tmp_path: Path) -> None:
     train = [config for kind, config in seen if kind == "train"]
     assert len(train) == 2 * COHORT
     assert train[0] == {"lr": 0.5, "server-round": 1, "proximal-mu": 0.2}
-    assert {kind for kind, _ in seen} == {"train", "evaluate"}
-    assert next(config for kind, config in seen if kind == "evaluate")["batch"] == 7
+    assert {kind for kind, _ in seen} == {"train"}
     assert {t: dict(m) for t, m in result.evaluate_metrics_serverapp.items()} == {
         t: {"round": float(t)} for t in range(3)
     }
-    assert {t: dict(m) for t, m in result.evaluate_metrics_clientapp.items()} == {
-        t: {"accuracy_not_private": 0.5} for t in (1, 2)
-    }
-    assert not result.train_metrics_clientapp
-    assert any("federated evaluation" in line for line in strategy.statement().to_dict()["not_covered"])
-
-
-def test_client_evaluation_is_off_unless_asked_for(tmp_path: Path) -> None:
-    strategy = private(FedAvg(), tmp_path / "run")
-    grid = InProcessGrid(adding(lambda user, _: update_of(user)), nodes=USERS)
-    result = strategy.start(grid=grid, initial_arrays=model(), num_rounds=1)
     assert not result.evaluate_metrics_clientapp
+    assert not result.train_metrics_clientapp
 
 
 def test_whole_numbers_and_frozen_arrays_stay(tmp_path: Path) -> None:

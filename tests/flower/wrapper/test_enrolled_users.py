@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
@@ -74,11 +74,6 @@ def _adding(amount: Callable[[int], float] = float) -> ClientApp:
             {"w": Array(value + np.float32(amount(int(context.node_config["partition-id"]))))}
         )
         return Message(RecordDict({"arrays": arrays}), reply_to=message)
-
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        metrics = MetricRecord({"accuracy": 0.5, "num-examples": 1})
-        return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     return app
 
@@ -206,17 +201,17 @@ def test_a_run_never_asks_strangers_and_goes_on_after_a_restart(file: Path, tmp_
     """What a client adds is its place, so strangers in the sum, or users in other places, would be seen."""
     keys = {3: listed(2), 4: listed(0), 5: listed(1), 8: listed(5), 9: listed(4)}
     link = Link(keys)
-    strategy = _private(tmp_path / "whole", file, client_evaluation="not-private")
+    strategy = _private(tmp_path / "whole", file)
     whole = _model(strategy, link, 4)
     assert set(link.asked) == {3, 4, 5}
     statement = json.loads((tmp_path / "whole" / "statement.json").read_text())
     identity = next(entry for entry in statement["public_inputs"] if entry["name"] == "user ids")
     assert "enrolment file" in identity["value"]
     assert "true if the SuperLink authenticates" in identity["value"]
-    _model(_private(tmp_path / "stopped", file, client_evaluation="not-private"), Link(keys), 2)
+    _model(_private(tmp_path / "stopped", file), Link(keys), 2)
     again = {0: listed(1), 1: listed(0), 2: listed(2), 7: listed(5)}  # a new SuperLink: other ids
     app = _adding(lambda place: {0: 5.0, 1: 4.0, 2: 3.0}[place])
-    after = _model(_private(tmp_path / "stopped", file, client_evaluation="not-private"), Link(again, app), 4)
+    after = _model(_private(tmp_path / "stopped", file), Link(again, app), 4)
     assert np.array_equal(after, whole)
 
 

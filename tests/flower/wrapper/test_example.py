@@ -20,12 +20,6 @@ def test_the_example_learns_and_states_its_privacy(tmp_path: Path) -> None:
     )
     (last,) = re.findall(r"^after 20 rounds: accuracy ([\d.]+)", done.stdout, re.MULTILINE)
     assert float(last) > 0.9
-    own = re.findall(
-        r"users' own examples after (\d+) rounds: accuracy ([\d.]+), error bar ([\d.]+)", done.stdout
-    )
-    assert [int(number) for number, _, _ in own] == [10, 20]
-    assert all(0.0 < float(bar) < 0.02 for _, _, bar in own)
-    assert abs(float(own[-1][1]) - float(last)) < 0.1
     assert "Every user has (8, 1e-05)-differential privacy" in done.stdout
     (place,) = (tmp_path / ".fedmf" / "runs").iterdir()
     assert (place / "statement.json").is_file()
@@ -37,6 +31,5 @@ def test_the_page_shows_arguments_that_there_are() -> None:
     page = (DOCS / "private-flower.md").read_text()
     called = re.findall(r"CorrelatedNoise\(FedAvg\(\), (.*?)\)\n", page, flags=re.DOTALL)
     assert called
-    outer = [re.sub(r"PrivateEvaluation\(.*?\)", "", text) for text in called]
-    named = {name for text in outer for name in re.findall(r"(\w+)=", text)}
+    named = {name for text in called for name in re.findall(r"(\w+)=", text)}
     assert named <= set(CorrelatedNoise.__init__.__annotations__)

@@ -146,6 +146,8 @@ def test_methods_that_nobody_calls_are_named(said: pytest.LogCaptureFixture, tmp
     assert any(line.startswith("fedmf: Saving.start is never called: ") for line in lines)
     assert any(line.startswith("fedmf: Saving.aggregate_evaluate is never called: ") for line in lines)
     assert not any("configure_evaluate" in line or "train_metrics" in line for line in lines)
+    everything = [record.getMessage() for record in said.records]
+    assert sum("made private; clients are not asked to evaluate" in line for line in everything) == 1
 
 
 def test_metrics_of_training_need_no_function(said: pytest.LogCaptureFixture, tmp_path: Path) -> None:
