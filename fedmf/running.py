@@ -45,14 +45,14 @@ def start(run: Run, path: str | Path, device: str = "cpu") -> Session:
     return Session.start(Path(path), run, device)
 
 
-def resume(run: Run, path: str | Path, device: str = "cpu", restored: bool = False) -> Session:
-    """Open a stopped run of this value where its ledger ends, or, if ``restored``, that of a backup.
+def resume(run: Run, path: str | Path, device: str = "cpu") -> Session:
+    """Open a stopped run of this value where its ledger ends.
 
     Raises:
         ConfigError: not a run directory, or that of another run.
         LedgerError: a damaged ledger, or another process is running it.
     """
-    return Session.resume(Path(path), run, device, restored)
+    return Session.resume(Path(path), run, device)
 
 
 def simulate(

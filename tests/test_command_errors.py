@@ -114,7 +114,6 @@ def test_odd_numbers_and_places_are_one_line(
         ([*stream, "--norm-bound", "nan"], "zeta (norm bound) must lie in"),
         ([*stream, "--epsilon", "1e308"], "ε (privacy loss) must be at most 1e+100"),
         ([*stream, "--output", "/proc/fedmf.jsonl"], "output (file) must be writable; got /proc/fedmf.jsonl"),
-        ([*stream, "--restored-from-backup"], "needs --state DIR"),
         ([*plan, "--set", f"cohorts.rounds={2**31 - 1}"], "n (rounds) must be a whole number in 1..10000000"),
         ([*plan, "--total-epsilon", "nan"], "go together"),
         ([*plan, "--with", "none", "--total-epsilon", "9"], "--dry-run starts nothing"),

@@ -24,13 +24,6 @@ if TYPE_CHECKING:
         remaining_epsilons,
         selection_epsilon,
     )
-    from fedmf.accounting.continuations import (
-        RESTORED,
-        JointRecord,
-        LostRounds,
-        continuations_of,
-        lost_rounds,
-    )
     from fedmf.accounting.gaussian import (
         adjacency_factor,
         certified_epsilon,
@@ -63,7 +56,6 @@ else:
 
 __all__ = [
     "PRIVACY",
-    "RESTORED",
     "TRIALS",
     "UNITS",
     "WHOLE",
@@ -71,8 +63,6 @@ __all__ = [
     "DifferentialPrivacy",
     "EpsilonBin",
     "Fault",
-    "JointRecord",
-    "LostRounds",
     "NegativeBinomialTrials",
     "NoPrivacy",
     "NoSecondStream",
@@ -100,7 +90,6 @@ __all__ = [
     "certified_sigma",
     "check_run",
     "check_sampling",
-    "continuations_of",
     "design",
     "distinct_patterns",
     "gaussian_delta",
@@ -110,7 +99,6 @@ __all__ = [
     "gaussian_rho",
     "gaussian_sigma",
     "joint_multiplier",
-    "lost_rounds",
     "odometer_epsilon",
     "realised_privacy",
     "remaining_epsilons",

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from fedmf.accounting.gaussian import adjacency_factor
 from fedmf.accounting.release import RunRelease, SumRelease
 from fedmf.factorization import (
-    Branches,
     Factorization,
     Sensitivity,
     UserRange,
@@ -220,7 +219,7 @@ class PairRelease(RunRelease):
         return Sensitivity(value, "upper_bound", f"{sensitivity.case}; rounding of features added")
 
     def of_equal_length(
-        self, rows: NDArray[np.integer], released_rounds: int | Branches | None = None
+        self, rows: NDArray[np.integer], released_rounds: int | None = None
     ) -> NDArray[np.float64]:
         """See `RunRelease.of_equal_length`."""
         if self.second.form == "joint-clip":

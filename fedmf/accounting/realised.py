@@ -21,7 +21,6 @@ from fedmf.accounting.gaussian import (
 from fedmf.accounting.patterns import Pattern, PatternTable
 from fedmf.accounting.release import RunRelease
 from fedmf.accounting.rounding import double_at_least
-from fedmf.factorization import Branches
 
 QUANTILES: Final = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 _BINS: Final = 20
@@ -72,7 +71,7 @@ def realised_privacy(
     release: RunRelease,
     sigma: float,
     delta: float,
-    released_rounds: int | Branches,
+    released_rounds: int,
     adjacency: str = "zero-out",
     users: int | None = None,
     beside: float = 0.0,
@@ -91,8 +90,7 @@ def realised_privacy(
         sigma: standard deviation of the z that were added, in units of the clip norm: noise multiplier ×
             planned sensitivity × adjacency factor. 0 for a run without noise.
         delta: δ in (0, 1).
-        released_rounds: T, between 0 and n; or what several continuations of the run released, whose places
-            are the entries of ``patterns``.
+        released_rounds: T, between 0 and n.
         adjacency: "zero-out" or "replace-one".
         users: how many users there are, those that never took part included; by default only those in
             ``patterns``.
@@ -122,9 +120,8 @@ def realised_privacy(
     noise = _noise_std(sigma)
     if not 0 < delta < 1:
         raise ValueError(f"δ (failure probability) must lie strictly between 0 and 1; got {delta!r}.")
-    reached = released_rounds.last if isinstance(released_rounds, Branches) else released_rounds
-    if not 0 <= reached <= release.rounds:
-        raise ValueError(f"T (released rounds) must lie in 0..{release.rounds}; got {reached!r}.")
+    if not 0 <= released_rounds <= release.rounds:
+        raise ValueError(f"T (released rounds) must lie in 0..{release.rounds}; got {released_rounds!r}.")
     table = patterns if isinstance(patterns, PatternTable) else PatternTable.of_counts(patterns)
     idle = 0 if isinstance(patterns, PatternTable) else patterns.get((), 0)
     participants = table.participants
@@ -203,7 +200,7 @@ def _population(users: int | None, recorded: int) -> int:
 
 
 def _spent(
-    table: PatternTable, release: RunRelease, released_rounds: int | Branches
+    table: PatternTable, release: RunRelease, released_rounds: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], Pattern]:
     """(sensitivity of each pattern, users that share it, a worst pattern)."""
     values, counts, worst, top = [np.empty(0)], [np.empty(0, dtype=np.int64)], (), -1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -37,30 +37,6 @@ class ParticipationSummary:
     largest_cohort: int
 
 
-class RecordOpening(Protocol):
-    """When a process opened a record in order to extend it, and what it noted."""
-
-    @property
-    def number(self) -> int:
-        """0, 1, 2, …"""
-        ...
-
-    @property
-    def first_round(self) -> int:
-        """The next round at that time."""
-        ...
-
-    @property
-    def fresh(self) -> bytes:
-        """The random bits from which noise from that round on follows."""
-        ...
-
-    @property
-    def note(self) -> Mapping[str, Any]:
-        """JSON-able."""
-        ...
-
-
 class ParticipationRecord(Protocol):
     """Who took part in which round, durably; a ledger is one."""
 
@@ -82,16 +58,9 @@ class ParticipationRecord(Protocol):
         """What was noted of released models, by rounds released."""
         ...
 
-    def last_round(self) -> int | None:
-        """The last committed round, or None before the first."""
-        ...
-
-    def chains(self) -> Sequence[tuple[int, bytes]]:
-        """(round, chain value) of every committed round, in order."""
-        ...
-
-    def openings(self) -> Sequence[RecordOpening]:
-        """Who opened it, in order."""
+    @property
+    def released(self) -> int:
+        """Rounds that were committed."""
         ...
 
     def by_user(self) -> tuple[list[str], NDArray[np.int32], NDArray[np.int32]]:

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.factorization import (
-    Branches,
     Factorization,
     Sensitivity,
     equal_length_sensitivities,
@@ -69,13 +68,13 @@ class RunRelease(ABC):
 
     @abstractmethod
     def of_equal_length(
-        self, rows: NDArray[np.integer], released_rounds: int | Branches | None = None
+        self, rows: NDArray[np.integer], released_rounds: int | None = None
     ) -> NDArray[np.float64]:
         """The sensitivity of recorded patterns with the same number of rounds, shape (patterns,).
 
         Args:
             rows: one pattern of 0-based rounds a row, shape (patterns, k).
-            released_rounds: T ≤ n; all by default. With branches, patterns are places in them.
+            released_rounds: T ≤ n; all by default.
 
         Raises:
             ValueError: a round is repeated or lies outside 0 … T−1, or T outside 1 … n.
@@ -121,7 +120,7 @@ class SumRelease(RunRelease):
         return SumRelease(self.factorization.leading(rounds))
 
     def of_equal_length(
-        self, rows: NDArray[np.integer], released_rounds: int | Branches | None = None
+        self, rows: NDArray[np.integer], released_rounds: int | None = None
     ) -> NDArray[np.float64]:
         """See `RunRelease.of_equal_length`."""
         return equal_length_sensitivities(self.factorization, rows, released_rounds)

@@ -15,7 +15,7 @@ WHOLE: Final = "whole as far as this copy knows"
 class Fault(StrEnum):
     """What may keep a copy of records from being evidence of all that was released, the gravest first."""
 
-    BEHIND = "behind what this machine knows"
+    BEHIND = "behind what this machine has seen"
     TAIL_MISSING = "tail missing"
     STATE_MISSING = "last state missing"
     UNAUTHENTICATED = "unauthenticated"
@@ -60,10 +60,6 @@ class Verdict:
             said.setdefault(str(fault), []).append(sentence)
         faults = {fault: "; ".join(sentences) for fault, sentences in said.items()}
         return {"verdict": next(iter(faults), WHOLE), "faults": faults}
-
-    def without(self, fault: Fault) -> Verdict:
-        """The same without one fault, where something else shows that it is none."""
-        return Verdict(tuple(entry for entry in self.faults if entry[0] is not fault))
 
     def require_whole(self, name: str, what: str) -> None:
         """Refuse to make more of records than they are.

@@ -43,7 +43,6 @@ def compile_programs(
 
     from fedmf.compiled import kept_code
     from fedmf.errors import ConfigError
-    from fedmf.records import unguarded
 
     files = kept_code()
     if files is None:
@@ -53,7 +52,7 @@ def compile_programs(
     begun = time.perf_counter()
     chosen = [(str(config), {}) for config in configs] if configs else list(_SHIPPED)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress, unguarded():
+    with Progress(*columns, console=Console(stderr=True)) as progress:
         bar = progress.add_task("imports", total=len(chosen) + 1)
         for name, overrides in chosen:
             progress.update(bar, description=" ".join([name, *map(str, overrides.values())]))

@@ -56,12 +56,6 @@ def simulate(
     resume: Path | None = typer.Option(
         None, "--resume", metavar="DIR", help="Continue the stopped run in DIR where its ledger ends."
     ),
-    restored: bool = typer.Option(
-        False,
-        "--restored-from-backup",
-        help="With --resume: go on although DIR is behind what this machine knows of the run. Lost rounds "
-        "count as spent.",
-    ),
     full: bool = typer.Option(
         False,
         "--full",
@@ -98,8 +92,6 @@ def simulate(
     overrides = parse_assignments(assignments)
     if resume is not None and out is not None:
         raise ConfigError("--out names a new run directory and --resume an existing one; give one of them.")
-    if restored and resume is None:
-        raise ConfigError("--restored-from-backup needs --resume DIR, the directory that was restored.")
     if config is not None:
         run = load_run(config, overrides)
     elif resume is not None:
@@ -123,7 +115,7 @@ def simulate(
         elif resume is None:
             session = Session.start(place, run, device.value)
         else:
-            session = Session.resume(place, run, device.value, restored)
+            session = Session.resume(place, run, device.value)
         _carry_out(session, engine, full)
 
 

@@ -271,12 +271,6 @@ def stream(
     from_row: int = typer.Option(
         1, "--from-row", metavar="I", help="Which row of the stream the input begins with."
     ),
-    restored: bool = typer.Option(
-        False,
-        "--restored-from-backup",
-        help="Go on although --state is behind what this machine knows of the stream. Lost steps count as "
-        "spent.",
-    ),
     plot: Path | None = typer.Option(
         None,
         "--plot",
@@ -299,8 +293,6 @@ def stream(
     from fedmf.data import read_contract
     from fedmf.streaming import Settings, check_told
 
-    if restored and state is None:
-        raise typer.BadParameter("--restored-from-backup needs --state DIR, the directory that was restored.")
     if plot is not None:
         from fedmf.cli.plots import check_picture
 
@@ -338,7 +330,6 @@ def stream(
         "first_row": from_row,
         "shape": None if output_format is None else output_format.value,
         "density": density,
-        "restored": restored,
         "remembered": state is not None,
         "admit": lambda layout: check_told(settings, layout, each_row_a_user),
     }

@@ -64,7 +64,6 @@ from fedmf.factorization.mechanisms import (
 )
 from fedmf.factorization.objectives import LAST, MAX, RMSE, Errors, Objective, errors, query_variances
 from fedmf.factorization.sensitivity import (
-    Branches,
     Sensitivity,
     SensitivityNotExact,
     UserRange,
@@ -97,7 +96,6 @@ __all__ = [
     "Banded",
     "BlockSums",
     "BlockTree",
-    "Branches",
     "BufferedToeplitz",
     "ColumnScaled",
     "Dense",

@@ -25,8 +25,7 @@ def main(grid: Grid, context: Context) -> None:
     timetable = Timetable.of(run.cohorts, run.execution)
     place: Place = run.execution
     path = run_directory(place, context.run_id)
-    restored = place.restored_from_backup
-    opened = Session.resume(path, run, restored=restored) if place.resume else Session.start(path, run)
+    opened = Session.resume(path, run) if place.resume else Session.start(path, run)
     with opened as session:
         say_plan(session)
 

@@ -14,11 +14,11 @@ from fedmf.records.durable import (
     write_durably,
 )
 from fedmf.records.frames import Damaged, FrameWriter, State, read_frames, read_state
-from fedmf.records.guard import Guard, Loss, unguarded
 from fedmf.records.histories import Histories, UserRow
 from fedmf.records.key_file import load_key, save_key
-from fedmf.records.ledger import SCHEMA, Ledger, meet_losses
+from fedmf.records.ledger import SCHEMA, Ledger
 from fedmf.records.lock import WriterLock
+from fedmf.records.mark import Mark
 from fedmf.records.new_places import create_directory, new_file, require_free, scratch_directory
 from fedmf.records.record import Opening, Record, opening_rows
 from fedmf.records.seal import Seal, Sealed
@@ -43,10 +43,9 @@ __all__ = [
     "Admission",
     "Damaged",
     "FrameWriter",
-    "Guard",
     "Histories",
     "Ledger",
-    "Loss",
+    "Mark",
     "Opening",
     "Record",
     "RecordKind",
@@ -59,7 +58,6 @@ __all__ = [
     "create_directory",
     "load_key",
     "load_state",
-    "meet_losses",
     "new_file",
     "opening_rows",
     "pack_state",
@@ -73,7 +71,6 @@ __all__ = [
     "scratch_directory",
     "sync_directory",
     "tighten",
-    "unguarded",
     "with_head",
     "without_head",
     "write_at",

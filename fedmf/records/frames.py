@@ -92,8 +92,6 @@ class FrameWriter:
         self._descriptor = os.open(path, flags, mode)
         self._sectors = np.full((_SECTORS, _SECTOR), _MARK, np.uint8)
         self.size = 0
-        #: Whether the last frame was handed over as a whole: whoever reads may take it for written.
-        self.handed_over = False
 
     def append(self, fields: Sequence[Field], state: State | None = None) -> None:
         """Write a frame and wait until it is on the disk; the name of the file is the caller's to make so.
@@ -102,10 +100,9 @@ class FrameWriter:
             OSError: the disk failed. Nothing may be appended to this file any more, and nothing is taken
                 back: somebody may have read the frame.
         """
-        at, self.handed_over = self.size, False
+        at = self.size
         for sectors in self._filled((_start(fields, state), *(() if state is None else state.pieces))):
             at += write_at(self._descriptor, sectors.reshape(-1).data, at)
-        self.handed_over = True
         _flush(self._descriptor)
         self.size = at
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
-from fedmf.accounting import RESTORED, Fault
+from fedmf.accounting import Fault
 from fedmf.noise import FRESH_BYTES, NoiseKey
-from fedmf.records.guard import Guard, Loss
 from fedmf.records.lock import ReleaseRight, WriterLock
+from fedmf.records.mark import Mark
 from fedmf.records.seal import Seal
 from fedmf.records.sqlite import RecordKind, transaction
 
@@ -80,10 +80,6 @@ def require_types(kind: RecordKind, what: str, row: Sequence[object], types: Seq
         raise kind.error(f"{what} {row[0]!r} of the {kind.name} is damaged: a column is of another type.")
 
 
-#: Whether a commit failed ↦ what is noted of a loss, if it is to count as spent.
-Noted = Callable[[bool], Callable[[Loss], dict[str, Any]] | None]
-
-
 class Record(ABC):
     """An open record; abstract.
 
@@ -141,10 +137,6 @@ class Record(ABC):
     @abstractmethod
     def released(self) -> int:
         """Rounds, or steps, that were committed."""
-
-    @abstractmethod
-    def head_after(self, released: int) -> bytes | None:
-        """What identifies the first so many rounds; None for none, or if it cannot be told."""
 
     @abstractmethod
     def openings(self) -> list[Opening]:
@@ -215,42 +207,16 @@ class Record(ABC):
     def _transaction(self) -> AbstractContextManager[None]:
         return transaction(self._connection)
 
-    def behind(self, guard: Guard) -> list[tuple[Fault, str]]:
-        """Whether a machine knows of more, for a verdict.
+    def behind(self, mark: Mark) -> list[tuple[Fault, str]]:
+        """Whether this machine has seen more than the record holds, for a verdict.
 
         Args:
-            guard: what it remembers, looked at before the record was read.
+            mark: of the run or stream, looked at before the record was read.
         """
-        lacks = guard.lacks(self.openings(), self.released, self.head_after)
-        if lacks is None:
+        here = self.released
+        if mark.matches(self.openings(), here):
             return []
-        here, known = lacks
         released, whole = self.words
-        said = f"{known} {released} of this {whole} were released on this machine, of which it holds {here}"
-        return [(Fault.BEHIND, f"{said}: it is a copy or a restored backup")]
-
-    def count_losses(self, guard: Guard, noted: Noted, error: type[ValueError]) -> None:
-        """See that all is here that the machine knows of, or note what is lost as spent, in an opening.
-
-        Args:
-            guard: what it remembers.
-            noted: tells, by whether all that is lost is a round whose commit failed, what is noted of a
-                loss; None refuses.
-            error: raised with one line.
-
-        Raises:
-            ValueError: as the error: something is lost and not to be counted.
-        """
-        losses = guard.losses(self.openings(), self.released, self.head_after)
-        if not losses:
-            return
-        released, whole = self.words
-        told = noted(guard.failed(losses))
-        if told is None:
-            raise error(
-                f"{self.path.parent} is a copy or a restored backup: {losses[-1].released} {released} of its "
-                f"{whole} were released, of which it holds {losses[-1].first}. Go on where the others are, "
-                "or with --restored-from-backup (restored=True), which counts them as spent."
-            )
-        self.open_era(os.urandom(FRESH_BYTES), {**self.note, RESTORED: [told(loss) for loss in losses]})
-        guard.note(self.openings(), self.released, self.head_after(self.released), losses)
+        said = f"this machine has seen {mark.released} {released} of this {whole}, and "
+        said += f"this copy holds {here}" if here < mark.released else "this copy was continued elsewhere"
+        return [(Fault.BEHIND, f"{said}. Continue the newest copy here, or start a new {whole}")]

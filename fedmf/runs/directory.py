@@ -6,27 +6,25 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from torch import Tensor
 
-from fedmf.accounting import DifferentialPrivacy, Fault
+from fedmf.accounting import DifferentialPrivacy
 from fedmf.data import PublicInput
-from fedmf.errors import ConfigError, LedgerError
+from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.parts import FileRow
 from fedmf.records import (
     Admission,
-    Guard,
     Ledger,
+    Mark,
     Opening,
     State,
     Underway,
     create_directory,
     load_state,
-    meet_losses,
     pack_state,
     save_key,
     tighten,
@@ -60,9 +58,6 @@ BUDGETS = "user-budgets"
 FAILURES = "failures.jsonl"
 DATA_CHANGED = "the users' examples are not those of the last opening: their ids, or how many each has"
 
-#: (plan, key, round) ↦ the users that are planned for it.
-Planned = Callable[[Plan, NoiseKey, int], Sequence[str]]
-
 
 class RunDirectory:
     """An open run directory; at most one process can hold it for writing.
@@ -82,10 +77,10 @@ class RunDirectory:
         header: RunHeader,
         key: NoiseKey,
         ledger: Ledger,
-        guard: Guard,
+        mark: Mark,
     ) -> None:
         self.path, self.header, self.key, self.ledger = path, header, key, ledger
-        self._guard, self.right = guard, ledger.right
+        self._mark, self.right = mark, ledger.right
         self.admission = Admission(ledger, path)
         self._checkpoint: Sequence[str] = ()
         self._openings: Sequence[Opening] = ()
@@ -144,19 +139,12 @@ class RunDirectory:
         return cls.open(path)
 
     @classmethod
-    def open(cls, path: Path, restored: Planned | None = None, planned: Planned | None = None) -> Self:
+    def open(cls, path: Path) -> Self:
         """Open the directory of a run that was started before.
-
-        Args:
-            path: where.
-            restored: whether to go on if this machine knows of rounds that are not in the directory. They
-                count as spent, by the users whom this function of plan, key and round names.
-            planned: that function too; without `restored` it counts a round whose commit failed, and which
-                is not there, and nothing else.
 
         Raises:
             ConfigError, LedgerError, ValueError: not a run directory, damaged, held by another process, or
-                behind what this machine knows of its run.
+                behind what this machine has seen of its run.
         """
         path = path.resolve()
         require_run(path)
@@ -166,14 +154,9 @@ class RunDirectory:
             header = recorded_header(ledger)
             tighten(path)
             ledger.replay()
-            guard = opened.enter_context(Guard.open(key if header.key_fingerprint else None))
-            verdict = verdict_of(header, guard, ledger, certain=True)
-            verdict.require_no_loss(str(path), "gone on with", [Fault.BEHIND])  # which is met next
-            known = (
-                None if users is None else partial(users, header.plan, key) for users in (restored, planned)
-            )
-            meet_losses(ledger, guard, header.plan, *known)
-            directory = cls(path, header, key, ledger, guard)
+            mark = opened.enter_context(Mark.open(key if header.key_fingerprint else None))
+            verdict_of(mark, ledger, certain=True).require_no_loss(str(path), "continued")
+            directory = cls(path, header, key, ledger, mark)
             opened.pop_all()
             return directory
 
@@ -196,7 +179,7 @@ class RunDirectory:
         if self._underway is not None:
             self._underway.end()
         self.ledger.close()
-        self._guard.close()
+        self._mark.close()
 
     def __enter__(self) -> Self:
         return self
@@ -286,16 +269,10 @@ class RunDirectory:
         self, t: int, users: Sequence[str], checkpoint: Sequence[str], state: State | None
     ) -> None:
         name, digest = checkpoint
-        try:
-            self.ledger.commit_round(t, users, name, digest, "released" if users else "empty", state)
-        except BaseException:
-            if (doubtful := self.ledger.doubtful) is not None:  # somebody may have seen it
-                with contextlib.suppress(LedgerError):
-                    self._guard.note(self.ledger.openings(), t + 1, doubtful, failed=True)
-            raise
+        self.ledger.commit_round(t, users, name, digest, "released" if users else "empty", state)
         if not self._openings:
             self._openings = self.ledger.openings()  # a process makes one, before its first round
-        self._guard.note(self._openings, t + 1, self.ledger.committed)
+        self._mark.note(self._openings, t + 1)
 
 
 def _state_name(rounds: int) -> str:

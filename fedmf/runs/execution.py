@@ -123,12 +123,10 @@ class Place:
     Args:
         output_dir: run directory; absolute under ``flwr run``.
         resume: under ``flwr run``, go on with the run in ``output_dir``.
-        restored_from_backup: then go on also if ``output_dir`` is behind what this machine knows of the run.
     """
 
     output_dir: str = ""
     resume: bool = False
-    restored_from_backup: bool = False
 
     def __post_init__(self) -> None:
         """Every place will do; the edge looks whether it can be used."""

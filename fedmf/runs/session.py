@@ -20,15 +20,13 @@ from fedmf.accounting import (
     DifferentialPrivacy,
     Verdict,
     at_least,
-    gaussian_epsilon,
-    lost_rounds,
 )
 from fedmf.cohorts import CheckInCohorts, CohortSchedule
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.optim import ServerOptimizer
 from fedmf.runs.budget import budgets_of, check_names, read_budgets
-from fedmf.runs.directory import FAILURES, Planned, RunDirectory
+from fedmf.runs.directory import FAILURES, RunDirectory
 from fedmf.runs.execution import Rhythm
 from fedmf.runs.given import check_constants, data_digest, require_single_examples
 from fedmf.runs.named_tasks import NamedTask
@@ -154,7 +152,7 @@ class Session:
         return cls._opened(run, task, optimizer, directory, device)
 
     @classmethod
-    def resume(cls, path: Path, run: Run | None = None, device: str = "cpu", restored: bool = False) -> Self:
+    def resume(cls, path: Path, run: Run | None = None, device: str = "cpu") -> Self:
         """Open a stopped run where its ledger ends.
 
         Args:
@@ -162,10 +160,9 @@ class Session:
             run: if given, must compute the same as the stored one; needed where objects of the user's own
                 are in it.
             device: as for ``start``.
-            restored: whether to go on from a backup; later rounds that this machine knows of count as spent.
 
         Raises:
-            ConfigError: not a run directory, that of another run, or behind what this machine knows of it.
+            ConfigError: not a run directory, that of another run, or behind what this machine has seen of it.
             LedgerError: a damaged ledger, or another process is running it.
         """
         check_device(device)
@@ -182,8 +179,7 @@ class Session:
             run = recorded
         task = run.task_source.build()
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
-        planned = _planned_users(run, task)
-        directory = RunDirectory.open(path, planned if restored else None, planned)
+        directory = RunDirectory.open(path)
         return cls._opened(run, task, optimizer, directory, device)
 
     @classmethod
@@ -241,7 +237,7 @@ class Session:
             _log.warning(line)
         if self.evaluation_due(t) and t not in self.metrics:
             with self.server.times.measure(t, "evaluation"):
-                epsilon, values = self._epsilon_after(t), self._central_values()
+                epsilon, values = self.plan.epsilon_after(t), self._central_values()
             told = {"epsilon": epsilon if math.isfinite(epsilon) else None, **self.server.noted()}
             self._keep(t, {**values, **told})
             self._warn_of_divergence()
@@ -261,14 +257,6 @@ class Session:
             return {}
         values = self._task.evaluate(self.server.parameters)
         return {central(name, self._task.dataset): value for name, value in values.items()}
-
-    def _epsilon_after(self, t: int) -> float:
-        """ε that the plan allows after t rounds, what was lost with a backup included."""
-        lost, plan = [entry.released for entry in lost_rounds(self.directory.ledger)], self.plan
-        if not lost:
-            return plan.epsilon_after(t)
-        own = plan.multiplier_after(t) if t else math.inf
-        return gaussian_epsilon(plan.multiplier_with_losses(own, lost), plan.privacy.delta)
 
     def note_failures(self, t: int, failures: Sequence[UserFailure], present: int = 0) -> None:
         """Keep for the operator which users failed in round t (0-based), in a secret file.
@@ -357,16 +345,6 @@ def new_directory(path: Path, run: Run, plan: Plan, roster: Sequence[str], **mod
     seed = run.privacy.noise_seed
     key = NoiseKey.from_os() if seed is None else NoiseKey.from_seed(seed)
     return RunDirectory.create(path, run, plan, key, **model)
-
-
-def _planned_users(run: Run, task: Task) -> Planned:
-    """Whom the cohorts of a run plan for a round."""
-
-    def users(plan: Plan, key: NoiseKey, t: int) -> list[str]:
-        schedule = run.cohorts.schedule(plan.users, plan.participation, key.cohort_seed())
-        return [str(task.dataset.user_ids[user]) for user in map(int, schedule.cohort(t))]
-
-    return users
 
 
 def check_device(device: str) -> None:

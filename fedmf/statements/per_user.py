@@ -9,15 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.accounting import (
-    JointRecord,
     ParticipationRecord,
     RunRelease,
     adjacency_factor,
-    continuations_of,
     distinct_patterns,
     gaussian_epsilons,
 )
-from fedmf.factorization import Branches
 from fedmf.statements.header import RunHeader
 from fedmf.statements.plan import Plan
 
@@ -31,8 +28,7 @@ class UserPrivacy:
 
     Attributes:
         users: ids of those that took part at least once.
-        participations: in how many rounds each took part, those included that were lost with a backup and
-            for which the user was planned.
+        participations: in how many rounds each took part.
         first_round: the first of them, 0-based; ``last_round`` likewise; −1 if there is none.
         sensitivity: how far the user's rounds can move what was released, per unit clip norm.
         mu: the user's GDP parameter, rounded up; 0 without noise.
@@ -83,17 +79,12 @@ class _Spent:
 
 
 def _spent(release: RunRelease, ledger: ParticipationRecord) -> _Spent:
-    """Places of rounds are their numbers where nothing was lost with a backup."""
-    first, *lost = continuations_of(ledger)
-    released: int | Branches = len(first.identities)
-    users, places, keys, rounds = list(first.users), first.rounds, first.keys, first.rounds
-    if lost:
-        joint = JointRecord.of([first, *lost])
-        released, users, places, keys = joint.branches, joint.users, joint.places, joint.keys
-        rounds = joint.branches.round_of[places]
+    with ledger.snapshot():
+        users, rounds, keys = ledger.by_user()
+        released = ledger.released
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
     lengths = np.diff(starts, append=keys.size)
-    spent = _sensitivities(release, places, starts, lengths, released)
+    spent = _sensitivities(release, rounds, starts, lengths, released)
     if not keys.size:
         return _Spent(users, lengths, rounds, rounds, spent)
     early, late = np.minimum.reduceat(rounds, starts), np.maximum.reduceat(rounds, starts)
@@ -110,7 +101,7 @@ def _sensitivities(
     rounds: NDArray[np.integer],
     starts: NDArray[np.int64],
     lengths: NDArray[np.int64],
-    released: int | Branches,
+    released: int,
 ) -> NDArray[np.float64]:
     """Of each user's pattern over the released rows; equal patterns are computed once."""
     sensitivities = np.zeros(starts.size)

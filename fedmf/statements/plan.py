@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -20,7 +20,6 @@ from fedmf.accounting import (
     SecondStream,
     adjacency_factor,
     gaussian_epsilon,
-    joint_multiplier,
     zero_out_budget,
 )
 from fedmf.cohorts import Cohorts, SampledCohorts
@@ -167,28 +166,6 @@ class Plan:
         """σ of a Gaussian mechanism as private as the first ``rounds`` ≥ 1 rounds, for the worst user."""
         spent = min(self.spent_sensitivity(rounds), self.sensitivity.value)
         return self.noise_multiplier * self.sensitivity.value / spent
-
-    def multiplier_with_losses(self, multiplier: float, released: Sequence[int]) -> float:
-        """σ of rounds with this multiplier and of more that were lost with backups.
-
-        Each loss is composed with the others as a run of its own that released so many rounds.
-        """
-        if not released:
-            return multiplier
-        losses = [*map(self.multiplier_after, released)]
-        return joint_multiplier(multiplier, *losses)
-
-    @property
-    def without_losses(self) -> str | None:
-        """Why no theorem or no promise of this run allows that rounds were lost with a backup."""
-        limited = isinstance(self.privacy, DifferentialPrivacy) and (
-            self.privacy.max_epsilon is not None or self.privacy.user_budgets
-        )
-        if self.amplification is not None:
-            return "no accountant covers two branches with the same secret cohorts"
-        if not self.cohorts.known_beforehand:
-            return "who came to the rounds that were lost is not known"
-        return "the rounds that were lost may have spent max_epsilon or a user's budget" if limited else None
 
     @cached_property
     def _epsilons(self) -> dict[int, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,28 +63,25 @@ class PlannedPrivacy:
     known_so_far: float
 
 
-def planned_privacy(plan: Plan, released: int, lost: Sequence[int]) -> PlannedPrivacy:
+def planned_privacy(plan: Plan, released: int) -> PlannedPrivacy:
     """What the plan allows.
 
     Args:
         plan: of the run.
         released: rounds.
-        lost: how many rounds each copy released that was lost.
 
     Raises:
         LedgerError: a claim of amplification that does not hold.
     """
     noisy = plan.noise_multiplier > 0
-    delta, asked = plan.privacy.delta, None if lost else plan.privacy.requested_epsilon
-    whole = plan.multiplier_with_losses(plan.noise_multiplier, lost) if noisy else 0.0
-    known = certified_epsilon(whole, delta, asked) if noisy else math.inf
+    delta, asked = plan.privacy.delta, plan.privacy.requested_epsilon
+    known = certified_epsilon(plan.noise_multiplier, delta, asked) if noisy else math.inf
     epsilon = claimed_epsilon(plan, known)
     if released == plan.participation.rounds:
         return PlannedPrivacy(epsilon, known, None, known)
-    known_so_far = math.inf if released or lost else 0.0
-    if noisy and (released or lost):
-        so_far = plan.multiplier_after(released) if released else math.inf
-        known_so_far = min(known, certified_epsilon(plan.multiplier_with_losses(so_far, lost), delta))
+    known_so_far = math.inf if released else 0.0
+    if noisy and released:
+        known_so_far = min(known, certified_epsilon(plan.multiplier_after(released), delta))
     secret = epsilon if plan.amplification is None else min(epsilon, plan.epsilon_after(released))
     return PlannedPrivacy(epsilon, known, min(known_so_far, secret), known_so_far)
 

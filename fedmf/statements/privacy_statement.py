@@ -10,16 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedmf.accounting import (
-    JointRecord,
-    LostRounds,
     ParticipationRecord,
     ParticipationSummary,
     RealisedPrivacy,
     Verdict,
-    continuations_of,
     gaussian_mu,
     gaussian_rho,
-    lost_rounds,
     realised_privacy,
 )
 from fedmf.errors import LedgerError
@@ -31,7 +27,6 @@ from fedmf.statements.text import run_document
 from fedmf.statements.words import (
     ASSUMPTIONS,
     INEXACT_GROUPS,
-    LOST_ROUNDS,
     NOT_COVERED,
     NOT_PRIVATE,
     OPERATING_SYSTEM_KEY,
@@ -60,7 +55,6 @@ class PrivacyStatement:
         realised: ε of each user against an observer who knows its rounds; with amplification the worst may
             exceed the planned ε.
         patterns: how many different patterns of rounds there are.
-        lost: what was released after backups from which the run went on; all of it is counted.
         parts: what each part of the run says, by its name.
         verdict: of whoever opened the records, whether they are all that was released; None if they were
             not asked, as while the run goes on.
@@ -72,7 +66,6 @@ class PrivacyStatement:
     planned: PlannedPrivacy
     realised: RealisedPrivacy
     patterns: int
-    lost: tuple[LostRounds, ...] = ()
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     verdict: Verdict | None = None
     stated_by: str = SOFTWARE
@@ -101,7 +94,6 @@ class PrivacyStatement:
             **dataclasses.asdict(plan.participation),
             "rounds_released": recorded.rounds,
             "rounds_empty": recorded.empty_rounds,
-            "rounds_lost": [{"first": entry.first, "released": entry.released} for entry in self.lost],
             "realised_max_participations": recorded.max_participations,
             "realised_min_separation": recorded.min_separation,
             "sampling": header.sampling,
@@ -164,7 +156,6 @@ class PrivacyStatement:
             *([SHARED_TIME] if header.shares_time else []),
             *([INEXACT_GROUPS] if header.groups_inexactly else []),
             REALISED_ASSUMPTION,
-            *([LOST_ROUNDS] if self.lost else []),
             *(text for part in header.plan.parts for text in part.assumptions),
         ]
 
@@ -219,17 +210,12 @@ def build_statement(header: RunHeader, record: ParticipationRecord) -> PrivacySt
         )
     with record.snapshot():
         recorded = record.replay()
-        lost, noted = tuple(lost_rounds(record)), any(part.noted for part in _parts(header))
+        noted = any(part.noted for part in _parts(header))
         metrics = record.metrics() if noted else {}
         sigma = plan.noise_multiplier
         claim = Claim(gaussian_mu(sigma) if sigma > 0 else math.inf, plan.privacy.delta)
         parts = {part.name: part.facts(metrics, claim) for part in _parts(header)}
-        patterns, released = record.patterns(), recorded.rounds
-        if lost:
-            joint = JointRecord.of(continuations_of(record))
-            patterns, released = joint.patterns, joint.branches
-    if lost and (reason := plan.without_losses):
-        raise LedgerError(f"the ledger goes on from a backup, and {reason}; no privacy statement is made.")
+        patterns = record.patterns()
     if recorded.users > plan.users:
         raise LedgerError(f"the ledger holds {recorded.users} users; the header says there are {plan.users}.")
     check_sensitivity(plan)
@@ -238,17 +224,17 @@ def build_statement(header: RunHeader, record: ParticipationRecord) -> PrivacySt
         plan.release,
         plan.relative_noise_std,
         plan.privacy.delta,
-        released,
+        recorded.rounds,
         plan.privacy.adjacency,
         plan.users,
     )
-    planned = planned_privacy(plan, recorded.rounds, [entry.released for entry in lost])
+    planned = planned_privacy(plan, recorded.rounds)
     if realised.epsilon > planned.known_so_far + TOLERANCE * max(1.0, planned.known_so_far):
         raise LedgerError(
             f"epsilon_realised is {realised.epsilon!r}, above the planned {planned.known_so_far!r}. The "
             "run's records contradict its plan; no privacy statement is made."
         )
-    return PrivacyStatement(header, recorded, planned, realised, patterns.patterns, lost, parts)
+    return PrivacyStatement(header, recorded, planned, realised, patterns.patterns, parts)
 
 
 def _parts(header: RunHeader) -> tuple[Part, ...]:

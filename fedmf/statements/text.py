@@ -101,7 +101,6 @@ def _planned(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         *([("user ids of", s["user_namespace"])] if s["user_namespace"] else []),
         ("mechanism", mechanism(s["mechanism"], s["params"])),
         ("rounds", f"{s['rounds_released']} of {s['rounds']} released"),
-        *([("lost rounds", _lost(s["rounds_lost"]))] if s["rounds_lost"] else []),
         ("participations", f"at most {s['max_participations']} planned"),
         ("separation", f"at least {s['min_separation']} planned"),
         ("sampling", s["sampling"]),
@@ -156,12 +155,6 @@ _STREAMS: Final = {
 }
 
 
-def _lost(lost: Sequence[Mapping[str, int]]) -> str:
-    """What was released after backups from which the run went on; rounds counted from 1 as elsewhere."""
-    ranges = ", ".join(f"{entry['first'] + 1} to {entry['released']}" for entry in lost)
-    return f"{ranges}: released before a backup was restored, counted as spent"
-
-
 def _accountant(amplification: Mapping[str, Any]) -> str:
     """How sure the amplified ε is."""
     text = f"{amplification['accountant']}, {amplification['method']}"
@@ -208,8 +201,7 @@ def _epsilon(s: Mapping[str, Any]) -> str:
     planned, so_far = f"{up(s['epsilon_planned'])} for all {s['rounds']} rounds", s["epsilon_planned_so_far"]
     if so_far is not None:
         planned = f"{up(so_far)} after {s['rounds_released']} rounds, {planned}"
-    lost = sum(entry["released"] - entry["first"] for entry in s["rounds_lost"])
-    return f"{planned}, delta {up(s['delta'])}" + (f"; {lost} lost rounds count" if lost else "")
+    return f"{planned}, delta {up(s['delta'])}"
 
 
 def _mechanism(s: Mapping[str, Any]) -> str:

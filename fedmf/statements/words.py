@@ -82,10 +82,6 @@ REALISED_ASSUMPTION: Final = (
     "the data decided neither who took part when nor in which round the run stopped: epsilon_realised, which "
     "is computed from the record of that, rests on it"
 )
-LOST_ROUNDS: Final = (
-    "this run went on from a backup: the rounds that were released after the backup was made are counted as "
-    "spent, by every {one} that was planned for them, and nothing else was released"
-)
 SECRECY: Final = (
     "the cohorts stay secret: nobody whom epsilon_planned and epsilon_planned_so_far are to protect against "
     "knows who took part in which round, which was drawn at random as the sampling says. Against whoever "

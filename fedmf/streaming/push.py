@@ -66,7 +66,6 @@ class PrivateStream:
             what is released.
         seed: for a public key: reproducible and *not private*.
         handling: of rows that cannot be read, a zero vector by default; free to change.
-        restored: go on from a backup although this machine knows of later steps, which count as spent.
 
     Raises:
         StateError: the directory is another stream's, in use by another process, or behind what this machine
@@ -105,7 +104,6 @@ class PrivateStream:
         weight: float | str | None = None,
         seed: int | None = None,
         handling: Handling | None = None,
-        restored: bool = False,
     ) -> None:
         if isinstance(columns, str):
             raise ValueError(f"columns must be a list of names; got the text {columns!r}.")
@@ -138,7 +136,7 @@ class PrivateStream:
         self._ended: str | None = None
         with ExitStack() as kept:
             self._run = run = kept.enter_context(
-                open_pushed(self._path, settings, self._form.layout, handling, restored)
+                open_pushed(self._path, settings, self._form.layout, handling)
             )
             self._pushes = run.state.pushes()
             self._renderer = Renderer(run.plan)

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedmf.moments import PrivateGaussian
-from fedmf.records import Guard, UserRow
+from fedmf.records import Mark, UserRow
 from fedmf.streaming.outputs import MeanPoints, Output, Renderer, mean_points
 from fedmf.streaming.position import Position, Releases
 from fedmf.streaming.rows import InputError, RowBlock, RowReader, clip_rows
@@ -54,7 +54,7 @@ class StreamRun:
         output: where releases go.
         handling: of rows that do not fit.
         progress: called with (t, n) after each commit.
-        guard: what this machine remembers of the stream.
+        mark: how far this machine has seen the stream.
 
     Guarantees:
         The releases, bit for bit, are those of `MomentStream.update` on the admitted rows one by one,
@@ -70,12 +70,12 @@ class StreamRun:
         output: Output,
         handling: Handling | None = None,
         progress: Callable[[int, int], None] | None = None,
-        guard: Guard | None = None,
+        mark: Mark | None = None,
     ) -> None:
         self.plan, self.state, self.output = state.plan, state, output
         self.handling = handling or Handling()
         self._progress = progress or (lambda step, rounds: None)
-        self._guard = guard or Guard.open(None)
+        self._mark = mark or Mark()
         self._renderer = Renderer(self.plan, output.density)
         self._keys, self._stream = state.moments()
         self._kept_at = self._stream.t
@@ -189,8 +189,7 @@ class StreamRun:
         self.output.finish(self._renderer, self.state.releases, self.position.records)
         self._written, self._emitted = self.output.flush(), self.position.records
         self._commit(self.position)
-        lost = self.state.lost_steps()
-        statement = stream_statement(self.plan, self.position, self.users, self.state.key, lost)
+        statement = stream_statement(self.plan, self.position, self.users, self.state.key)
         self.state.write_statement(statement)
         return statement
 
@@ -337,7 +336,7 @@ class StreamRun:
             releases = Releases(position.records, np.empty((0, self.plan.width)))
         self.state.commit(position, releases, self._stream.state_dict(), changed)
         if position.step:
-            self._guard.note(self.state.openings(), position.step, None)
+            self._mark.note(self.state.openings(), position.step)
         self._latest = releases
         self._catch_up(releases)
         self._keep_vectors()

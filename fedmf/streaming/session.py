@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedmf.accounting import Fault, Verdict, gaussian_mu
+from fedmf.accounting import Verdict, gaussian_mu
 from fedmf.noise import NoiseKey
-from fedmf.records import Guard, Histories
+from fedmf.records import Histories, Mark
 from fedmf.statements import UserCosts
 from fedmf.streaming.declared_rows import DeclaredRows, check_names, declared_cells, raw_layout
 from fedmf.streaming.lines import Lines
@@ -95,7 +94,6 @@ def open_run(
     first_row: int = 1,
     handling: Handling | None = None,
     progress: Callable[[int, int], None] | None = None,
-    restored: bool = False,
     remembered: bool = True,
     shape: str | None = None,
     density: bool = False,
@@ -112,7 +110,6 @@ def open_run(
         first_row: which row of the stream the input begins with.
         handling: of rows that do not fit.
         progress: called with (t, n) after each commit.
-        restored: whether to go on from a backup, if this machine knows of later steps: they count as spent.
         remembered: whether this machine is to know how far the stream is, once its directory is gone.
         shape: of the output where it is lines: "json", "tidy" or "wide"; None by its ending (`shape_of`).
         density: whether each release says its Gaussian density, with intervals.
@@ -120,12 +117,12 @@ def open_run(
 
     Raises:
         StateError: the directory belongs to other settings, to something else, is in use, or is behind what
-            this machine knows of its stream.
+            this machine has seen of its stream.
         ValueError: settings, input or output are unfit.
     """
     with ExitStack() as kept:
         if StreamState.exists(directory):
-            state, guard = kept.enter_context(_gone_on(directory, settings, restored))
+            state, mark = kept.enter_context(_gone_on(directory, settings))
             reader = open_reader(source, settings, file_format, state.plan.layout, first_row)
             rows = kept.enter_context(reader)
         else:
@@ -141,11 +138,11 @@ def open_run(
                 admit(rows.layout)
             plan = plan_stream(settings, rows.layout, _horizon(settings, source, file_format))
             Renderer(plan, density)  # refuses what has none before anything is written
-            state, guard = kept.enter_context(_begun(directory, plan, remembered))
+            state, mark = kept.enter_context(_begun(directory, plan, remembered))
         shape = shape or shape_of(output, state.position.output)
         fresh = state.position.output not in ("", output_name(output, shape, density))
         place = open_output(output, fresh, shape, density)
-        run = kept.enter_context(StreamRun(state, place, handling, progress, guard))
+        run = kept.enter_context(StreamRun(state, place, handling, progress, mark))
         yield run, rows
 
 
@@ -155,7 +152,6 @@ def open_pushed(
     settings: Settings,
     layout: Layout,
     handling: Handling | None = None,
-    restored: bool = False,
 ) -> Iterator[StreamRun]:
     """The run of a state directory, begun if there is none, whose releases go to whoever gives the rows.
 
@@ -164,7 +160,6 @@ def open_pushed(
         settings: with the horizon; must be those the stream was begun with.
         layout: of the rows.
         handling: of rows that do not fit.
-        restored: as in `open_run`.
 
     Raises:
         StateError: as `open_run`, or the stream was begun with rows of another layout.
@@ -172,7 +167,7 @@ def open_pushed(
     """
     with ExitStack() as kept:
         if StreamState.exists(directory):
-            state, guard = kept.enter_context(_gone_on(directory, settings, restored))
+            state, mark = kept.enter_context(_gone_on(directory, settings))
             if state.position.output not in ("", Returned.name):
                 raise StateError(
                     f"the stream in {directory} must have been begun by pushing rows, and not gone on by "
@@ -187,8 +182,8 @@ def open_pushed(
             if settings.rounds is None and not settings.unbounded:
                 raise ValueError("n (rounds) must be given for rows that are pushed; got none.")
             plan = plan_stream(settings, layout, settings.rounds)
-            state, guard = kept.enter_context(_begun(directory, plan, remembered=True))
-        yield kept.enter_context(StreamRun(state, Returned(), handling, None, guard))
+            state, mark = kept.enter_context(_begun(directory, plan, remembered=True))
+        yield kept.enter_context(StreamRun(state, Returned(), handling, None, mark))
 
 
 def account_stream(directory: Path) -> dict[str, Any]:
@@ -198,7 +193,7 @@ def account_stream(directory: Path) -> dict[str, Any]:
         StateError, ValueError: not a state directory, damaged or altered, or in use by another process.
     """
     with _checked(directory) as (state, users, verdict):
-        statement = stream_statement(state.plan, state.position, users, state.key, state.lost_steps())
+        statement = stream_statement(state.plan, state.position, users, state.key)
         return {"records": verdict.to_dict(), **statement}
 
 
@@ -216,11 +211,6 @@ def stream_costs(directory: Path) -> UserCosts:
         plan, key = state.plan, state.key
         if plan.settings.user_column is None:
             raise StateError(f"{directory} names no users (--user-column): it cannot be joined by user id.")
-        if state.lost_steps():
-            raise StateError(
-                f"{directory} went on from a backup: whose rows the lost steps held is not known, so that it "
-                "cannot be joined by user id. Its own epsilon adds to that of the others."
-            )
         counts, of = np.unique(users.counts, return_inverse=True)
         sigmas = [plan.multiplier_under(count, users.min_separation) for count in counts.tolist()]
         mus = np.array([gaussian_mu(sigma) for sigma in sigmas])
@@ -246,25 +236,28 @@ def _checked(directory: Path) -> Iterator[tuple[StreamState, Histories, Verdict]
     """A stream's state, computed again as far as it can be, who took part, and the verdict on it."""
     with StreamState.open(directory) as state:
         state.moments()  # mechanisms of later segments come with it, and are checked
-        yield state, state.histories(), state.verdict(Guard.look(state.key.fingerprint, state.key))
+        yield (
+            state,
+            state.histories(),
+            state.verdict(Mark.look(state.key.fingerprint)),
+        )
 
 
 @contextmanager
-def _begun(directory: Path, plan: StreamPlan, remembered: bool) -> Iterator[tuple[StreamState, Guard]]:
+def _begun(directory: Path, plan: StreamPlan, remembered: bool) -> Iterator[tuple[StreamState, Mark]]:
     seed = plan.settings.seed
     key = NoiseKey.from_os() if seed is None else NoiseKey.from_seed(seed)
-    with StreamState.create(directory, plan, key) as state, Guard.open(key if remembered else None) as guard:
-        yield state, guard
+    with StreamState.create(directory, plan, key) as state, Mark.open(key if remembered else None) as mark:
+        yield state, mark
 
 
 @contextmanager
-def _gone_on(directory: Path, settings: Settings, restored: bool) -> Iterator[tuple[StreamState, Guard]]:
+def _gone_on(directory: Path, settings: Settings) -> Iterator[tuple[StreamState, Mark]]:
     with StreamState.open(directory) as state:
         _check_same(state.plan.settings, settings, directory)
-        with Guard.open(state.key) as guard:
-            state.verdict(guard).require_no_loss(str(directory), "gone on with", [Fault.BEHIND])
-            state.count_losses(guard, lambda failed: asdict if restored else None, StateError)
-            yield state, guard
+        with Mark.open(state.key) as mark:
+            state.verdict(mark).require_no_loss(str(directory), "continued")
+            yield state, mark
 
 
 def _horizon(settings: Settings, source: Path | None, file_format: str | None) -> int | None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from fedmf.accounting import UNITS, certified_epsilon, gaussian_mu, gaussian_rho, joint_multiplier
+from fedmf.accounting import UNITS, certified_epsilon, gaussian_mu, gaussian_rho
 from fedmf.noise import NoiseKey
 from fedmf.records import Histories
 from fedmf.statements import OPERATING_SYSTEM_KEY, PUBLIC_KEY
@@ -56,10 +54,6 @@ _STOPPING: Final = (
     "where the stream stopped: it was run so that it stops at a row that cannot be read (--stop-at-bad-row), "
     "so that it stopped, or did not, tells something about rows without noise, which epsilon does not count"
 )
-_LOST: Final = (
-    "this stream went on from a backup: each time, the steps that were released after the backup was made "
-    "are counted as a whole stream of their own, and nothing else was released"
-)
 _PUBLIC_LABELS: Final = (
     "{labels} of every row, and whether it can be read, is public, as was declared: it does not depend on "
     "what is to be protected"
@@ -73,13 +67,7 @@ _PUBLIC_ROWS: Final = (
 )
 
 
-def stream_statement(
-    plan: StreamPlan,
-    position: Position,
-    users: Histories,
-    key: NoiseKey,
-    lost: Sequence[Mapping[str, Any]] = (),
-) -> dict[str, Any]:
+def stream_statement(plan: StreamPlan, position: Position, users: Histories, key: NoiseKey) -> dict[str, Any]:
     """One record, JSON-able, of what the stream guarantees; nothing in it depends on a row's values.
 
     Args:
@@ -87,8 +75,6 @@ def stream_statement(
         position: how far it is.
         users: their histories.
         key: of the noise.
-        lost: first and released of the steps that were released after backups from which the stream went on;
-            each loss counts as a whole stream of its own.
 
     Raises:
         RuntimeError: the two accountants disagree.
@@ -100,12 +86,7 @@ def stream_statement(
     made, settings = plan.mechanism, plan.settings
     n, k, b = _contract(plan)
     sigma, spent = plan.noise_multiplier, _realised_multiplier(plan, users)
-    asked = None if lost else settings.epsilon
-    if lost:
-        whole = len(lost) * [sigma]
-        spent = joint_multiplier(math.inf if spent is None else spent, *whole)
-        sigma = joint_multiplier(sigma, *whole)
-    planned = certified_epsilon(sigma, settings.delta, asked)
+    planned = certified_epsilon(sigma, settings.delta, settings.epsilon)
     return {
         "unit": "user",
         "user_column": settings.user_column,
@@ -130,7 +111,6 @@ def stream_statement(
         "segments": plan.segments_after(position.step),
         "steps": position.step,
         "releases": position.records,
-        "steps_lost": [{name: entry[name] for name in ("first", "released")} for entry in lost],
         "every": settings.every,
         "max_participations": k,
         "min_separation": b,
@@ -156,7 +136,7 @@ def stream_statement(
         "rho_realised": 0.0 if spent is None else gaussian_rho(spent),
         "noise_key": f"{key.fingerprint} ({PUBLIC_KEY if key.public else OPERATING_SYSTEM_KEY})",
         "noise_key_public": key.public,
-        "assumptions": [*_assumptions(plan), *([_LOST] if lost else [])],
+        "assumptions": _assumptions(plan),
         "not_covered": [
             *([_STOPPING] if position.may_stop else []),
             *([_LABELS.format(labels=" and ".join(settings.labels))] if settings.labels else []),

@@ -32,7 +32,7 @@ def pair_header() -> RunHeader:
 
 def amplified_header(accountant: str) -> RunHeader:
     run = small_run(None, **keys(accountant))
-    plan = plan_run(run, run.optimizer_source.build([(3,)], run.cohorts.rounds), 3, {})
+    plan = plan_run(run, run.optimizer_source.build([(3,)], run.cohorts.rounds), 3)
     return header_of(run, plan, NoiseKey.from_seed(3), 3)
 
 

@@ -55,7 +55,7 @@ def test_openings_and_rounds_are_one_chain(path: Path) -> None:
     with Ledger.create(path, CONTRACT, {}, KEY) as ledger:
         empty = ledger.head()
         first = ledger.open_era(b"a" * 32)
-        again = ledger.open_era(b"b" * 32, {"restored": {"released": 0}})
+        again = ledger.open_era(b"b" * 32, {"x": 1})
         heads = [ledger.head()]
         commit(ledger, 0, 1)
         heads.append(ledger.head())
@@ -72,7 +72,7 @@ def test_openings_and_rounds_are_one_chain(path: Path) -> None:
     with Ledger.open(path, read_only=True) as reader:
         assert reader.openings() == found == [first, again, later]
         assert [opening.first_round for opening in found] == [0, 0, 2]
-        assert (reader.head(), reader.chains()[1], reader.chains()[-1]) == (last, (1, heads[1]), (2, last))
+        assert reader.head() == last
         assert reader.replay().rounds == 3
         assert not reader.authenticated
         assert all(map(reader.holds, [empty, *heads, last]))

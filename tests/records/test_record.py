@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from support.child_processes import in_child
 
-from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
-from fedmf.records import Guard, Ledger, Record
+from fedmf.records import Ledger, Record
 from fedmf.streaming import Layout, Settings, StreamState, plan_stream
 
 KEY = NoiseKey(bytes(range(32)))
@@ -143,26 +142,3 @@ def test_an_opening_that_is_not_as_it_was_committed_is_refused(
     doctored(record.path, f"UPDATE openings SET {change}")
     with pytest.raises(record.kind.error, match=fault):
         read_whole(opened, tmp_path)
-
-
-@both
-def test_what_a_copy_lacks_is_told_refused_and_counted(
-    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "memory"))
-    with opened(tmp_path) as record, Guard.open(KEY) as guard:
-        opening = record.opening()
-        assert record.behind(guard) == []
-        record.count_losses(guard, lambda failed: None, ConfigError)
-        guard.note([opening], 3, None)
-        released, whole = record.words
-        ((_, said),) = record.behind(guard)
-        assert f"3 {released} of this {whole} were released on this machine, of which it holds 0" in said
-        with pytest.raises(
-            ConfigError, match=f"3 {released} of its {whole} were released, of which it holds 0"
-        ):
-            record.count_losses(guard, lambda failed: None, ConfigError)
-        record.count_losses(guard, lambda failed: lambda loss: {"released": loss.released}, ConfigError)
-        assert record.openings()[-1].note["restored"] == [{"released": 3}]
-        record.count_losses(guard, lambda failed: None, ConfigError)
-        assert record.behind(guard) == []

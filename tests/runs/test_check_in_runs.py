@@ -227,12 +227,3 @@ def test_amplification_and_shared_time_are_refused() -> None:
         small_run(schedule="check-in", amplified=True)
     with pytest.raises(ConfigError, match=r"min_replies must be 0 with check-in cohorts; got 2\."):
         small_run(schedule="check-in", min_replies=2, messages="per-user")
-
-
-def test_rounds_lost_with_a_backup_cannot_be_counted_where_nobody_knows_who_came() -> None:
-    for unknown in ({"live": True}, {"impatient": 0.1}):
-        assert (
-            fedmf.plan(device_run(**unknown)).without_losses
-            == "who came to the rounds that were lost is not known"
-        )
-    assert fedmf.plan(device_run()).without_losses is None

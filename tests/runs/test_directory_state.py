@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import torch
 from support.child_processes import in_child
 from support.directories import DIMENSION, RUN, commit, create, fail, planned, same
 from support.ledgers import tails
+from support.small_runs import small_run
 
 import fedmf
 from fedmf.accounting import NoPrivacy
@@ -22,7 +24,8 @@ from fedmf.errors import ConfigError, LedgerError, ParticipationViolation
 from fedmf.noise.key import NoiseKey
 from fedmf.records import frames
 from fedmf.records.key_file import save_key
-from fedmf.runs.directory import CONFIG, RunDirectory
+from fedmf.runs import Session, opened_evidence
+from fedmf.runs.directory import CONFIG, DATA_CHANGED, RunDirectory
 from fedmf.runs.recorded import KEY
 from fedmf.statements import header as header_module
 
@@ -259,3 +262,36 @@ def test_records_of_runs_without_privacy_are_bound_to_their_key_too(tmp_path: Pa
     replace_key(tmp_path / "run", NoiseKey.from_os())
     with pytest.raises(LedgerError, match="its authentication code is not that of the run's key"):
         RunDirectory.open(tmp_path / "run")
+
+
+def test_changed_data_are_told_to_the_operator_alone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A user has more examples when the run goes on: in the secret file and the ledger, on no screen."""
+    run = small_run(noise_seed=-1, rounds=3, users=8, cohort_size=2)
+    path = tmp_path / "run"
+
+    def one_round(session: Session) -> None:
+        total = session.server.new_sum()
+        session.server.release(total, [])
+
+    with fedmf.start(run, path) as session:
+        one_round(session)
+    with fedmf.resume(run, path) as session:
+        one_round(session)
+    assert (path / "failures.jsonl").read_text() == ""
+    with pytest.MonkeyPatch.context() as other:
+        sizes = type(session.task.dataset).sizes
+        other.setattr(
+            type(session.task.dataset), "sizes", lambda self, users: sizes(self, users) + (users == 3)
+        )
+        capfd.readouterr()
+        with fedmf.resume(run, path) as session:
+            one_round(session)
+    (line,) = (path / "failures.jsonl").read_text().splitlines()
+    assert json.loads(line) == {"round": 3, "notice": DATA_CHANGED}
+    assert capfd.readouterr() == ("", "")
+    assert not caplog.records
+    with opened_evidence(path) as evidence:
+        first, second, third = (opening.note["data"] for opening in evidence.ledger.openings())
+    assert first == second != third

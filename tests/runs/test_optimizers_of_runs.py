@@ -117,7 +117,7 @@ def test_the_second_workload_follows_beta2(keys: dict[str, object], expected: st
 def test_few_blocks_cost_little(form: str) -> None:
     """ν = ρ/√(1 + ρ²) with ρ for a block that holds an even share; the squared mean has 2ρ."""
     run = small_run(server_optimizer="jme-adam", mechanism="bsr", bands=4, second_moment=form)
-    plan = plan_run(run, run.optimizer_source.build(SHAPES, 12), 16, {})
+    plan = plan_run(run, run.optimizer_source.build(SHAPES, 12), 16)
     assert plan.second is not None
     sens = [
         stated_sensitivity(C, run.participation).value

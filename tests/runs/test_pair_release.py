@@ -48,7 +48,7 @@ FORMS = ("per-user", "squared-mean")
 
 def plan_of(moment: SecondMoment, form: str, **keys: object) -> tuple[Plan, RecordedPair]:
     optimizer = RecordedPair(moment, form)  # type: ignore[arg-type]
-    return plan_run(pair_run(optimizer, **{**KEYS, **keys}), optimizer, moment.dimension, {}), optimizer
+    return plan_run(pair_run(optimizer, **{**KEYS, **keys}), optimizer, moment.dimension), optimizer
 
 
 def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple[Matrix, Matrix]:

@@ -14,20 +14,16 @@ import numpy as np
 import pytest
 import torch
 from flwr.serverapp.strategy import FedAvg
-from support.directories import create
-from support.ledgers import tails
 from support.small_runs import client_for, linear_task, small_run
 from support.wrapped_apps import DIMENSION, ROSTER, ROUNDS, USERS, model, private, saying
 
 import fedmf
-from fedmf.errors import ConfigError, LedgerError
+from fedmf.errors import LedgerError
 from fedmf.flower import InProcessGrid, UsersSayWho
 from fedmf.flower.simulation import run_on_grid
 from fedmf.records import frames
 from fedmf.runs import Session, account
-from fedmf.runs.directory import RunDirectory
 from fedmf.runs.releases.under_way import RoundUnderWay
-from fedmf.statements import Plan
 
 LINE = "this process releases nothing more"
 
@@ -187,55 +183,3 @@ def test_a_second_start_of_a_wrapper_too(tmp_path: Path, monkeypatch: pytest.Mon
     second.start(grid, model())
     assert second.statement().to_dict()["rounds_released"] == ROUNDS
     second.close()
-
-
-def _cohort(plan: Plan, key: Any, t: int) -> list[str]:
-    return [["u0", "u1"], ["u2", "u3"]][t % 2]
-
-
-@pytest.fixture
-def gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Path]:
-    """A run whose second round failed, could be read, and is gone."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-
-    def make() -> Path:
-        with create(tmp_path / "run") as directory:
-            directory.ledger.opening()
-            state = {"velocity": torch.zeros(3)}
-            directory.commit(0, ["u0", "u1"], torch.zeros(3), state, {"t": 1})
-            (tail,) = tails(tmp_path / "run")
-            size = tail.stat().st_size
-            with failing_flush(monkeypatch, 0), pytest.raises(LedgerError, match=LINE):
-                directory.commit(1, ["u2"], torch.ones(3), state, {"t": 2})
-        os.truncate(tail, size)
-        return tmp_path / "run"
-
-    return make
-
-
-def test_a_round_that_was_seen_and_is_gone_counts_as_lost(gone: Callable[[], Path]) -> None:
-    path = gone()
-    with pytest.raises(ConfigError, match="of which it holds 1"):
-        RunDirectory.open(path)  # nobody says whom it counts
-    with RunDirectory.open(path, planned=_cohort) as directory:
-        assert [opening.first_round for opening in directory.ledger.openings()] == [0, 1]
-    statement = account(path).to_dict()
-    assert statement["rounds_lost"] == [{"first": 1, "released": 2}]
-    RunDirectory.open(path).close()  # said once
-
-
-def test_without_a_theorem_the_run_ends(gone: Callable[[], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    path = gone()
-    monkeypatch.setattr(Plan, "without_losses", property(lambda _: "its cohorts are sampled"))
-    with pytest.raises(ConfigError, match="cannot go on after a commit that failed: its cohorts") as said:
-        RunDirectory.open(path, planned=_cohort)
-    assert "\n" not in str(said.value)
-
-
-def test_a_backup_is_not_a_failed_commit(gone: Callable[[], Path]) -> None:
-    """Only the one round: what else this machine knows of asks for --restored-from-backup."""
-    path = gone()
-    (tail,) = tails(path)
-    os.truncate(tail, 0)
-    with pytest.raises(ConfigError, match="2 rounds of its run were released, of which it holds 0"):
-        RunDirectory.open(path, planned=_cohort)

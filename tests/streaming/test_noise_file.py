@@ -16,7 +16,6 @@ from support.streams import BUDGET, run_once, sample, write_rows
 
 from fedmf.noise.rows.noise_stream import NoiseStream
 from fedmf.noise.rows.row_rules import FeedbackRows, RowRule, StateRows
-from fedmf.records import unguarded
 from fedmf.streaming import Settings, open_run
 from fedmf.streaming.plans import unbounded
 from fedmf.streaming.state import packed
@@ -138,8 +137,11 @@ def test_a_disk_that_has_no_room_for_the_file_costs_no_row(
     assert (tmp_path / "state" / NAME).exists()
 
 
-def test_vectors_of_rows_under_other_keys_are_not_taken(tmp_path: Path) -> None:
+def test_vectors_of_rows_under_other_keys_are_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A copy that went on by itself has drawn its rows with another key."""
+    monkeypatch.setattr("fedmf.records.mark.marks_folder", lambda: None)
     settings = replace(asked("bounded"), seed=None)
     source = write_rows(tmp_path / "rows.csv", sample(N, D))
     lines = source.read_text().splitlines(keepends=True)
@@ -152,7 +154,7 @@ def test_vectors_of_rows_under_other_keys_are_not_taken(tmp_path: Path) -> None:
         part = tmp_path / "part.csv"
         part.write_text("".join(lines[: stop + 1]))
         out = tmp_path / f"{name}-{stop}"
-        with unguarded(), open_run(folder / "state", settings, part, out) as (run, reader):
+        with open_run(folder / "state", settings, part, out) as (run, reader):
             run.feed(reader)
     shutil.copy(tmp_path / "other/state" / NAME, tmp_path / "mine/state" / NAME)
     rows = [noise_after(tmp_path / "mine/state")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -278,23 +277,6 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     run_once(tmp_path, settings, write_rows(tmp_path / "rows.csv", sample(4, D), USERS[:4]))
     with pytest.raises(StateError, match="it goes on with that command"):
         opened(tmp_path / "state")
-
-
-def test_a_restored_backup_is_noticed_and_its_lost_steps_are_spent(tmp_path: Path) -> None:
-    with opened(tmp_path / "a", seed=None) as stream:
-        stream.push([0.1] * D, user="ann", key="1")
-        shutil.copytree(tmp_path / "a", tmp_path / "backup")
-        lost = stream.push([0.2] * D, user="bob", key="2")
-    with pytest.raises(StateError, match="2 steps of its stream were released, of which it holds 1"):
-        opened(tmp_path / "backup", seed=None)
-    with opened(tmp_path / "backup", seed=None, restored=True) as stream:
-        assert stream.push([0.1] * D, user="ann", key="1").t == 1
-        again = stream.push([0.2] * D, user="bob", key="2")
-        assert again.t == 2
-        assert not np.array_equal(again.first, lost.first)
-        statement = stream.statement()
-    assert statement["steps_lost"] == [{"first": 1, "released": 2}]
-    assert statement["epsilon_planned"] > 8.5
 
 
 #: Rate of false alarms of each Monte Carlo test as a whole: correct code would fail at one seed in 10⁶.

@@ -20,7 +20,7 @@ RUN = small_run(users=4, cohort_size=2, rounds=6, epsilon=3.0, noise_seed=-1)
 
 def planned(run: Run = RUN) -> Plan:
     optimizer = run.optimizer_source.build([(DIMENSION,)], run.cohorts.rounds)
-    return plan_run(run, optimizer, DIMENSION, {"loss": (0.0, 5.0)})
+    return plan_run(run, optimizer, DIMENSION)
 
 
 PLAN, RECORDED = planned(), RUN.to_dict()

@@ -1,6 +1,5 @@
 """How far one user can move what is released."""
 
-from fedmf.factorization.sensitivity.branches import Branches, Segment
 from fedmf.factorization.sensitivity.joint import (
     UserRange,
     equal_length_joint_sensitivities,
@@ -33,8 +32,6 @@ from fedmf.factorization.sensitivity.stated import (
 )
 
 __all__ = [
-    "Branches",
-    "Segment",
     "Sensitivity",
     "SensitivityNotExact",
     "UserRange",

@@ -27,7 +27,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedmf.factorization.matrices import Factorization
-from fedmf.factorization.sensitivity.branches import Branches
 from fedmf.factorization.sensitivity.methods import Released, Sensitivity, kind_of, over_patterns, tightest
 from fedmf.factorization.sensitivity.pattern import equal_length_row_sums
 from fedmf.factorization.sensitivity.separated import (
@@ -203,7 +202,7 @@ def equal_length_joint_sensitivities(
     rows: NDArray[np.integer],
     weight: float,
     users: UserRange,
-    released_rounds: int | Branches | None = None,
+    released_rounds: int | None = None,
 ) -> Vector:
     """How far users with these patterns can move (C₁X, √λ·C₂(X•X)): ζ·√(Σ_{i∈π} φ(r_{1,i}, r_{2,i})).
 
@@ -216,8 +215,7 @@ def equal_length_joint_sensitivities(
         rows: one pattern of 0-based rounds a row, shape (patterns, k).
         weight: λ ≥ 0.
         users: ζ, the dimension class and the adjacency.
-        released_rounds: T ≤ n, how many rounds were released; all by default. With branches, patterns are
-            places in them.
+        released_rounds: T ≤ n, how many rounds were released; all by default.
 
     Returns:
         Shape (patterns,).

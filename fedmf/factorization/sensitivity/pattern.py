@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.factorization.matrices import Factorization
-from fedmf.factorization.sensitivity.branches import Branches, BranchGram, GramMatrix
 
 _CHUNK_PAIRS = 2_000_000
 _TABLE_BYTES = 1 << 27
@@ -63,14 +62,14 @@ def pattern_sensitivities(
 
 
 def equal_length_sensitivities(
-    factorization: Factorization, rows: NDArray[np.integer], released_rounds: int | Branches | None = None
+    factorization: Factorization, rows: NDArray[np.integer], released_rounds: int | None = None
 ) -> NDArray[np.float64]:
     """`pattern_sensitivity` of many patterns with the same number of rounds; made for millions of them.
 
     Args:
         factorization: C.
         rows: one pattern a row, shape (patterns, k).
-        released_rounds: T ≤ n; all by default. With branches, patterns are places in them.
+        released_rounds: T ≤ n; all by default.
 
     Returns:
         Shape (patterns,).
@@ -86,7 +85,7 @@ def equal_length_sensitivities(
 
 
 def equal_length_row_sums(
-    factorization: Factorization, rows: NDArray[np.integer], released_rounds: int | Branches | None = None
+    factorization: Factorization, rows: NDArray[np.integer], released_rounds: int | None = None
 ) -> NDArray[np.float64]:
     """r_i = Σ_{j∈π} |[CᵀC]_{ij}| of every round i of many patterns with the same number of rounds.
 
@@ -118,10 +117,10 @@ def _pair_sums(
     factorization: Factorization,
     rows: NDArray[np.integer],
     weights: NDArray[np.float64],
-    released_rounds: int | Branches | None,
+    released_rounds: int | None,
 ) -> NDArray[np.float64]:
     """Σ over pairs i ≤ j of a pattern of |[CᵀC]_{ij}|·weights, for weights of shape (pairs, columns)."""
-    C = _released(factorization, released_rounds)
+    C = factorization if released_rounds is None else factorization.leading(released_rounds)
     rows = _checked(rows, C.rounds)
     step = max(1, _CHUNK_PAIRS // rows.shape[1] ** 2)
     chunks = [slice(start, start + step) for start in range(0, len(rows), step)]
@@ -140,12 +139,6 @@ def _pair_sums(
     return sums
 
 
-def _released(factorization: Factorization, rounds: int | Branches | None) -> GramMatrix:
-    if isinstance(rounds, Branches):
-        return BranchGram(factorization, rounds)
-    return factorization if rounds is None else factorization.leading(rounds)
-
-
 def _pairs(rows: NDArray[np.integer]) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
     """Start i and gap j − i of all pairs i ≤ j of each pattern."""
     first, second = np.triu_indices(rows.shape[1])
@@ -153,7 +146,7 @@ def _pairs(rows: NDArray[np.integer]) -> tuple[NDArray[np.integer], NDArray[np.i
 
 
 def _gram_tables(
-    C: GramMatrix, gaps: NDArray[np.integer]
+    C: Factorization, gaps: NDArray[np.integer]
 ) -> Iterator[tuple[NDArray[np.integer], NDArray[np.float64]]]:
     """|[CᵀC]_{i,i+g}| for batches of gaps g: a line per gap and a last line of zeros."""
     most = max(1, _TABLE_BYTES // (8 * C.rounds))

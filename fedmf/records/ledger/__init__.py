@@ -1,7 +1,6 @@
 """The participation ledger: its rows, what binds them, and how they are read back and checked."""
 
 from fedmf.records.ledger.ledger import Ledger
-from fedmf.records.ledger.losses import meet_losses
 from fedmf.records.ledger.schema import SCHEMA
 
-__all__ = ["SCHEMA", "Ledger", "meet_losses"]
+__all__ = ["SCHEMA", "Ledger"]

@@ -76,10 +76,6 @@ class Ledger(LedgerReading):
     when the ledger is closed. Rounds are 0-based and have no gaps: a round that failed is committed as
     "empty" and consumes its row of noise.
 
-    Attributes:
-        doubtful: the chain value of the round whose commit failed though all of it was handed over: somebody
-            may have read it, and whether it reaches the disk is not known. None if there is none.
-
     Guarantees:
         * A commit that returned survives kill -9 and power loss. One that was refused left no trace. One that
           failed ends this opening (`ReleaseRight`): the round is there as a whole or not at all, nothing of
@@ -156,7 +152,6 @@ class Ledger(LedgerReading):
         self, path: Path, connection: sqlite3.Connection, lock: WriterLock | None, key: NoiseKey | None
     ) -> None:
         super().__init__(path, connection, lock, key)
-        self.doubtful: bytes | None = None
         self._looked = False
         #: The last record, if it is a round that this process committed.
         self._tip: tuple[int, bytes] | None = None
@@ -241,11 +236,7 @@ class Ledger(LedgerReading):
             with self._written(f"round {round_index + 1}"):
                 row = round_row(int(round_index), status, slots, keys, newcomers)
                 sealed = self._seal.sealed(b"round", self.head(), self._header_chain, *row)
-                try:
-                    self._append(("round", *row, *sealed), state)
-                except BaseException:
-                    self.doubtful = sealed[0] if self._tail.handed_over else None
-                    raise
+                self._append(("round", *row, *sealed), state)
                 histories.meet(newcomers)
                 histories.record_all(row.round, keys)
                 self._histories, self._tip = histories, (row.round, sealed[0])

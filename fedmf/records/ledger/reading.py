@@ -81,17 +81,6 @@ class LedgerReading(Record):
         with self.snapshot(), rebuilding("openings of the ledger", LedgerError):
             return [Opening.of_row(row) for row, _ in opening_rows(self._connection, LEDGER)]
 
-    def head_after(self, released: int) -> bytes | None:
-        """The chain value of the last of the first so many rounds, None for none."""
-        rows = self._rows("SELECT chain FROM rounds WHERE round = ?", released - 1)
-        return rows[0][0] if rows else None
-
-    def chains(self) -> list[tuple[int, bytes]]:
-        """(round, chain value) of every committed round, to find where two branches of a run part."""
-        return [
-            (index, chain) for index, chain in self._rows("SELECT round, chain FROM rounds ORDER BY round")
-        ]
-
     def head(self) -> bytes:
         """See `Record.head`."""
         with self.snapshot():

@@ -56,8 +56,6 @@ class Tail:
         self.states: frozenset[str] = frozenset()
         #: Whether no earlier file is left.
         self._alone = False
-        #: Of a row that could not be added: whether all of it was handed over before.
-        self.handed_over = False
 
     @property
     def heavy(self) -> bool:
@@ -116,24 +114,19 @@ class Tail:
             state: that belongs to it.
 
         Raises:
-            OSError: the disk failed. The row may be there, see `handed_over`: nothing more may be added.
+            OSError: the disk failed. The row may be there: nothing more may be added.
         """
-        self.handed_over = False
-        try:
-            if self._full:
-                self.end_file()
-            carried = ()
-            if self._writer is None:
-                newest = self.newest()
-                number = 0 if newest is None else newest + 1
-                self._writer = FrameWriter(self._file(f"{number:07d}"), LEDGER.mode)
-                self._count, self._alone = 0, False
-                sync_directory(self._ledger.parent)
-                carried = tuple(field for earlier in self._rows for field in earlier)
-            self._writer.append((*carried, *row), state)
-        except BaseException:
-            self.handed_over = self._writer is not None and self._writer.handed_over
-            raise
+        if self._full:
+            self.end_file()
+        carried = ()
+        if self._writer is None:
+            newest = self.newest()
+            number = 0 if newest is None else newest + 1
+            self._writer = FrameWriter(self._file(f"{number:07d}"), LEDGER.mode)
+            self._count, self._alone = 0, False
+            sync_directory(self._ledger.parent)
+            carried = tuple(field for earlier in self._rows for field in earlier)
+        self._writer.append((*carried, *row), state)
         self._hold(row)
         self._count += 1
         if state is not None and not self._alone:

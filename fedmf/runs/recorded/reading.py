@@ -15,7 +15,7 @@ from fedmf.accounting import Fault, Verdict
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.noise import NoiseKey
 from fedmf.parts import FileRow
-from fedmf.records import Guard, Ledger, load_key, write_at
+from fedmf.records import Ledger, Mark, load_key, write_at
 from fedmf.runs.recorded.header import recorded_header
 from fedmf.statements import PrivacyStatement, RunHeader, build_statement
 
@@ -147,22 +147,21 @@ def opened_evidence(path: Path) -> Iterator[Evidence]:
         time.sleep(0.01)
 
 
-def verdict_of(header: RunHeader, guard: Guard, ledger: Ledger, certain: bool = False) -> Verdict:
+def verdict_of(mark: Mark, ledger: Ledger, certain: bool = False) -> Verdict:
     """What can be told of records as evidence of all that was released.
 
     Args:
-        header: of the run.
-        guard: what the machine remembers, looked at before the records were read.
+        mark: how far this machine has seen the run, looked at before the records were read.
         ledger: of rounds.
         certain: see `Ledger.faults`.
     """
-    found = [*ledger.behind(guard), *ledger.faults(certain)]
+    found = [*ledger.behind(mark), *ledger.faults(certain)]
     if not ledger.authenticated:
         found.append(
             (
                 Fault.UNAUTHENTICATED,
                 f"without {KEY} its rows are chained and not authenticated, so that anybody may have written "
-                "them, and a backup is told by its number of rounds alone",
+                "them",
             )
         )
     return Verdict(tuple(found))
@@ -174,9 +173,9 @@ def _opened(path: Path) -> Iterator[Evidence]:
     key = key_of(path) if (path / KEY).exists() else None
     with Ledger.open(path / LEDGER, key, read_only=True) as ledger:
         header = recorded_header(ledger)
-        guard = Guard.look(None if header.key_public else header.key_fingerprint, key)
+        mark = Mark.look(header.key_fingerprint)
         with ledger.snapshot():
-            yield Evidence(path, header, ledger, verdict_of(header, guard, ledger))
+            yield Evidence(path, header, ledger, verdict_of(mark, ledger))
 
 
 def _position(evidence: Evidence) -> tuple[Any, ...]:

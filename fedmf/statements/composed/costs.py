@@ -168,8 +168,7 @@ def run_costs(
         raise LedgerError(f"{name} adds no noise: nothing together with it is private.")
     statement = build_statement(header, ledger)
     spent = user_privacy(header, ledger)
-    lost = [entry.released for entry in statement.lost]
-    planned = gaussian_mu(plan.multiplier_with_losses(plan.noise_multiplier, lost))
+    planned = gaussian_mu(plan.noise_multiplier)
     rounds = statement.recorded.rounds
     return UserCosts(
         name,

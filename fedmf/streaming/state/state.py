@@ -26,13 +26,13 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from fedmf.accounting import RESTORED, Fault, Verdict
+from fedmf.accounting import Fault, Verdict
 from fedmf.errors import rebuilding
 from fedmf.moments import MomentStream, UnboundedStream
 from fedmf.noise import KeySchedule, NoiseKey
 from fedmf.records import (
-    Guard,
     Histories,
+    Mark,
     Opening,
     Record,
     Seal,
@@ -179,10 +179,6 @@ class StreamState(Record):
         """Steps that were taken."""
         return self.position.step
 
-    def head_after(self, released: int) -> bytes | None:
-        """None: a stream keeps no heads of earlier steps."""
-        return None
-
     def users(self) -> Iterator[UserRow]:
         """Every user's history."""
         yield from self._connection.execute("SELECT user, count, last FROM users")
@@ -207,11 +203,6 @@ class StreamState(Record):
         sealed = self._seal.sealed(b"opening", self._plan_chain, previous, *row)
         self._head = sealed[0]  # if it is not committed, nothing is any more
         return previous, *sealed
-
-    def lost_steps(self) -> list[dict[str, Any]]:
-        """What the openings say was lost with backups, each loss once."""
-        noted = [entry for opening in self._openings for entry in opening.note.get(RESTORED, ())]
-        return list({entry["head"]: entry for entry in noted}.values())
 
     def histories(self) -> Histories:
         """Who took part when, up to the last commit."""
@@ -353,13 +344,13 @@ class StreamState(Record):
         with STREAM_STATE.one_line_errors(self.path):
             return self._releases.read(start, stop, self._openings)
 
-    def verdict(self, guard: Guard) -> Verdict:
+    def verdict(self, mark: Mark) -> Verdict:
         """What can be told of this state as evidence of all that its stream released.
 
         Args:
-            guard: what the machine remembers of it.
+            mark: how far this machine has seen it.
         """
-        found = self.behind(guard)
+        found = self.behind(mark)
         if not self._releases.holds(self.position.records):
             said = f"{RELEASES} lacks some of the {self.position.records} releases of the steps taken"
             found.append((Fault.STATE_MISSING, said))

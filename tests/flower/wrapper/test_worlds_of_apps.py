@@ -31,7 +31,6 @@ from support.wrapped_apps import CLIP, COHORT, ROUNDS, USERS, Next, adding, flat
 from fedmf.cli.app import run as command
 from fedmf.flower import InProcessGrid
 from fedmf.flower.compat import client_error
-from fedmf.records import unguarded
 
 BEHAVIOURS: dict[str, Change] = {**USELESS, **COUNTED}
 VICTIM = 5
@@ -106,7 +105,7 @@ def world(place: Path, change: Change | None) -> World:
 
     grid = Listening(adding(lambda user, _: update_of(user), mods=[tamper]), nodes=USERS)
     grid.traffic, out, err, end = [], io.StringIO(), io.StringIO(), "the horizon"
-    with unguarded(), redirect_stdout(out), redirect_stderr(err), _audible(), _logged() as log:
+    with redirect_stdout(out), redirect_stderr(err), _audible(), _logged() as log:
         try:
             strategy.start(grid=grid, initial_arrays=model(), evaluate_fn=judge)
         except BaseException as error:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.records import Ledger, load_state, unguarded
+from fedmf.records import Ledger, load_state
 from fedmf.rounds import SentMessage, watched_messages
 from fedmf.runs import LEDGER, render_toml
 from fedmf.training import METRICS
@@ -98,7 +98,6 @@ def observe(command: Command, stage: Stage, arguments: Sequence[str] = ()) -> Le
     out, err, sent = io.StringIO(), io.StringIO(), []
     with (
         _wide(),
-        unguarded(),  # both worlds have one key
         redirect_stdout(out),
         redirect_stderr(err),
         watched_messages(sent.append),
