@@ -38,7 +38,6 @@ FURTHER: dict[str, dict[str, Any]] = {
     "per-user messages": {"execution.messages": "per-user"},
     "several users a message": {"execution.messages": "per-user", "execution.users-per-message": 3},
     "quantile clipping, adam": {"clipping.kind": "quantile", "optimizer.kind": "adam"},
-    "budget": {"privacy.max-epsilon": 6.0},
 }
 
 #: Apps of Flower, wrapped, by what they have beside the plain one.
@@ -46,7 +45,6 @@ WRAPPED: dict[str, list[str]] = {
     "wrapper": [],
     "wrapper, quantile clipping": ["quantile clipping"],
     "wrapper, stopped": ["stopped", "quantile clipping"],
-    "wrapper, budget": ["budget"],
 }
 
 #: A driver in the version's own process: random bits and the clock stand still, then each command in turn.
@@ -79,7 +77,6 @@ def wrapped(tests, folder, features):
     from fedmf.parts import QuantileClipping
     keys = {
         "quantile clipping": {"adaptive_clipping": QuantileClipping(quantile=0.3, rounds_per_update=1)},
-        "budget": {"max_epsilon": 6.0},
     }
     def part(rounds):
         server = ServerApp()

@@ -140,25 +140,15 @@ class DifferentialPrivacy(Privacy):
         epsilon: ε > 0 for the whole run.
         amplified: whether the secrecy of sampled cohorts is counted: less noise at the same ε, which then
             holds only against those who do not know who took part when.
-        max_epsilon: stop before any allowed user spends more than this; no such limit if unset.
-        user_budgets: CSV or Parquet file with the columns user, epsilon; empty for none.
     """
 
     epsilon: float = 8.0
     amplified: bool = False
-    max_epsilon: float | None = None
-    user_budgets: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for symbol, value in (("ε (epsilon)", self.epsilon), ("max_epsilon", self.max_epsilon)):
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{symbol} must be positive and finite; got {value!r}.")
-        if self.amplified and self.user_budgets:
-            raise ValueError(
-                f"user_budgets must be empty for an amplified run; got {self.user_budgets!r}. Leaving users "
-                "out changes the sampling that the accountant assumes."
-            )
+        if not 0 < self.epsilon < math.inf:
+            raise ValueError(f"ε (epsilon) must be positive and finite; got {self.epsilon!r}.")
 
     @property
     def requested_epsilon(self) -> float:

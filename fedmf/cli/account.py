@@ -73,7 +73,7 @@ def account(
     The state directory of a stream gives the statement of that stream, computed again.
 
     Several directories are runs and streams on the same people, each with a noise key of its own: users are
-    joined by id (docs/composition.md).
+    joined by id, and √Σμ² counts.
 
     Example: fedmf account runs/a --public statement-public.json
     """
@@ -219,17 +219,15 @@ def _account_jointly(
     directories: list[Path], as_json: bool, full: bool, namespace: str, delta: float | None
 ) -> None:
     from fedmf.statements import as_json as rendered
-    from fedmf.statements import compose
+    from fedmf.statements import compose, composed_text
 
     if len({directory.resolve() for directory in directories}) < len(directories):
         raise ConfigError("run directories must differ; got one of them twice.")
-    statement = compose([costs_of(directory) for directory in directories], namespace, delta)
-    if as_json:
-        typer.echo(rendered(statement.to_dict()))
-    elif full:
-        typer.echo(statement.document().text())
-    else:
-        typer.echo(statement.document().beginning(_again(directories)), nl=False)
+    costs = [costs_of(directory) for directory in directories]
+    for one in costs:
+        tell_verdict(Path(one.name), one.verdict)
+    statement = compose(costs, namespace, delta)
+    typer.echo(rendered(statement) if as_json else composed_text(statement, full), nl=as_json)
 
 
 def costs_of(directory: Path) -> UserCosts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,18 +64,6 @@ def simulate(
     dry_run: bool = typer.Option(
         False, "--dry-run", help="Say epsilon, noise, memory and time a round; start nothing."
     ),
-    earlier: list[Path] = typer.Option(
-        [],
-        "--with",
-        metavar="DIR",
-        help="An earlier run or stream on the same users, which counts towards --total-epsilon. Repeatable.",
-    ),
-    total: float | None = typer.Option(
-        None,
-        "--total-epsilon",
-        metavar="E",
-        help="No user may spend more over this run and all --with: who would is not asked.",
-    ),
 ) -> None:
     """Train with user-level differential privacy and correlated noise.
 
@@ -99,10 +87,6 @@ def simulate(
         run = run_of({**dotted_keys(stored), **overrides}) if overrides else stored
     else:
         raise ConfigError("simulate needs CONFIG.toml, or --resume DIR to continue a stopped run.")
-    if (total is not None) != bool(earlier) or (earlier and resume is not None):
-        raise ConfigError("--with DIR and --total-epsilon E go together, and with a new run.")
-    if dry_run and earlier:
-        raise ConfigError("--dry-run starts nothing and counts nobody; leave out --with.")
     if dry_run:
         _show_plan(run, device.value)
         return
@@ -110,9 +94,7 @@ def simulate(
         _check_ray()
     place = resume or out or _place(run.execution.output_dir, config)
     with going_on(lambda: _how(place)):
-        if total is not None:
-            session = _within(run, earlier, total, place, device.value)
-        elif resume is None:
+        if resume is None:
             session = Session.start(place, run, device.value)
         else:
             session = Session.resume(place, run, device.value)
@@ -132,24 +114,6 @@ def _check_ray() -> None:
     except ImportError as error:
         raise ConfigError(f"--engine ray: {error}") from None
     check_ray()
-
-
-def _within(run: Run, earlier: Sequence[Path], total: float, place: Path, device: str) -> Session:
-    """A new run with what is left to each user; the file beside its directory is as secret as a ledger."""
-    from fedmf.cli.account import costs_of, tell_verdict
-    from fedmf.runs import Session, within_total
-
-    costs = [costs_of(directory) for directory in earlier]
-    file = Path(f"{place.resolve()}.user-budgets.csv")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    run = within_total(run, costs, total, file)
-    for one in costs:
-        tell_verdict(Path(one.name), one.verdict)
-    try:
-        return Session.start(place, run, device)
-    except BaseException:  # the command can be given again; a directory that was made has a copy of its own
-        file.unlink()
-        raise
 
 
 def _carry_out(session: Session, engine: Engine, full: bool) -> None:

@@ -203,7 +203,6 @@ class Rounds:
                 f"num_rounds must be at most the horizon n={server.horizon}; got {last}. "
                 "The noise of further rounds was not calibrated."
             )
-        last = min(last, self.session.plan.allowed_rounds)
         try:
             if evaluate is not None and server.t == 0:
                 evaluate(0)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from fedmf.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedmf.runs.budget import UserBudgets, within_total
     from fedmf.runs.cost_estimate import NoiseAndSignal, dry_run, seconds_of_a_round
     from fedmf.runs.directory import FAILURES, RunDirectory
     from fedmf.runs.elsewhere import (
@@ -88,7 +87,6 @@ __all__ = [
     "Tagging",
     "TaskElsewhere",
     "TaskSource",
-    "UserBudgets",
     "Waiting",
     "WholeModel",
     "Workers",
@@ -120,6 +118,5 @@ __all__ = [
     "run_of",
     "seconds_of_a_round",
     "session_of",
-    "within_total",
     "write_statement",
 ]

@@ -11,7 +11,6 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from fedmf.accounting import DifferentialPrivacy
 from fedmf.data import PublicInput
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
@@ -32,11 +31,9 @@ from fedmf.records import (
     without_head,
     write_durably,
 )
-from fedmf.runs.budget import read_budgets
 from fedmf.runs.recorded import (
     KEY,
     LEDGER,
-    file_digest,
     header_of,
     keep_of_part,
     key_of,
@@ -52,8 +49,6 @@ from fedmf.training import UserFailure
 CONFIG = "config.toml"
 #: All arrays of a model of which only some are trained.
 WHOLE_MODEL = "whole-model.npz"
-#: The budgets of users as they were when the run began; a resumed run uses these.
-BUDGETS = "user-budgets"
 #: Which users failed when, and why: a JSON object a line. It tells about users' data: as secret as the key.
 FAILURES = "failures.jsonl"
 DATA_CHANGED = "the users' examples are not those of the last opening: their ids, or how many each has"
@@ -120,12 +115,9 @@ class RunDirectory:
         path = path.resolve()
         if os.path.exists(path / LEDGER):  # False for an impossible name, which is refused below
             raise ConfigError(f"output directory {path} holds another run; resume it, or use another place.")
-        budgets = run.privacy.user_budgets if isinstance(run.privacy, DifferentialPrivacy) else ""
 
         def fill(building: Path) -> None:
             write_durably(building / CONFIG, render_toml(run).encode())
-            if budgets:
-                write_durably(building / BUDGETS, Path(budgets).expanduser().read_bytes())
             if save_whole is not None:
                 save_whole(building / WHOLE_MODEL)
             write_durably(building / FAILURES, b"", mode=0o600)
@@ -159,20 +151,6 @@ class RunDirectory:
             directory = cls(path, header, key, ledger, mark)
             opened.pop_all()
             return directory
-
-    def budgets(self) -> dict[str, float]:
-        """ε by user id, as they were when the run began.
-
-        Raises:
-            ConfigError: the file cannot be read, or it is not the one of that time.
-        """
-        found = read_budgets(self.path / BUDGETS)
-        if file_digest(self.path / BUDGETS) != self.header.budgets:
-            raise ConfigError(
-                f"user budgets {self.path / BUDGETS} are not those the run began with (SHA-256 differs). "
-                "Restore the file from a copy."
-            )
-        return found
 
     def close(self) -> None:
         """Let another process have the directory, once a commit that is under way has ended."""

@@ -13,7 +13,6 @@ from fedmf.accounting import (
     RunAmplification,
     adjacency_factor,
     amplified_run,
-    at_least,
     certified_sigma,
 )
 from fedmf.cohorts import SampledCohorts
@@ -66,11 +65,6 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int) -> Plan:
         )
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    if isinstance(privacy, DifferentialPrivacy) and plan.allowed_rounds == 0:
-        raise ConfigError(
-            f"max_epsilon must allow at least one round; got {privacy.max_epsilon!r}, and the first costs "
-            f"{at_least(plan.epsilon_after(1))}. Lower epsilon, which makes the noise larger."
-        )
     if run.is_private and privacy.delta * plan.users > 1:
         unit, many = privacy.unit, privacy.words.plural
         _log.warning(

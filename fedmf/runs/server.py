@@ -21,10 +21,6 @@ from fedmf.statements import Plan
 from fedmf.training import FixedPointSum, ReusedVectors
 
 
-class BudgetExhaustedError(RuntimeError):
-    """The round would take a user that the contract allows past max_epsilon."""
-
-
 class PrivateServer:
     """Adds correlated noise to sums of clipped updates and steps the model, exactly once a round.
 
@@ -215,7 +211,6 @@ class PrivateServer:
 
         Raises:
             ValueError: the sum holds another number of updates than users are listed; nothing is released.
-            BudgetExhaustedError: the round would exceed max_epsilon; nothing is released.
             HorizonExceededError: all rounds are spent.
             ParticipationViolation: a user may not take part in this round; nothing is released.
             LedgerError: the disk failed, now or before: this process releases nothing more. The round counts
@@ -279,11 +274,6 @@ class PrivateServer:
             raise ValueError(
                 f"sum must hold exactly the listed users; got {total.users} updates for {len(users)} users."
             )
-        if self.plan.allowed_rounds <= self._t < self.plan.participation.rounds:
-            raise BudgetExhaustedError(
-                f"t (round) must be below {self.plan.allowed_rounds} to keep max_epsilon; got {self._t}. "
-                "Nothing was released."
-            )
         if self._t >= self.horizon:
             raise HorizonExceededError(
                 f"t (round) must be below n (horizon) = {self.horizon}; got {self._t}. All noise is spent."
@@ -340,8 +330,7 @@ class PrivateServer:
     ) -> Callable[[], None]:
         """What makes the round final; its state is kept if it is due or nothing may follow."""
         released, users = self._t + 1, list(users)
-        last = released in (self.plan.allowed_rounds, self.horizon)
-        if last or released % self._checkpoint_every == 0:
+        if released == self.horizon or released % self._checkpoint_every == 0:
             noise = self._noise_state(parts)
             return partial(self.directory.commit, self._t, users, parameters, state, noise)
         return partial(self.directory.commit_row, self._t, users)

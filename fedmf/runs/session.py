@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from fedmf.accounting import (
-    DifferentialPrivacy,
     Verdict,
     at_least,
 )
@@ -25,7 +24,6 @@ from fedmf.cohorts import CheckInCohorts, CohortSchedule
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.optim import ServerOptimizer
-from fedmf.runs.budget import budgets_of, check_names, read_budgets
 from fedmf.runs.directory import FAILURES, RunDirectory
 from fedmf.runs.execution import Rhythm
 from fedmf.runs.given import check_constants, data_digest, require_single_examples
@@ -87,7 +85,6 @@ class Session:
         every = self._rhythm.checkpoint_every
         self.server = PrivateServer(self.plan, directory, initial, optimizer, device, every)
         self.sums = self.server.sums
-        self._budgets = budgets_of(self.plan, directory.budgets, directory.ledger)
         self.metrics: dict[int, dict[str, Any]] = directory.ledger.metrics()
         self._reasons_told = set[str]()
         self._divergence_told = False
@@ -208,18 +205,16 @@ class Session:
         return self.run.cohorts.schedule(self.plan.users, self.plan.participation, seed)
 
     def admit(self, t: int, users: Sequence[str]) -> list[str]:
-        """Those of round t's cohort that may be asked, by contract, by their own wish and budget."""
+        """Those of round t's cohort that may be asked, by contract and by their own wish."""
         admission = self.directory.admission
-        as_they_come = isinstance(self.run.cohorts, CheckInCohorts)
-        if as_they_come or self._budgets.limit:
-            self.server.wait()  # it follows from all rounds before; other kinds of cohorts keep the contract
-        admitted = admission.admit(t, users) if as_they_come else admission.remaining(users)
-        return self._budgets.admit(t, admitted)
+        if not isinstance(self.run.cohorts, CheckInCohorts):
+            return admission.remaining(users)
+        self.server.wait()  # it follows from all rounds before; other kinds of cohorts keep the contract
+        return admission.admit(t, users)
 
     def evaluation_due(self, t: int) -> bool:
         """Whether the model after t rounds is evaluated."""
-        ends = (self.plan.allowed_rounds, self.server.horizon)
-        return t % self._rhythm.evaluate_every == 0 or t in ends
+        return t % self._rhythm.evaluate_every == 0 or t == self.server.horizon
 
     def evaluate(self) -> dict[str, Any] | None:
         """Make the row of metrics of the released model, if this round is due and has none.
@@ -338,10 +333,8 @@ def new_directory(path: Path, run: Run, plan: Plan, roster: Sequence[str], **mod
         model: what `RunDirectory.create` wants to know of it.
 
     Raises:
-        ConfigError: somebody has a budget who is no user, or the place cannot be used.
+        ConfigError: the place cannot be used.
     """
-    if isinstance(run.privacy, DifferentialPrivacy) and run.privacy.user_budgets:
-        check_names(read_budgets(Path(run.privacy.user_budgets).expanduser()), roster)
     seed = run.privacy.noise_seed
     key = NoiseKey.from_os() if seed is None else NoiseKey.from_seed(seed)
     return RunDirectory.create(path, run, plan, key, **model)

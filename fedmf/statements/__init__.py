@@ -5,16 +5,7 @@ from typing import TYPE_CHECKING
 from fedmf.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedmf.statements.composed import (
-        ComposedStatement,
-        SampledGaussians,
-        StatedCost,
-        UserCosts,
-        compose,
-        joined_mu,
-        planned_mu,
-        run_costs,
-    )
+    from fedmf.statements.composed import UserCosts, compose, composed_text, joined_mu, run_costs
     from fedmf.statements.document import Document, in_short, mechanism, promise, sensitivity, up
     from fedmf.statements.header import RunHeader, todays_header, todays_plan
     from fedmf.statements.per_user import user_privacy
@@ -35,24 +26,21 @@ __all__ = [
     "OPERATING_SYSTEM_KEY",
     "PUBLIC_KEY",
     "PUBLIC_NOISE",
-    "ComposedStatement",
     "Document",
     "Plan",
     "PrivacyStatement",
     "RunHeader",
-    "SampledGaussians",
-    "StatedCost",
     "UserCosts",
     "as_json",
     "build_statement",
     "compose",
+    "composed_text",
     "detection",
     "detection_limit",
     "in_short",
     "joined_mu",
     "mechanism",
     "odds",
-    "planned_mu",
     "promise",
     "run_costs",
     "run_document",

@@ -41,7 +41,6 @@ class RunHeader:
         public_inputs: what about the data is taken as public: dicts of the strings name, value, source.
         arrays: name and shape of each tensor of the model in the order of its flat vector; empty for a
             vector without parts.
-        budgets: SHA-256 of the file of users' budgets as it was when the run began; empty without one.
         software: name and version of what the run was started with.
 
     Raises:
@@ -62,7 +61,6 @@ class RunHeader:
     not_private: tuple[str, ...] = ()
     public_inputs: tuple[Mapping[str, str], ...] = ()
     arrays: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    budgets: str = ""
     software: str = SOFTWARE
 
     def __post_init__(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from fedmf.accounting import (
     CohortLaw,
-    DifferentialPrivacy,
     NoSecondStream,
     Privacy,
     RunAmplification,
@@ -20,7 +18,6 @@ from fedmf.accounting import (
     SecondStream,
     adjacency_factor,
     gaussian_epsilon,
-    zero_out_budget,
 )
 from fedmf.cohorts import Cohorts, SampledCohorts
 from fedmf.factorization import Mechanism, Sensitivity, factorization_from_dict
@@ -97,11 +94,6 @@ class Plan:
             )
         if self.privacy.counts_sampling != (self.amplification is not None):
             raise ValueError("amplification must be recorded exactly where the privacy asked for counts it.")
-        if self.amplification is not None and self._limit is not None and self.cohorts.kind == "b-min-sep":
-            raise ValueError(
-                f"max_epsilon must be unset for amplified b-min-sep cohorts; got {self._limit!r}. Their "
-                "epsilon after some rounds is known from draws only: ask for it with epsilon."
-            )
         amplified = self.amplification is not None
         if amplified:
             self.release.check_secret_cohorts()
@@ -184,16 +176,11 @@ class Plan:
         return self._epsilons[rounds]
 
     def epsilon_after(self, rounds: int) -> float:
-        """The same while cohorts stay secret: at most ε where amplification is claimed.
-
-        At most ``max_epsilon`` too for rounds that are allowed: "The first rounds" of
-        docs/theory/amplification.md.
-        """
+        """The same while cohorts stay secret: at most ε where amplification is claimed."""
         known, asked = self.known_epsilon_after(rounds), self.privacy.requested_epsilon
         if self.amplification is None or asked is None:
             return known
-        limit = self._limit
-        return min(known, asked, math.inf if limit is None or rounds > self.allowed_rounds else limit)
+        return min(known, asked)
 
     def law(self) -> CohortLaw:
         """How the cohorts are drawn.
@@ -205,35 +192,6 @@ class Plan:
             raise ValueError(f"cohorts must be drawn at random; got {self.cohorts.kind!r}.")
         probability = self.cohorts.probability(self.users, self.participation)
         return CohortLaw(self.cohorts.kind, self.participation, probability)
-
-    @property
-    def _limit(self) -> float | None:
-        return self.privacy.max_epsilon if isinstance(self.privacy, DifferentialPrivacy) else None
-
-    @cached_property
-    def allowed_rounds(self) -> int:
-        """How many rounds may be released: all n, or as many as keep every user within ``max_epsilon``.
-
-        It depends on the plan alone, so that stopping there reveals nothing. In an amplified run the limit
-        holds, as ε does, while the cohorts stay secret.
-        """
-        limit, n = self._limit, self.participation.rounds
-        if limit is None or self._keeps(n, limit):
-            return n
-        return bisect_left(range(n + 1), True, key=lambda rounds: not self._keeps(rounds, limit)) - 1
-
-    def _keeps(self, rounds: int, limit: float) -> bool:
-        """Whether a theorem bounds ε of the first rounds by the limit."""
-        asked, delta = self.privacy.requested_epsilon, self.privacy.delta
-        if self.known_epsilon_after(rounds) <= limit:
-            return True
-        if self.amplification is None or asked is None or self.noise_multiplier == 0:
-            return False
-        if rounds == self.participation.rounds and asked <= limit:
-            return True
-        epsilon, share = zero_out_budget(self.privacy.adjacency, limit, delta)
-        C, noise = self.mechanism.factorization, self.relative_noise_std
-        return self.law().delta_after(rounds, C, noise, epsilon, share) <= share
 
     def to_dict(self) -> dict[str, Any]:
         """What a record keeps beside privacy and cohorts, JSON-able; floats survive JSON bit for bit.

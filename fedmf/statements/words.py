@@ -91,8 +91,7 @@ SECRETS: Final = (
     "the noise key (noise.key) and every backup of it, for ever, also after the run: whoever has it can "
     "subtract the noise",
     "the sums and updates before noise, wherever they were logged or kept: nothing protects those",
-    "the record of who took part (ledger.sqlite), files of single {many}' budgets, and "
-    "whatever was exported of them",
+    "the record of who took part (ledger.sqlite) and whatever was exported of it",
     "which {many} failed and why (failures.jsonl): it tells something about their data",
 )
 SECRET_COHORTS: Final = (

@@ -225,9 +225,7 @@ def stream_costs(directory: Path) -> UserCosts:
             users.names,
             mus[of],
             gaussian_mu(plan.noise_multiplier),
-            exact=False,
-            finished=state.position.step == plan.rounds,
-            verdict=verdict,
+            verdict,
         )
 
 

@@ -16,7 +16,6 @@ from fedmf.accounting.amplification import (
     check_run,
     estimate,
 )
-from fedmf.accounting.amplification.cohort_law import among_bins
 from fedmf.accounting.deterministic import (
     BinOverlaps,
     EqualBins,
@@ -152,27 +151,6 @@ def test_overlaps_are_upper_bounds_for_every_pair_of_bins() -> None:
         BinOverlaps(np.array([1.0, 0.2, 0.1]))
     with pytest.raises(ValueError, match="non-negative"):
         BinOverlaps(np.array([1.0, -0.2]))
-
-
-@pytest.mark.parametrize(("visited", "epsilon"), [(0.9, 0.05), (0.5, 0.3), (0.2, 1.0), (1.0, 0.7)])
-def test_what_unvisited_bins_leave_of_both_sides(visited: float, epsilon: float) -> None:
-    """X = rX' + 1 − r for any likelihood ratio X', here of two normals, on a grid."""
-    z = np.linspace(-12.0, 12.0, 100_001)
-    mass = np.exp(-(z**2) / 2) * (z[1] - z[0]) / math.sqrt(2 * math.pi)
-    other = np.exp(1.5 * z - 1.125)
-
-    def both(ratio: np.ndarray, epsilon: float) -> tuple[float, float]:
-        K = math.exp(epsilon)
-        return float(mass @ np.maximum(ratio - K, 0.0)), float(mass @ np.maximum(1.0 - K * ratio, 0.0))
-
-    exact = both(visited * other + 1.0 - visited, epsilon)
-    (share, at), *added = among_bins(visited, epsilon)
-    assert share * both(other, at)[0] == pytest.approx(exact[0], rel=1e-9)
-    if visited == 1.0:
-        added = [(share, at)]
-    found = sum(share * both(other, at)[1] for share, at in added)
-    assert found == pytest.approx(exact[1], rel=1e-9)
-    assert (found > 0) == (math.exp(epsilon) * (1.0 - visited) < 1.0)
 
 
 def test_a_run_takes_the_theorem_where_it_is_within_three_percent_and_proves_it_again() -> None:

@@ -111,7 +111,6 @@ def test_the_accountant_of_another_sampler_is_refused_in_the_header(recorded: Le
     [
         ({"schedule": "cyclic"}, r"cohorts must be sampled for an amplified run; got 'cyclic'"),
         ({"schedule": "random"}, r"cohorts must be sampled for an amplified run; got 'random'"),
-        ({"user_budgets": "budgets.csv"}, r"user_budgets must be empty for an amplified run"),
         (
             {"private": False, "epsilon": None},
             r"amplified is a key of user-level, not of kind 'none'\. .* "
@@ -142,7 +141,7 @@ def test_what_an_accountant_does_not_cover_is_refused(
             r"C \(strategy\) must have no negative|lambda",
         ),
     ],
-    ids=range(6),
+    ids=range(5),
 )
 def test_mechanisms_that_an_accountant_does_not_cover_are_refused(
     accountant: str, changes: dict[str, object], message: str

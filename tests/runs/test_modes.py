@@ -43,9 +43,8 @@ def check_closed(folder: Path, expected: set[str]) -> None:
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
 def test_a_run_and_a_stream_are_for_their_owner(tmp_path: Path, mask: int, pictures: None) -> None:
-    config, budgets = tmp_path / "run.toml", tmp_path / "budgets.csv"
-    budgets.write_text("user,epsilon\n")
-    config.write_text(render_toml(small_run(rounds=3, user_budgets=str(budgets))))
+    config = tmp_path / "run.toml"
+    config.write_text(render_toml(small_run(rounds=3)))
     rows = write_rows(tmp_path / "rows.csv", sample()[:10])
     budget = ["--norm-bound", "1", "--epsilon", "8", "--delta", "1e-5", "--each-row-a-user"]
     budget += ["--columns", rows.read_text().partition("\n")[0]]
@@ -55,7 +54,7 @@ def test_a_run_and_a_stream_are_for_their_owner(tmp_path: Path, mask: int, pictu
         assert run(["stream", "--input", str(rows), *budget, *output]) == 0
     check_closed(tmp_path / "run", {
         "config.toml", "noise.key", "ledger.sqlite", "ledger.sqlite.lock", "ledger.sqlite-tail-0000001",
-        "user-budgets", "metrics.parquet", "learning-curve.png", "statement.json", "statement.txt",
+        "metrics.parquet", "learning-curve.png", "statement.json", "statement.txt",
         "statement.html",
     })  # fmt: skip
     check_closed(tmp_path / "state", {"noise.key", "state.sqlite", "releases.bin", "operator.json"})

@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import dp_accounting
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message
@@ -98,8 +97,13 @@ def test_a_resumed_run_releases_the_same_bits(form: str, tmp_path: Path) -> None
     final = run_small(tmp_path / "whole", pair_run(whole, TASK, **keys))
     run = pair_run(halves, TASK, **keys)
     with fedmf.start(run, tmp_path / "halves") as session:
-        session.plan.__dict__["allowed_rounds"] = 5
-        run_on_grid(session, InProcessGrid(client_for(session)))
+
+        def stop(_report: RoundReport, _row: object) -> None:
+            if session.server.t == 5:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            run_on_grid(session, InProcessGrid(client_for(session)), stop)
     with fedmf.resume(run, tmp_path / "halves") as session:
         assert session.server.t == 5
         run_on_grid(session, InProcessGrid(client_for(session)))
@@ -120,31 +124,3 @@ def test_a_run_is_resumed_with_its_own_second_moment_only(form: str, tmp_path: P
             fedmf.resume(changed, tmp_path / "run")
     with fedmf.resume(run, tmp_path / "run") as session:
         assert session.server.t == 12
-
-
-def test_budgets_of_single_users_and_of_the_run_count_both_streams(tmp_path: Path) -> None:
-    """ε so far of the pair exceeds what the sums alone would show; a budget between stops a user earlier."""
-    table = tmp_path / "budgets.csv"
-    table.write_text("user,epsilon\nu000,5.0\n", encoding="utf-8")
-    optimizer = RecordedPair(BLOCKS)
-    keys = {"second_workload": "exponential:0.5", "second_moment_importance": 5.0}
-    run = pair_run(optimizer, TASK, **keys, user_budgets=str(table))
-    run_small(tmp_path / "run", run)
-    plan = fedmf.plan(run)
-    with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
-        joined = [t for t, user in ledger.participations() if user == "u000"]
-        others = [t for t, user in ledger.participations() if user == "u001"]
-    assert plan.second is not None
-    C_1, C_2 = plan.mechanism.factorization.materialize(), plan.second.factorization.materialize()
-
-    def epsilon(rounds: list[int]) -> float:
-        p = np.sum(C_1[:, rounds].sum(axis=1) ** 2) * (0.3 / plan.noise_std) ** 2
-        q = np.sum(C_2[:, rounds].sum(axis=1) ** 2) * (0.09 / plan.second_noise_std) ** 2
-        return dp_accounting.get_epsilon_gaussian(1 / np.sqrt(p + q), run.privacy.delta)
-
-    assert len(others) == 3
-    assert 0 < len(joined) < 3
-    assert epsilon(joined) <= 5.0 < epsilon(sorted([*joined, max(joined) + 4]))
-    assert plan.epsilon_after(12) == pytest.approx(8.0, rel=1e-6)
-    spent = [plan.epsilon_after(t) for t in range(13)]
-    assert spent == sorted(spent)

@@ -33,7 +33,7 @@ TASK = linear_task(24, 6)
 NAMED = Run(
     task=Classification(Digits(users=24, seed=5), Mlp(hidden_units=(8,))),
     cohorts=RandomCohorts(rounds=12, size=4, min_separation=2, seed=9),
-    privacy=UserLevel(epsilon=2.5, clip_norm=0.7, delta=1e-6, adjacency="replace-one", max_epsilon=2.0),
+    privacy=UserLevel(epsilon=2.5, clip_norm=0.7, delta=1e-6, adjacency="replace-one"),
     mechanism=NoiseMechanism(NamedMechanism("banded-toeplitz", {"bands": 3}), "momentum:0.9"),
     optimizer=Adam(learning_rate=0.01),
     local=LocalSGD(epochs=2),

@@ -143,7 +143,7 @@ RUNS = {
     "all of it": Run(
         task=Classification(Synthetic(users=40, alpha=0.1 + 0.2, seed=3), Logistic(seed=4)),
         cohorts=RandomCohorts(rounds=9, size=4, min_separation=5, max_participations=2, seed=2**63 - 1),
-        privacy=UserLevel(0.1 + 0.2, 1e-300, "replace-one", 2**80, "people", max_epsilon=1e9),
+        privacy=UserLevel(0.1 + 0.2, 1e-300, "replace-one", 2**80, "people"),
         mechanism=NoiseMechanism(
             NamedMechanism("bifr", {"bands": 4, "gamma": 0.5}),
             workload="auto",
@@ -224,9 +224,6 @@ def test_a_key_of_another_kind_is_refused_and_says_whose_it_is() -> None:
         assert refusal({"privacy.kind": "none", "privacy.amplified": injected}).endswith(
             "not of kind 'none'. Leave it out, or unset it: --set privacy.amplified=false."
         )
-    assert "user-budgets is a key of user-level" in refusal(
-        {"privacy.kind": "none", "privacy.user-budgets": False}
-    )
     unset = {"privacy.kind": "none", "privacy.epsilon": -math.inf, "privacy.amplified": False}
     assert same(run_of(unset), Run(privacy=NoPrivacy()))
 

@@ -51,7 +51,7 @@ KEYS = {
     "schedule": "cohorts.kind",
     "cohort_size": "cohorts.size",
     **_table("cohorts", "rounds min_separation max_participations"),
-    **_table("privacy", "epsilon delta adjacency clip_norm noise_seed max_epsilon user_budgets amplified"),
+    **_table("privacy", "epsilon delta adjacency clip_norm noise_seed amplified"),
     **_table("privacy", "user_namespace"),
     "mechanism": "mechanism.kind",
     **_table("mechanism", "bands workload second_workload second_moment_importance"),

@@ -113,7 +113,6 @@ RANGES: dict[str, tuple[list[Any], list[Any]]] = {
     "privacy.delta": ([1e-300, 0.99], [0.0, 1.0, -1e-5]),
     "privacy.noise-seed": ([0, 10**30], [-2]),
     "privacy.epsilon": ([1e-3, 1e3], [0.0, -1.0]),
-    "privacy.max-epsilon": ([1e-3, 4.0], [0.0, -1.0]),
     "mechanism.bands": ([1, 240], [0, -2, 241, 10**30]),
     # Which parameters suit a mechanism and n is found when it is built.
     "mechanism.alpha": ([0.0, 0.5], [math.inf]),
@@ -196,7 +195,6 @@ TEXTS: dict[str, list[str]] = {
     "cohorts.trace-digest": [_DIGEST],
     "cohorts.zones": ["0", "16,1,1"],
     "privacy.user-namespace": ["hospital 3"],
-    "privacy.user-budgets": ["budgets.csv"],
     "mechanism.objective": ["max", "last", "weights:1.0,2.0"],
     "mechanism.workload": ["auto", "window:3", "prefix*cosine"],
     "mechanism.second-workload": ["prefix", "exponential:0.5"],

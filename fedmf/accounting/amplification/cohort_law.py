@@ -72,40 +72,6 @@ class CohortLaw:
             )
         return math.sqrt(float(np.max(factorization.gram_diagonal(0)))), -(-n // b)
 
-    def delta_after(
-        self, rounds: int, factorization: Factorization, noise: float, epsilon: float, delta: float
-    ) -> float:
-        """A theorem's bound on δ(ε) of what the first T rounds release, under zero-out adjacency.
-
-        Args:
-            rounds: T, which must not depend on what was released.
-            factorization: C of the whole run.
-            noise: standard deviation of z per unit clip norm.
-            epsilon: ε > 0.
-            delta: what is hoped for; see `deterministic_delta`.
-
-        Raises:
-            ValueError: the accountant does not cover the mechanism, or has no theorem (b-min-sep).
-        """
-        contract = self.participation
-        first = dataclasses.replace(
-            self, participation=Participation.as_many_as_fit(rounds, contract.min_separation)
-        )
-        leading = factorization.leading(rounds)
-        if self.accountant == "cyclic-poisson":
-            longest, steps = first.steps(leading)
-            return poisson_delta(noise / longest, self.probability, steps, epsilon)
-        if self.accountant == "balls-in-bins":
-            overlaps = BinOverlaps.of(leading, first.participation)
-            return max(
-                share * deterministic_delta(overlaps, noise, other, delta / share)
-                for share, other in among_bins(min(rounds / contract.min_separation, 1.0), epsilon)
-            )
-        raise ValueError(
-            f"accountant (of the first rounds) must be cyclic-poisson or balls-in-bins; got "
-            f"{self.accountant!r}, which has no theorem, only draws."
-        )
-
     def pair(self, factorization: Factorization) -> MixturePair:
         """The dominating pair of Balls-in-Bins or b-min-sep sampling.
 
@@ -213,20 +179,6 @@ def amplified_run(
     if noise < plain:
         return noise, RunAmplification(name, q, "certified", failure, limit, seed)
     return plain, RunAmplification(name, q, "none needed", 0.0, whole, None)
-
-
-def among_bins(visited: float, epsilon: float) -> list[tuple[float, float]]:
-    """(factor, ε') of "remove" and of "add" when a share r of the bins has been visited, each once.
-
-    With the likelihood ratio X' of a user in a visited bin X = rX' + 1 − r, so with K = e^ε
-    (X − K)₊ = r(X' − K')₊, K' = 1 + (K − 1)/r, and (1 − KX)₊ = c(1 − K''X')₊ with c = 1 − K(1 − r) and
-    K'' = Kr/c, or 0 where c ≤ 0.
-    """
-    if visited == 1.0:
-        return [(1.0, epsilon)]
-    K, rest = math.exp(epsilon), 1.0 - math.exp(epsilon) * (1.0 - visited)
-    added = [(rest, math.log(K * visited / rest))] if rest > 0 else []
-    return [(visited, math.log1p((K - 1.0) / visited)), *added]
 
 
 def check_run(

@@ -122,8 +122,6 @@ class CorrelatedNoise(RoundStrategy):
             which ``*`` stands for any characters, dots too.
         tied: groups of names under which one array stands, such as an embedding that is also the head: it is
             trained, clipped and noised once. Empty where equal arrays are several; None asks if there are.
-        max_epsilon: stop before any allowed user spends more than this.
-        user_budgets: CSV or Parquet file with the columns user, epsilon.
         server_optimizer: a server rule of fedmf in place of the strategy's own, such as `Sgd`, `JmeAdam`
             with private second moments of its own noise, or any object with ``init`` and ``step``; the
             strategy must then be one without a rule, FedAvg or FedProx.
@@ -157,8 +155,6 @@ class CorrelatedNoise(RoundStrategy):
         amplified: bool = False,
         frozen: Sequence[str] = (),
         tied: Sequence[Sequence[str]] | None = None,
-        max_epsilon: float | None = None,
-        user_budgets: str = "",
         server_optimizer: ChosenOptimizer | ServerOptimizer | None = None,
         waiting: Waiting = _WAITING,
         trusted_subclass: bool = False,
@@ -184,8 +180,6 @@ class CorrelatedNoise(RoundStrategy):
             noise_seed=noise_seed,
             epsilon=epsilon,
             amplified=amplified,
-            max_epsilon=max_epsilon,
-            user_budgets=user_budgets,
         )
         self._cohorts = asked_cohorts(cohorts, num_rounds, users_per_round)
         self._mechanism, self._clipping = mechanism, adaptive_clipping or FixedClipping()

@@ -59,8 +59,6 @@ class PrivateAggregator:
         amplified: count the secrecy of sampled ``cohorts``.
         frozen: arrays that are neither trained nor noised: names, or patterns.
         tied: groups of names under which one array stands; None asks if equal arrays are one.
-        max_epsilon: stop before any allowed user spends more than this.
-        user_budgets: CSV or Parquet file with the columns user, epsilon.
         adaptive_clipping: lets ζ follow a quantile of norms.
         beside: further quantities of `fedmf.parts` that are released under the same ε.
 
@@ -91,8 +89,6 @@ class PrivateAggregator:
         amplified: bool = False,
         frozen: Sequence[str] = (),
         tied: Sequence[Sequence[str]] | None = None,
-        max_epsilon: float | None = None,
-        user_budgets: str = "",
         adaptive_clipping: QuantileClipping | None = None,
         beside: Sequence[Part] = (),
     ) -> None:
@@ -109,8 +105,6 @@ class PrivateAggregator:
             noise_seed=noise_seed,
             epsilon=epsilon,
             amplified=amplified,
-            max_epsilon=max_epsilon,
-            user_budgets=user_budgets,
         )
         self._cohorts = asked_cohorts(cohorts, num_rounds, users_per_round)
         self._mechanism, self._optimizer = mechanism, server_optimizer
@@ -184,8 +178,8 @@ class PrivateAggregator:
 
     @property
     def rounds_left(self) -> int:
-        """How many more rounds may be released: by the horizon and by ``max_epsilon``."""
-        return max(0, self._open.session.plan.allowed_rounds - self.t)
+        """How many more rounds may be released."""
+        return max(0, self._open.session.server.horizon - self.t)
 
     @property
     def model(self) -> dict[str, NDArray[Any]]:
@@ -227,7 +221,7 @@ class PrivateAggregator:
             `model`.
 
         Raises:
-            BudgetExhaustedError, HorizonExceededError: no round may be released any more.
+            HorizonExceededError: no round may be released any more.
             LedgerError: the disk failed, now or before. Close and begin again.
         """
         with self._lock:
@@ -267,8 +261,8 @@ class _Opened:
         if t != self.session.server.t:
             raise ConfigError(f"t must be the coming round, {self.session.server.t}; got {t!r}.")
         if self._cohort is None:
-            if t >= self.session.plan.allowed_rounds:
-                raise ConfigError(f"t must be below {self.session.plan.allowed_rounds}, all rounds; got {t}.")
+            if t >= self.session.server.horizon:
+                raise ConfigError(f"t must be below {self.session.server.horizon}, all rounds; got {t}.")
             planned = [self.session.roster[user] for user in map(int, self._schedule.cohort(t))]
             self._cohort = self.session.admit(t, planned)
         return self._cohort
@@ -309,7 +303,7 @@ class _Opened:
 
     def release(self) -> None:
         t, server = self.session.server.t, self.session.server
-        if t < self.session.plan.allowed_rounds:
+        if t < self.session.server.horizon:
             self.cohort(t)
         server.release(self._total, self._added)
         failures, present = self._failures, len(self._added)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedmf.accounting import DifferentialPrivacy
 from fedmf.noise import NoiseKey
 from fedmf.records import Ledger
 from fedmf.runs.recorded.recomputed import check_header
@@ -29,7 +28,6 @@ def header_of(
     constants: Sequence[PublicInput] = (),
 ) -> RunHeader:
     """What the ledger must remember to account for the run and to continue it exactly."""
-    budgets = run.privacy.user_budgets if isinstance(run.privacy, DifferentialPrivacy) else ""
     planned = run.cohorts.public_inputs()
     return RunHeader(
         run=run.to_dict(),
@@ -44,7 +42,6 @@ def header_of(
             *(dataclasses.asdict(entry) for entry in (*run.task_source.public_inputs(), *constants)),
             *(dict(zip(("name", "value", "source"), entry, strict=True)) for entry in planned),
         ),
-        budgets=file_digest(Path(budgets).expanduser()) if budgets else "",
     )
 
 

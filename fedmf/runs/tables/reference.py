@@ -43,7 +43,6 @@ FIRST: Final = {
 WANTED: Final = {
     "a claim of secret cohorts (amplification)": "cohorts.kind privacy.amplified",
     "single examples protected instead of users": "privacy.kind data.partition",
-    "a stop before anybody has spent more than allowed": "privacy.max-epsilon privacy.user-budgets",
     "the other adjacency": "privacy.adjacency",
     "noise that can be repeated, in a simulation": "privacy.noise-seed",
     "other seeds of data, model, cohorts, batches": "data.seed model.seed cohorts.seed local.seed",

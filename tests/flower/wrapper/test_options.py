@@ -111,13 +111,3 @@ def test_a_pattern_that_matches_nothing_is_refused() -> None:
     record = ArrayRecord({"head.weight": Array(np.zeros(2, np.float32))})
     with pytest.raises(ConfigError, match=r"got 'features\.\*', which matches none"):
         ArrayLayout.of(record, ("features.*",))
-
-
-def test_a_budget_of_nobody_is_refused(tmp_path: Path) -> None:
-    """As in a run of fedmf's own: the user who was meant would have none."""
-    budgets = tmp_path / "budgets.csv"
-    budgets.write_text("user,epsilon\nmallory,1\n")
-    strategy = wrapped(small_run(TASK, mechanism="bisr"), tmp_path / "app", user_budgets=str(budgets))
-    with pytest.raises(ConfigError, match="user_budgets must name users of the run; got 'mallory'"):
-        strategy.begin(ArrayRecord(TASK.model.module.state_dict()))
-    assert not (tmp_path / "app").exists()
