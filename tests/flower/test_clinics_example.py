@@ -1,14 +1,10 @@
 """The app that is a pyproject.toml alone, in this process and on a SuperLink, each node with its own file."""
 
-import json
-import shutil
 import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.certificates import make_credentials
-from support.flower_network import flower_environment, flwr_run, superlink, supernodes
 
 import fedmf
 from fedmf.flower import InProcessGrid, run_on_grid
@@ -60,30 +56,3 @@ def test_in_this_process(files: list[str], tmp_path: Path) -> None:
         run_on_grid(session, grid)
     assert len(present(tmp_path / "run")) == 6 * 4
     assert (tmp_path / "run" / "failures.jsonl").read_text() == ""
-
-
-@pytest.mark.deployment
-def test_on_a_superlink_with_authenticated_nodes(files: list[str], tmp_path: Path) -> None:
-    """Each is enrolled for its patients; the last clinic claims one that is not its."""
-    write(Path(files[2]), [*CLINICS[2], PATIENTS[0]])
-    app_dir = Path(shutil.copytree(APP, tmp_path / "app"))
-    env, credentials = flower_environment(tmp_path), make_credentials(tmp_path / "keys", len(files))
-    keys = [credentials.node(i).with_suffix(".pub").read_text().strip() for i in range(len(files))]
-    lines = [f"{key} {user}" for key, users in zip(keys, CLINICS, strict=True) for user in users]
-    (tmp_path / "enrolled").write_text("\n".join(lines))
-    config = overrides(tmp_path) | {
-        "execution.enrolment": str(tmp_path / "enrolled"),
-        "execution.messages": "slice",
-        "cohorts.rounds": 1,
-        "cohorts.size": 12,
-        "execution.handshake-timeout": 600.0,
-    }
-    paths = [f"data-path='{file}'" for file in files]
-    with (
-        superlink(env, tmp_path / "net", credentials=credentials) as link,
-        supernodes(env, link, len(files), credentials, paths),
-    ):
-        done = flwr_run(app_dir, env, link.name, config, timeout=3000)
-    assert done.ok, done.details + done.output[-3000:]
-    assert present(tmp_path / "run") == [(0, user) for user in PATIENTS]
-    assert json.loads((tmp_path / "run" / "statement.json").read_text())["rounds_released"] == 1

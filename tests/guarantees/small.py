@@ -31,14 +31,17 @@ def _output(outputs: Tensor, _: Tensor) -> Tensor:
 
 
 def linear_task(rows: Matrix) -> fedmf.Task:
-    """User u owns row x_u and the loss θ·x_u: whatever the model is, training moves it by −lr·x_u."""
+    """User u owns row x_u and the loss θ·x_u: whatever the model is, training moves it by −lr·x_u.
+
+    The test part has label 1, which nobody else has.
+    """
     features = torch.from_numpy(rows.astype(np.float32))
     model = nn.Linear(rows.shape[1], 1, bias=False)
     nn.init.zeros_(model.weight)
     none = torch.zeros(len(rows), dtype=torch.int64)
     owned = tuple(np.array([u]) for u in range(len(rows)))
     dataset = fedmf.InMemoryDataset(
-        features, none, owned, NAMES[: len(rows)], features[:2] * 0 + 1, none[:2], classes=1
+        features, none, owned, NAMES[: len(rows)], features[:2] * 0 + 1, none[:2] + 1, classes=2
     )
     return classification(dataset, model, _output)  # type: ignore[arg-type]
 

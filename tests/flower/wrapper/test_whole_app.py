@@ -6,18 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.certificates import make_credentials
 from support.flower_network import (
     flower_environment,
-    flwr_run,
     flwr_run_simulation,
-    superlink,
-    supernodes,
 )
 
 from fedmf import load_model
 from fedmf.flower import run_app
-from fedmf.records.ledger import Ledger
 
 APP = Path(__file__).parents[3] / "configs/start/flower_app"
 NODES, ROUNDS = 3, 2
@@ -80,48 +75,3 @@ def test_on_flowers_simulation_engine(
     done = flwr_run_simulation(app_dir, env, nodes=NODES, run_config=config, timeout=3000)
     assert done.ok, done.details + done.output[-3000:]
     same(tmp_path / "run", expected)
-
-
-@pytest.mark.deployment
-def test_on_a_superlink_with_encryption_and_authenticated_nodes(
-    app_dir: Path, expected: dict[str, torch.Tensor], tmp_path: Path
-) -> None:
-    """The model is the same, and in a second run only nodes whose keys are enrolled are users.
-
-    There the third node is authenticated and not enrolled; the third user's node is not there.
-    """
-    env = flower_environment(tmp_path)
-    credentials = make_credentials(tmp_path / "credentials", NODES)
-    with (
-        superlink(env, tmp_path / "net", credentials=credentials) as link,
-        supernodes(env, link, NODES, credentials) as logs,
-    ):
-        config = {"run-dir": str(tmp_path / "run"), "num-server-rounds": ROUNDS}
-        done = flwr_run(app_dir, env, link.name, config, timeout=3000)
-        assert done.ok, done.details + done.output[-3000:]
-        same(tmp_path / "run", expected)
-        before = [log.read_text().count("Received") for log in logs]
-        _enrol(
-            [make_credentials(tmp_path / "absent", 1).node(0), credentials.node(1), credentials.node(0)],
-            app_dir,
-        )
-        config = {"run-dir": str(tmp_path / "enrolled"), "num-server-rounds": 1}
-        done = flwr_run(app_dir, env, link.name, config, timeout=3000)
-        after = [log.read_text().count("Received") for log in logs]
-    assert done.ok, done.details + done.output[-3000:]
-    with Ledger.open(tmp_path / "enrolled" / "ledger.sqlite", read_only=True) as ledger:
-        assert sorted(user for _, user in ledger.participations()) == ["clinic-1", "clinic-2"]
-    asked = [b > a for a, b in zip(before, after, strict=True)]
-    assert asked == [True, True, False], [log.read_text()[-2000:] for log in logs]
-
-
-def _enrol(keys: list[Path], app_dir: Path) -> None:
-    """Let the app take the nodes with these keys for its users."""
-    file = app_dir.parent / "enrolled-keys"
-    lines = [f"{key.with_suffix('.pub').read_text().strip()} clinic-{i}\n" for i, key in enumerate(keys)]
-    file.write_text("".join(lines))
-    server = app_dir / "digits_app" / "server_app.py"
-    enrolled = f"""identity=EnrolledUsers({str(file)!r}), num_users=3,
-        waiting=Waiting(handshake_timeout=5.0),"""
-    plain = server.read_text().replace("import CorrelatedNoise", "import CorrelatedNoise, EnrolledUsers")
-    server.write_text("from fedmf.runs import Waiting\n" + plain.replace("num_users=3,", enrolled))

@@ -1,0 +1,151 @@
+"""G7: FedAdam in the wrapper is Adam of the noised mean; a SuperLink with keys trains the same model."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAdam
+from support.certificates import make_credentials
+from support.flower_network import flower_environment, flwr_run, superlink, supernodes
+
+from fedmf import load_model
+from fedmf.flower import CorrelatedNoise, InProcessGrid, run_app
+from fedmf.flower.wrapper.inner_rule import InnerRule
+from fedmf.noise import Domain, GaussianSource, NoiseKey
+from fedmf.records import Ledger
+from guarantees.small import CLIP, bisr, clipped
+
+NODES = 3
+SHAPES = {"body.weight": (4, 3), "body.bias": (4,), "head": (5,)}
+DIMENSION, USERS, ROUNDS, SEED = 21, 6, 6, 3
+APP = Path(__file__).parents[2] / "configs/start/flower_app"
+
+
+def update_of(user: int) -> np.ndarray:
+    x = np.random.default_rng([7, user]).standard_normal(DIMENSION)
+    return x / np.linalg.norm(x) * (0.2 + 0.15 * user)
+
+
+def start() -> ArrayRecord:
+    rng = np.random.default_rng(1)
+    return ArrayRecord({name: Array(rng.standard_normal(s).astype("f")) for name, s in SHAPES.items()})
+
+
+def flat(arrays: ArrayRecord) -> np.ndarray:
+    return np.concatenate([array.numpy().astype(np.float64).ravel() for array in arrays.values()])
+
+
+def adding() -> ClientApp:
+    """Clients that add what is theirs to what they get, and know nothing of privacy."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        added, sent, at = update_of(int(context.node_config["partition-id"])), {}, 0
+        for name, array in message.content["arrays"].items():  # type: ignore[union-attr]
+            value = array.numpy()  # type: ignore[union-attr]
+            sent[name] = Array((value + added[at : at + value.size].reshape(value.shape)).astype("f"))
+            at += value.size
+        return Message(RecordDict({"arrays": ArrayRecord(sent)}), reply_to=message)
+
+    return app
+
+
+def noise_rows() -> np.ndarray:
+    """z of a public seed, shape (n, d)."""
+    source = GaussianSource(NoiseKey.from_seed(SEED), DIMENSION, Domain.TRAINING)
+    return torch.stack([source.block(t, 0, DIMENSION) for t in range(ROUNDS)]).double().numpy()
+
+
+def check_fed_adam(folder: Path) -> None:
+    """All six users in every round: θ_n by Reddi et al. (2021), in float64, of (Σ clip(x_u) + C⁻¹z)/m."""
+    strategy = CorrelatedNoise(
+        FedAdam(), epsilon=8.0, delta=1e-5, clipping_norm=CLIP, num_users=USERS, users_per_round=USERS,
+        num_rounds=ROUNDS, mechanism="bisr", noise_seed=SEED, run_dir=folder / "app",
+    )  # fmt: skip
+    grid = InProcessGrid(adding(), nodes=USERS)
+    found = strategy.start(grid=grid, initial_arrays=start(), num_rounds=ROUNDS).arrays
+    assert found is not None
+    said = strategy.statement().to_dict()
+    std = said["clip_norm"] * said["noise_multiplier"] * said["sensitivity"]
+    total = clipped(np.stack([update_of(u) for u in range(USERS)])).sum(0)
+    means = (total + std * np.linalg.solve(bisr(ROUNDS, said["params"]["bands"]), noise_rows())) / USERS
+    theta, m, v = flat(start()), np.zeros(DIMENSION), np.zeros(DIMENSION)
+    for t, u in enumerate(means):
+        m, v = 0.9 * m + 0.1 * u, 0.99 * v + 0.01 * u**2
+        # Flower's correction of the bias has one round more in its powers than Kingma and Ba.
+        rate = 0.1 * np.sqrt(1 - 0.99 ** (t + 2)) / (1 - 0.9 ** (t + 2))
+        theta = theta + rate * m / (np.sqrt(v) + 1e-3)
+    assert np.abs(flat(found) - theta).max() < 2e-5  # models are float32 and of size about 1
+
+
+def test_fed_adam_is_adam_of_the_noised_mean(tmp_path: Path) -> None:
+    check_fed_adam(tmp_path)
+
+
+def test_noise_after_the_optimizer_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = InnerRule.step
+
+    def late(self, t, parameters, release, state):
+        # Some noise of the right size is added to the model instead of the mean.
+        noise = torch.from_numpy(noise_rows()[t]).to(release.mean) * release.mean_variance**0.5
+        without = type(release)(release.mean - noise, release.mean_variance)
+        model, kept = right(self, t, parameters, without, state)
+        return model + noise.to(model), kept
+
+    monkeypatch.setattr(InnerRule, "step", late)
+    with pytest.raises(AssertionError):
+        check_fed_adam(tmp_path)
+
+
+@pytest.mark.deployment
+def test_a_superlink_with_keys_trains_the_same_model_and_serves_enrolled_nodes_alone(tmp_path: Path) -> None:
+    """TLS, and nodes that sign what they say. The model is that of one process; in a second run only nodes
+    whose keys are enrolled are users: the third node is authenticated and not enrolled.
+    """
+    ignored = shutil.ignore_patterns("__pycache__", "plain_server_app.py")
+    app_dir = Path(shutil.copytree(APP, tmp_path / "app", ignore=ignored))
+    config = {"run-dir": str(tmp_path / "expected"), "num-server-rounds": 2}
+    run_app(APP, num_supernodes=NODES, run_config=config)
+    env, credentials = flower_environment(tmp_path), make_credentials(tmp_path / "credentials", NODES)
+    with (
+        superlink(env, tmp_path / "net", credentials=credentials) as link,
+        supernodes(env, link, NODES, credentials) as logs,
+    ):
+        done = flwr_run(app_dir, env, link.name, config | {"run-dir": str(tmp_path / "run")}, timeout=3000)
+        assert done.ok, done.details + done.output[-3000:]
+        before = [log.read_text().count("Received") for log in logs]
+        enrol(
+            [make_credentials(tmp_path / "absent", 1).node(0), credentials.node(1), credentials.node(0)],
+            app_dir,
+        )
+        config = {"run-dir": str(tmp_path / "enrolled"), "num-server-rounds": 1}
+        done = flwr_run(app_dir, env, link.name, config, timeout=3000)
+        after = [log.read_text().count("Received") for log in logs]
+    assert done.ok, done.details + done.output[-3000:]
+    model, expected = load_model(tmp_path / "run"), load_model(tmp_path / "expected")
+    assert model.keys() == expected.keys()
+    for name, values in model.items():
+        torch.testing.assert_close(values, expected[name], rtol=0, atol=2e-6)
+    with Ledger.open(tmp_path / "enrolled" / "ledger.sqlite", read_only=True) as ledger:
+        assert sorted(user for _, user in ledger.participations()) == ["clinic-1", "clinic-2"]
+    asked = [b > a for a, b in zip(before, after, strict=True)]
+    assert asked == [True, True, False], [log.read_text()[-2000:] for log in logs]
+
+
+def enrol(keys: list[Path], app_dir: Path) -> None:
+    """Let the app take the nodes with these keys for its users."""
+    file = app_dir.parent / "enrolled-keys"
+    lines = [f"{key.with_suffix('.pub').read_text().strip()} clinic-{i}\n" for i, key in enumerate(keys)]
+    file.write_text("".join(lines))
+    server = app_dir / "digits_app" / "server_app.py"
+    enrolled = f"""identity=EnrolledUsers({str(file)!r}), num_users=3,
+        waiting=Waiting(handshake_timeout=5.0),"""
+    plain = server.read_text().replace("import CorrelatedNoise", "import CorrelatedNoise, EnrolledUsers")
+    server.write_text("from fedmf.runs import Waiting\n" + plain.replace("num_users=3,", enrolled))
