@@ -169,7 +169,7 @@ class Version:
             for t, (x, y) in enumerate(rng.normal(0.3, 0.2, (20, 2)))
         ]
         (self.folder / f"{name}.csv").write_text("\n".join(["speed,load" + ",user" * users, *rows]) + "\n")
-        whole = [] if "--unbounded" in options else ["--rounds", "20"]
+        whole = ["--rounds", "20"]
         base = ["--norm-bound", "1", "--epsilon", "8", "--delta", "1e-5", *whole, "--seed", "7", *options]
         base += ["--columns", "speed,load", *([] if users else ["--each-row-a-user"])]
         facts = self._command("stream", "stream", "--input", f"{name}.csv", "--state", name, *base)

@@ -81,7 +81,7 @@ def state_directory(state: Path | None) -> Iterator[Path]:
 
 
 @contextmanager
-def progress_view(unbounded: bool) -> Iterator[Callable[[int, int], None]]:
+def progress_view() -> Iterator[Callable[[int, int], None]]:
     """A progress bar on a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -92,7 +92,7 @@ def progress_view(unbounded: bool) -> Iterator[Callable[[int, int], None]]:
         bar = progress.add_task("", total=None)
 
         def show(steps: int, rounds: int) -> None:
-            progress.update(bar, completed=steps, total=None if unbounded else rounds)
+            progress.update(bar, completed=steps, total=rounds)
 
         yield show
 
@@ -148,13 +148,8 @@ def stream(
         None,
         "--rounds",
         metavar="N",
-        help="n, the most steps there will be. Default: the rows of FILE, whose number is then public; "
-        "for - no horizon.",
-    ),
-    unbounded: bool = typer.Option(
-        False,
-        "--unbounded",
-        help="No horizon: rows may come for ever. Needs --max-participations, what a user gives in all time.",
+        help="n, the most steps there will be; must be given for standard input. Default: the rows of FILE, "
+        "whose number is then public.",
     ),
     workload: list[str] = typer.Option(
         ["average"],
@@ -322,7 +317,6 @@ def stream(
         key=key,
         every=every,
         seed=seed,
-        unbounded=unbounded or (source == "-" and rounds is None),
     )
     rows = None if source == "-" else Path(source)
     options: dict[str, Any] = {
@@ -372,7 +366,7 @@ def _run(
     from fedmf.streaming import Handling, first_lines, open_run
 
     with (
-        progress_view(settings.unbounded) as show,
+        progress_view() as show,
         open_run(
             directory, settings, source, output, handling=Handling(**handling), progress=show, **options
         ) as (run, reader),

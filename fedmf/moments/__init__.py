@@ -19,22 +19,9 @@ from fedmf.moments.second_moment import (
     SecondMoment,
     second_moment_named,
 )
-from fedmf.moments.unbounded import (
-    ENDLESS,
-    Growing,
-    GrowingErrors,
-    Lifetime,
-    ReleaseErrors,
-    SegmentMechanisms,
-    Segments,
-    Steady,
-    SteadyErrors,
-    UnboundedStream,
-)
 from fedmf.moments.weights import best_weight, default_weight
 
 __all__ = [
-    "ENDLESS",
     "METHODS",
     "SECOND_MOMENTS",
     "BlockEnergies",
@@ -42,9 +29,6 @@ __all__ = [
     "FullMatrix",
     "GaussianEstimate",
     "Goal",
-    "Growing",
-    "GrowingErrors",
-    "Lifetime",
     "MatrixWorkload",
     "MomentBlock",
     "MomentMechanism",
@@ -56,14 +40,8 @@ __all__ = [
     "NoisyRatio",
     "PrivateGaussian",
     "Projected",
-    "ReleaseErrors",
     "RunningWorkload",
     "SecondMoment",
-    "SegmentMechanisms",
-    "Segments",
-    "Steady",
-    "SteadyErrors",
-    "UnboundedStream",
     "best_pair",
     "best_weight",
     "cs",

@@ -80,11 +80,6 @@ class RunningWorkload:
         workload: A.
         size: length of the vectors.
         device: where they live.
-        rounds: how many rows there may be; None for n. More than n where the recursion of A goes on past it,
-            as that of any Toeplitz workload without weights of rows or columns.
-
-    Raises:
-        ValueError: more rows than n for a workload that does not go on.
 
     Guarantees:
         Memory is (number of past inputs and outputs in the recursion) × size: 1 for prefix sums, averages
@@ -96,18 +91,14 @@ class RunningWorkload:
         workload: ToeplitzWorkload | MatrixWorkload,
         size: int,
         device: str = "cpu",
-        rounds: int | None = None,
     ) -> None:
         self.workload = workload
-        self._rounds = workload.rounds if rounds is None else rounds
         self._t = 0
         if isinstance(workload, MatrixWorkload):
             inputs, outputs = workload.rounds - 1, 0
         else:
             self._num, self._den = recursion_of(workload)
             inputs, outputs = self._num.size - 1, self._den.size - 1
-        if self._rounds > workload.rounds and not _goes_on(workload):
-            raise ValueError(f"n (rounds) must be at most {workload.rounds}, of A; got {self._rounds}.")
         self._inputs = torch.zeros(inputs, size, dtype=torch.float64, device=device)
         self._outputs = torch.zeros(outputs, size, dtype=torch.float64, device=device)
 
@@ -140,7 +131,7 @@ class RunningWorkload:
         Raises:
             ValueError: fewer rows are left; nothing has changed.
         """
-        t, work, n = self._t, self.workload, self._rounds
+        t, work, n = self._t, self.workload, self.workload.rounds
         if t + len(values) > n:
             raise ValueError(f"t (step) must be below n (horizon) = {n}; got {t + len(values) - 1}.")
         if isinstance(work, MatrixWorkload):
@@ -204,20 +195,11 @@ class RunningWorkload:
                 raise ValueError(
                     f"{name} (state) must have shape {tuple(mine.shape)}; got {tuple(state[name].shape)}."
                 )
-        if not 0 <= state["t"] <= self._rounds:
-            raise ValueError(f"t (state) must be within n = {self._rounds}; got {state['t']}.")
+        if not 0 <= state["t"] <= self.workload.rounds:
+            raise ValueError(f"t (state) must be within n = {self.workload.rounds}; got {state['t']}.")
         self._t = int(state["t"])
         self._inputs.copy_(state["inputs"])
         self._outputs.copy_(state["outputs"])
-
-
-def _goes_on(workload: ToeplitzWorkload | MatrixWorkload) -> bool:
-    """Whether the recursion of a workload says all that it would be over more rounds."""
-    if isinstance(workload, MatrixWorkload):
-        return False
-    num, den = recursion_of(workload)
-    weights = (workload.row_weights, workload.column_weights)
-    return weights == (None, None) and (den.size > 1 or num.size < workload.rounds)
 
 
 def _column(weights: Vector, t: int, like: torch.Tensor) -> torch.Tensor:

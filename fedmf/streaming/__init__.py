@@ -1,7 +1,7 @@
 """Private moments of a stream of rows as a job: reading, admission, durable state, output and statement."""
 
 from fedmf.streaming.outputs import PrivateRelease, open_output
-from fedmf.streaming.plans import StreamPlan, plan_stream
+from fedmf.streaming.plans import StreamPlan
 from fedmf.streaming.position import Position
 from fedmf.streaming.push import PrivateStream
 from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader
@@ -33,7 +33,6 @@ __all__ = [
     "open_output",
     "open_reader",
     "open_run",
-    "plan_stream",
     "stream_costs",
     "stream_document",
     "stream_statement",

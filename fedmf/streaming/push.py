@@ -51,9 +51,8 @@ class PrivateStream:
         data_contract: what the columns may hold (`fedmf.data.read_contract`); it must declare one of users.
             Rows are then mappings or tables of raw cells, and means and covariances in the columns' own
             units, as those of ``fedmf stream --contract``.
-        rounds: n, the most rows there will be; None for a stream without a horizon.
-        max_participations: k, the most rows of one user; 1 by default, and to be given without a horizon,
-            where it is what one user gives in all time.
+        rounds: n, the most rows there will be.
+        max_participations: k, the most rows of one user; 1 by default.
         min_separation: b, the least number of steps between two rows of a user; must be given with k > 1.
         workloads: A₁ and A₂ by name, or one for both: "average", "prefix", "exponential:0.9", "window:100", …
         second: "full", "diagonal", "energy", or sizes of blocks.
@@ -91,7 +90,7 @@ class PrivateStream:
         dimension: int | None = None,
         columns: Sequence[str] | None = None,
         data_contract: DataContract | None = None,
-        rounds: int | None = None,
+        rounds: int,
         max_participations: int | None = None,
         min_separation: int | None = None,
         workloads: str | tuple[str, ...] = "average",
@@ -128,7 +127,6 @@ class PrivateStream:
             weight=weight,
             adjacency=adjacency,
             seed=seed,
-            unbounded=rounds is None,
         )
         self._form = row_form(settings, dimension)
         self._path, self._lock, self._process = Path(path), threading.Lock(), os.getpid()

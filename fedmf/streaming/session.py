@@ -18,7 +18,7 @@ from fedmf.statements import UserCosts
 from fedmf.streaming.declared_rows import DeclaredRows, check_names, declared_cells, raw_layout
 from fedmf.streaming.lines import Lines
 from fedmf.streaming.outputs import Renderer, Returned, open_output, output_name, shape_of
-from fedmf.streaming.plans import StreamPlan, plan_stream
+from fedmf.streaming.plans import StreamPlan
 from fedmf.streaming.rows import FORMATS, InputError, Layout, RowReader
 from fedmf.streaming.run import Handling, StreamRun
 from fedmf.streaming.settings import Settings
@@ -128,15 +128,13 @@ def open_run(
         else:
             if first_row != 1:
                 raise InputError(f"input must begin with row 1 for a new stream; got {first_row}.")
-            if source is None and settings.rounds is None and not settings.unbounded:
-                raise InputError(
-                    "n (rounds) must be given for standard input; got none. Say --rounds N, or --unbounded."
-                )
+            if source is None and settings.rounds is None:
+                raise InputError("n (rounds) must be given for standard input; got none. Say --rounds N.")
             open_output(output, True, shape or shape_of(output, ""), density)
             rows = kept.enter_context(open_reader(source, settings, file_format))
             if admit is not None:
                 admit(rows.layout)
-            plan = plan_stream(settings, rows.layout, _horizon(settings, source, file_format))
+            plan = StreamPlan.of(settings, rows.layout, _horizon(settings, source, file_format))
             Renderer(plan, density)  # refuses what has none before anything is written
             state, mark = kept.enter_context(_begun(directory, plan, remembered))
         shape = shape or shape_of(output, state.position.output)
@@ -179,9 +177,9 @@ def open_pushed(
                     f"stream in {directory} began; got {layout.dimension}."
                 )
         else:
-            if settings.rounds is None and not settings.unbounded:
+            if settings.rounds is None:
                 raise ValueError("n (rounds) must be given for rows that are pushed; got none.")
-            plan = plan_stream(settings, layout, settings.rounds)
+            plan = StreamPlan.of(settings, layout, settings.rounds)
             state, mark = kept.enter_context(_begun(directory, plan, remembered=True))
         yield kept.enter_context(StreamRun(state, Returned(), handling, None, mark))
 
@@ -233,7 +231,6 @@ def stream_costs(directory: Path) -> UserCosts:
 def _checked(directory: Path) -> Iterator[tuple[StreamState, Histories, Verdict]]:
     """A stream's state, computed again as far as it can be, who took part, and the verdict on it."""
     with StreamState.open(directory) as state:
-        state.moments()  # mechanisms of later segments come with it, and are checked
         yield (
             state,
             state.histories(),
@@ -258,8 +255,8 @@ def _gone_on(directory: Path, settings: Settings) -> Iterator[tuple[StreamState,
             yield state, mark
 
 
-def _horizon(settings: Settings, source: Path | None, file_format: str | None) -> int | None:
-    if settings.unbounded or settings.rounds is not None:
+def _horizon(settings: Settings, source: Path | None, file_format: str | None) -> int:
+    if settings.rounds is not None:
         return settings.rounds
     total = 0
     with open_reader(source, settings, file_format) as reader:

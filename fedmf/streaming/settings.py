@@ -35,8 +35,7 @@ class Settings:
         norm_bound: ζ, in 1e-100..1e100.
         epsilon: ε.
         delta: δ.
-        rounds: n; None for the number of rows of the input, or for no horizon.
-        unbounded: whether there is no horizon; then k must be given, a user's rows in all time.
+        rounds: n; None for the number of rows of the input.
         user_column: name of the column of user ids; None: every row is another user.
         user_namespace: what user ids are ids of; streams and runs of one namespace concern the same people.
         timestamp: name of a column of times, declared public: the text of the row that took a step goes with
@@ -81,7 +80,6 @@ class Settings:
     columns: tuple[str, ...] | None = None
     every: int = 1
     seed: int | None = None
-    unbounded: bool = False
     user_namespace: str = ""
     timestamp: str | None = None
     key: str | None = None
@@ -103,8 +101,6 @@ class Settings:
         check_whole("R (every)", self.every)
         if self.rounds is not None:
             check_whole("n (rounds)", self.rounds, most=LARGEST_HORIZON)
-        if self.unbounded:
-            self._check_unbounded()
         self._check_labels()
         if self.data_contract is not None:
             self._check_contract(self.data_contract)
@@ -161,26 +157,11 @@ class Settings:
         """The weight that is a number."""
         if not isinstance(self.weight, str):
             return self.weight
-        if self.weight != BEST or self.method != "jme" or self.unbounded:
+        if self.weight != BEST or self.method != "jme":
             raise ValueError(
-                f"weight must be a number, or {BEST} for jme with a horizon; got {self.weight!r} for "
-                f"{self.method}{' without one' if self.unbounded else ''}."
+                f"weight must be a number, or {BEST} for jme; got {self.weight!r} for {self.method}."
             )
         return None
-
-    def _check_unbounded(self) -> None:
-        if self.rounds is not None:
-            raise ValueError(f"n (rounds) must be left out of a stream without a horizon; got {self.rounds}.")
-        if self.max_participations is None:
-            raise ValueError(
-                "k (max_participations) must be given for a stream without a horizon; got none. It is the "
-                "most rows of one user in the stream's whole life, without which no noise is enough. Or give "
-                "n (rounds)."
-            )
-        if not all(isinstance(choice, str) for choice in self.mechanisms):
-            raise ValueError(
-                "C (mechanism) must be named in a stream without a horizon; got a matrix of fixed size."
-            )
 
     def _check_labels(self) -> None:
         for name, column in self.labels.items():

@@ -80,7 +80,8 @@ def _protected(s: Mapping[str, Any]) -> str:
             "Protected is each row, as if no two of them were of one person: of a person with several rows "
             "the figures say less than they seem to."
         )
-    return f"Protected is each user, with all rows the user gave in {_any_step(s)}, not a single row."
+    steps = f"any of the {s['rounds']} steps"
+    return f"Protected is each user, with all rows the user gave in {steps}, not a single row."
 
 
 def _whatever(s: Mapping[str, Any]) -> str:
@@ -126,7 +127,7 @@ def facts(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
     s = statement
     realised = s["realised_max_participations"]
     return [
-        ("epsilon planned", f"{at_least(s['epsilon_planned'])} for {_all_steps(s)}"),
+        ("epsilon planned", f"{at_least(s['epsilon_planned'])} for all {s['rounds']} steps"),
         ("epsilon realised", f"{at_least(s['epsilon_realised'])} at most, by the participation recorded"),
         ("delta", at_least(s["delta"])),
         (
@@ -137,9 +138,9 @@ def facts(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("unit", f"{unit_of(s)}, {s['adjacency']} adjacency"),
         ("method", f"{s['method']}, {_strategies(s)}"),
         ("released", f"{_workloads(s)}, second moment {s['second_moment']}, d = {s['dimension']}"),
-        ("steps", f"{_steps(s)} ({s['rounds_source']}), {s['releases']} released"),
+        ("steps", f"{s['steps']} of {s['rounds']} ({s['rounds_source']}), {s['releases']} released"),
         ("participations", _pair(f"at most {s['max_participations']}", realised)),
-        ("separation", _pair(_apart(s), s["realised_min_separation"])),
+        ("separation", _pair(f"at least {s['min_separation']}", s["realised_min_separation"])),
         ("norm bound", f"{at_least(s['clip_norm'])}"),
         ("noise multiplier", f"{at_most(s['noise_multiplier'])} per unit sensitivity"),
         ("sensitivity", sensitivity(s)),
@@ -147,24 +148,6 @@ def facts(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("noise key", s["noise_key"]),
         ("software", _software(s)),
     ]
-
-
-def _any_step(s: Mapping[str, Any]) -> str:
-    if s["rounds"] is None:
-        return "the whole life of the stream, however long"
-    return f"any of the {s['rounds']} steps"
-
-
-def _all_steps(s: Mapping[str, Any]) -> str:
-    return "the whole life of the stream" if s["rounds"] is None else f"all {s['rounds']} steps"
-
-
-def _steps(s: Mapping[str, Any]) -> str:
-    return f"{s['steps']}" if s["rounds"] is None else f"{s['steps']} of {s['rounds']}"
-
-
-def _apart(s: Mapping[str, Any]) -> str:
-    return "no least" if s["min_separation"] is None else f"at least {s['min_separation']}"
 
 
 def _strategies(s: Mapping[str, Any]) -> str:
@@ -192,8 +175,4 @@ def _pair(planned: str, realised: int | None) -> str:
 def _levels(s: Mapping[str, Any]) -> str:
     text = f"standard deviation {at_most(s['first_std'])} on the first moment"
     second = "" if s["second_std"] is None else f", {at_most(s['second_std'])} on the second"
-    return text + second + ", before correlation" + _noise_until(s)
-
-
-def _noise_until(s: Mapping[str, Any]) -> str:
-    return "" if s["rounds"] is not None else f"; of segment {s['segments']}, the last reached"
+    return text + second + ", before correlation"

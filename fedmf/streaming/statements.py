@@ -84,7 +84,7 @@ def stream_statement(plan: StreamPlan, position: Position, users: Histories, key
         and rho_realised say the same as Gaussian and as zero-concentrated differential privacy.
     """
     made, settings = plan.mechanism, plan.settings
-    n, k, b = _contract(plan)
+    k, b = plan.participation.max_participations, plan.participation.min_separation
     sigma, spent = plan.noise_multiplier, _realised_multiplier(plan, users)
     planned = certified_epsilon(sigma, settings.delta, settings.epsilon)
     return {
@@ -106,9 +106,8 @@ def stream_statement(plan: StreamPlan, position: Position, users: Histories, key
             for name, column in settings.labels.items()
         ],
         "stops_at_bad_rows": position.may_stop,
-        "rounds": n,
-        "rounds_source": _rounds_source(plan),
-        "segments": plan.segments_after(position.step),
+        "rounds": plan.rounds,
+        "rounds_source": "rows of the input, taken as public" if settings.rounds is None else "declared",
         "steps": position.step,
         "releases": position.records,
         "every": settings.every,
@@ -158,7 +157,7 @@ def _realised_multiplier(plan: StreamPlan, users: Histories) -> float | None:
 
 
 def _assumptions(plan: StreamPlan) -> list[str]:
-    _, k, b = _contract(plan)
+    k, b = plan.participation.max_participations, plan.participation.min_separation
     if plan.settings.user_column is not None:
         assumed = [
             _IDS,
@@ -171,20 +170,4 @@ def _assumptions(plan: StreamPlan) -> list[str]:
     assumed.append(_PUBLIC_LAYOUT)
     if plan.settings.labels:
         assumed.append(_PUBLIC_LABELS.format(labels=" and ".join(plan.settings.labels)))
-    return (
-        assumed if plan.settings.rounds is not None or plan.settings.unbounded else [*assumed, _PUBLIC_ROWS]
-    )
-
-
-def _contract(plan: StreamPlan) -> tuple[int | None, int, int | None]:
-    """(n, k, b); no n without a horizon, and then no b where k is 1."""
-    n, k, b = plan.rounds, plan.participation.max_participations, plan.participation.min_separation
-    if not plan.settings.unbounded:
-        return n, k, b
-    return None, k, plan.settings.min_separation
-
-
-def _rounds_source(plan: StreamPlan) -> str:
-    if plan.settings.unbounded:
-        return "none: the stream has no horizon"
-    return "declared" if plan.settings.rounds is not None else "rows of the input, taken as public"
+    return assumed if plan.settings.rounds is not None else [*assumed, _PUBLIC_ROWS]

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from fedmf.moments import NoisyMoments
-from fedmf.streaming import Layout, Settings, StreamPlan, plan_stream
+from fedmf.streaming import Layout, Settings, StreamPlan
 from fedmf.typing import Array
 
 
 def planned(n: int, d: int, epsilon: float = 8.0, norm_bound: float = 1.0, **more: Any) -> StreamPlan:
     """The plan of a stream of n rows, one a user, δ = 1e-5."""
     settings = Settings(norm_bound=norm_bound, epsilon=epsilon, delta=1e-5, rounds=n, **more)
-    return plan_stream(settings, Layout((), True, d, None), n)
+    return StreamPlan.of(settings, Layout((), True, d, None), n)
 
 
 def released(plan: StreamPlan, rows: Array, runs: int, rng: np.random.Generator) -> NoisyMoments:

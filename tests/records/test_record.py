@@ -12,7 +12,7 @@ from support.child_processes import in_child
 from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
 from fedmf.records import Ledger, Record
-from fedmf.streaming import Layout, Settings, StreamState, plan_stream
+from fedmf.streaming import Layout, Settings, StreamPlan, StreamState
 
 KEY = NoiseKey(bytes(range(32)))
 
@@ -29,7 +29,7 @@ def stream_state(folder: Path) -> StreamState:
         return StreamState.open(folder / "state")
     settings = Settings(norm_bound=1.0, epsilon=8.0, delta=1e-5, rounds=4)
     return StreamState.create(
-        folder / "state", plan_stream(settings, Layout(("x",), True, 2, None), settings.rounds), KEY
+        folder / "state", StreamPlan.of(settings, Layout(("x",), True, 2, None), settings.rounds), KEY
     )
 
 

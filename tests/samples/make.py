@@ -67,7 +67,6 @@ STREAMS: dict[str, list[str]] = {
     "stream-window": ["--workload", "window:8", "--method", "cs"],
     "stream-replace-one": ["--adjacency", "replace-one", "--method", "pp"],
     "stream-diagonal": ["--second", "diagonal", "--every", "3"],
-    "stream-unbounded": ["--unbounded", "--max-participations", "1"],
 }
 
 _RUN = """

@@ -17,7 +17,6 @@ from support.streams import BUDGET, run_once, sample, write_rows
 from fedmf.noise.rows.noise_stream import NoiseStream
 from fedmf.noise.rows.row_rules import FeedbackRows, RowRule, StateRows
 from fedmf.streaming import Settings, open_run
-from fedmf.streaming.plans import unbounded
 from fedmf.streaming.state import packed
 from fedmf.streaming.state import state as state_module
 
@@ -26,17 +25,15 @@ NAME = state_module.VECTORS
 FORMS: dict[str, dict[str, Any]] = {
     "bounded": {"rounds": N},
     "decaying sums": {"rounds": N, "mechanisms": ("blt",), "bands": None},
-    "without end": {"unbounded": True, "user_column": "user", "max_participations": 3, "min_separation": 4},
+    "users": {"rounds": N, "user_column": "user", "max_participations": 3, "min_separation": 4},
 }
 
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commits of 2 rows, vectors after 6, segments of 4, 8, 16, … steps."""
+    """Commits of 2 rows, vectors after 6."""
     monkeypatch.setattr("fedmf.streaming.run._MOST_ROWS", 2)
     monkeypatch.setattr("fedmf.streaming.run._MOST_DRAWN_ROWS", 6)
-    monkeypatch.setattr(unbounded, "FIRST", 4)
-    monkeypatch.setattr(unbounded, "GROWTH", 2)
 
 
 def asked(form: str) -> Settings:
@@ -168,7 +165,7 @@ def noise_after(directory: Path) -> np.ndarray:
     """What the noise keeps before the next row."""
     with state_module.StreamState.open(directory) as state:
         _, stream = state.moments()
-        noise: NoiseStream = stream._first_noise  # type: ignore[union-attr]
+        noise: NoiseStream = stream._first_noise
         kept = noise.state_dict(kept_vectors=True)["kept"]
     assert isinstance(kept, torch.Tensor)
     return kept.numpy()

@@ -22,7 +22,7 @@ from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.streaming import Layout, Settings, open_run
 from fedmf.streaming.outputs import Renderer, open_output, places
-from fedmf.streaming.plans import StreamPlan, plan_stream
+from fedmf.streaming.plans import StreamPlan
 from fedmf.streaming.position import Releases
 
 N, D = 12, 3
@@ -77,7 +77,7 @@ def test_a_table_goes_on_under_one_header(tmp_path: Path, shape: str) -> None:
 
 def planned(dimension: int, second: str, **more: Any) -> StreamPlan:
     settings = Settings(norm_bound=1.0, epsilon=8.0, delta=1e-5, second=second, rounds=N, **more)
-    return plan_stream(settings, Layout((), True, dimension, None), N)
+    return StreamPlan.of(settings, Layout((), True, dimension, None), N)
 
 
 @pytest.mark.parametrize("workload", ["average", "prefix", "window:4"])
@@ -117,11 +117,11 @@ def test_standard_errors_are_those_of_many_runs(workload: str, second: str) -> N
 
 
 def test_the_picture_shows_every_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By name, with its band, also of a stream without a horizon; nothing is drawn of no releases."""
+    """By name, with its band; nothing is drawn of no releases."""
     source = write_rows(tmp_path / "rows.csv", 0.3 * sample(40, 2))
     drawn: list[Figure] = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
-    settings = Settings(**BUDGET, unbounded=True, max_participations=1)
+    settings = Settings(**BUDGET)
     with open_run(tmp_path / "state", settings, source, tmp_path / "out.jsonl") as (run, reader):
         with pytest.raises(ValueError, match="must be at least one"):
             run.means()

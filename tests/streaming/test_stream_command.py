@@ -164,7 +164,7 @@ def test_a_pipe_that_is_given_in_two_parts(folder: Path, capfd: pytest.CaptureFi
         (["--input", "rows.csv", "--columns", "x", "--state", "rows.csv"], "new or empty"),
         (["--input", "rows.csv", "--columns", "x", "--from-row", "3"], "row 1 for a new stream"),
         (["--input", "rows.csv", "--columns", "x", "--seed", "-1"], "seed"),
-        (["--input", "-"], "without which no noise is enough"),
+        (["--input", "-"], "n (rounds) must be given for standard input; got none. Say --rounds N."),
         (["--input", "rows.csv", "--input-format", "parquet"], "cannot be read"),
         (["--input", "rows.csv", "--input-format", "xlsx"], "xlsx"),
         (["--input", "rows.csv", "--method", "magic"], "magic"),

@@ -16,8 +16,8 @@ ROWS, DIMENSION = 17, 2
 MODES = ("undisturbed", "writes", "random")
 #: A stream dies at every so many-th of its writes, by output.
 STRIDES = {
-    "some": {"out.jsonl": 3, "out.parquet": 16, "endless.jsonl": 25},
-    "all": {"out.jsonl": 1, "out.parquet": 8, "endless.jsonl": 12},
+    "some": {"out.jsonl": 3, "out.parquet": 16},
+    "all": {"out.jsonl": 1, "out.parquet": 8},
 }
 
 # Runs the command in forks of one process, so that its start-up is paid once. argv: folder, stride by output.
@@ -26,7 +26,7 @@ STRIDES = {
 # last one ends it.
 HARNESS = """
 import hashlib, json, os, random, shutil, signal, sqlite3, sys, time
-import fedmf.streaming.parquet_rows, fedmf.streaming.plans.unbounded as plan_module
+import fedmf.streaming.parquet_rows
 import fedmf.streaming.run as run_module
 from fedmf.cli.app import run
 from fedmf.streaming.state.tail import StreamTail
@@ -34,7 +34,7 @@ from pathlib import Path
 from pyarrow import parquet
 
 folder, strides = sys.argv[1], json.loads(sys.argv[2])
-run_module._MOST_DRAWN_ROWS, run_module._MOST_ROWS, plan_module.FIRST, plan_module.GROWTH = 7, 6, 4, 2
+run_module._MOST_DRAWN_ROWS, run_module._MOST_ROWS = 7, 6
 options = "--norm-bound 1 --epsilon 8 --delta 1e-5 --seed 3 --user-column user --max-participations 2 "
 options += "--min-separation 5 --every 2 --mechanism banded-toeplitz --bands 3 --workload average "
 options += "--timestamp time --key order --columns x,y"
@@ -96,8 +96,7 @@ def attempt(kill_at=0, seconds=None):
                 setattr(os, name, dying(getattr(os, name), countdown))
             connect = sqlite3.connect
             sqlite3.connect = lambda *a, **k: connect(*a, **k, factory=Connection)
-        horizon = ["--unbounded"] if output == "endless.jsonl" else ["--rounds", "12"]
-        os._exit(run([*command, *horizon, "--output", output]))
+        os._exit(run([*command, "--rounds", "12", "--output", output]))
     if seconds is not None:
         time.sleep(seconds)
         os.kill(pid, signal.SIGKILL)

@@ -28,7 +28,7 @@ from fedmf.moments.second_moment import FullMatrix
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
 from fedmf.streaming.outputs import Output
-from fedmf.streaming.plans import plan_stream
+from fedmf.streaming.plans import StreamPlan
 from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader, clip_rows
 from fedmf.streaming.run import Handling, StreamRun
 from fedmf.streaming.session import open_run
@@ -135,7 +135,7 @@ class Kept(Output):
 )
 def test_output_does_not_depend_on_what_comes_together(tmp_path: Path, more: dict[str, Any]) -> None:
     x, outputs = sample(), []
-    plan = plan_stream(Settings(**BUDGET, rounds=N, **more), Pieces(x, None, 0).layout, N)
+    plan = StreamPlan.of(Settings(**BUDGET, rounds=N, **more), Pieces(x, None, 0).layout, N)
     for seed in range(3):
         output: Any = Kept()
         with StreamState.create(tmp_path / str(seed), plan, NoiseKey.from_seed(5)) as state:
@@ -186,21 +186,21 @@ def test_each_moment_gets_the_matrix_of_its_workload() -> None:
     """One name and two workloads are two matrices; one name, or one object, for one workload is one."""
     layout = Layout(("a", "b"), False, 2, None)
     settings = Settings(**BUDGET, mechanisms=("banded-toeplitz",), workloads=("prefix", "average"), bands=4)
-    both = plan_stream(settings, layout, N).mechanism
-    alone = plan_stream(replace(settings, workloads=("average",)), layout, N).mechanism
+    both = StreamPlan.of(settings, layout, N).mechanism
+    alone = StreamPlan.of(replace(settings, workloads=("average",)), layout, N).mechanism
     assert both.second is not None
     assert both.second.to_dict() == alone.first.to_dict() != both.first.to_dict()
     assert alone.second is alone.first
-    given = plan_stream(replace(settings, mechanisms=(identity(N),), bands=None), layout, N).mechanism
+    given = StreamPlan.of(replace(settings, mechanisms=(identity(N),), bands=None), layout, N).mechanism
     assert given.second is given.first
 
 
 def test_a_given_factorization_must_fit(tmp_path: Path) -> None:
     layout = Layout(("a", "b"), False, 2, None)
     with pytest.raises(ValueError, match=r"C \(mechanism\) must have n = 30 rounds, .*; got 31"):
-        plan_stream(Settings(**BUDGET, mechanisms=(identity(N + 1),)), layout, N)
+        StreamPlan.of(Settings(**BUDGET, mechanisms=(identity(N + 1),)), layout, N)
     with pytest.raises(ValueError, match=r"bands \(parameter\) is none of given toeplitz"):
-        plan_stream(Settings(**BUDGET, mechanisms=(identity(N),), bands=3), layout, N)
+        StreamPlan.of(Settings(**BUDGET, mechanisms=(identity(N),), bands=3), layout, N)
 
 
 def test_the_statement_says_what_must_stay_secret_and_who_states_it(tmp_path: Path) -> None:

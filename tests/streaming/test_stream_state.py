@@ -12,7 +12,7 @@ from support.streams import BUDGET, N, run_once, sample, write_rows
 
 from fedmf.errors import ConfigError
 from fedmf.noise.key import NoiseKey
-from fedmf.streaming.plans import plan_stream
+from fedmf.streaming.plans import StreamPlan
 from fedmf.streaming.rows import InputError, Layout
 from fedmf.streaming.session import open_run
 from fedmf.streaming.settings import Settings
@@ -47,7 +47,7 @@ def test_another_input_is_noticed(begun: Path) -> None:
     for values, word in (
         (np.delete(x, 3, axis=0), "row 20 .* must be the one that was dealt with before"),
         (x[:12], "ends with row 12"),
-        (x[:, :2], "same columns|is missing"),
+        (x[:, :2], "must be .x0., .x1., .x2., as in the rows before; got .x0., .x1."),
     ):
         with pytest.raises(InputError, match=word):
             run_once(begun, settings, write_rows(begun / "other.csv", values))
@@ -128,7 +128,7 @@ def test_settings_out_of_range() -> None:
         ({"adjacency": "next-door"}, "adjacency"),
     ):
         with pytest.raises(ValueError, match=word):
-            plan_stream(Settings(**{**BUDGET, **change}), layout, N)
+            StreamPlan.of(Settings(**{**BUDGET, **change}), layout, N)
 
 
 def test_states_survive_packing() -> None:

@@ -11,15 +11,14 @@ from support.command_line import one_line
 from support.streams import BUDGET, run_once, sample, write_rows
 
 from fedmf.cli.app import run as run_command
-from fedmf.streaming import Layout, Settings, StreamPlan, plan_stream
-from fedmf.streaming.plans import plan_from_dict
+from fedmf.streaming import Layout, Settings, StreamPlan
 
 N = 60
 
 
 def planned(d: int, weight: Any, **more: Any) -> StreamPlan:
     settings = Settings(**{**BUDGET, "norm_bound": 1.7}, rounds=N, weight=weight, **more)
-    return plan_stream(settings, Layout((), True, d, None), N)
+    return StreamPlan.of(settings, Layout((), True, d, None), N)
 
 
 def errors(plan: StreamPlan) -> tuple[float, float, float]:
@@ -63,10 +62,10 @@ def test_where_there_is_no_covariance_both_moments_count() -> None:
 
 def test_the_record_keeps_the_weight_and_its_noise_must_follow(tmp_path: Path) -> None:
     description = planned(3, "best", adjacency="replace-one").to_dict()
-    plan_from_dict(description).check()
+    StreamPlan.from_dict(description).check()
     description["mechanism"]["weight"] *= 1.01
     with pytest.raises(ValueError, match="The record was altered"):
-        plan_from_dict(description).check()
+        StreamPlan.from_dict(description).check()
     x = sample(12, 3)
     settings = Settings(**BUDGET, rounds=12, weight="best")
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -82,8 +81,7 @@ def test_the_record_keeps_the_weight_and_its_noise_must_follow(tmp_path: Path) -
     ("more", "text"),
     [
         ("--weight better", "--weight must be a number or best; got 'better'"),
-        ("--weight best --method ime", "weight must be a number, or best for jme with a horizon"),
-        ("--weight best --unbounded --max-participations 1", "best for jme with a horizon"),
+        ("--weight best --method ime", "weight must be a number, or best for jme; got 'best' for ime"),
     ],
 )
 def test_other_words_and_methods_are_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -17,11 +18,12 @@ from fedmf.factorization import (
 )
 from fedmf.moments import METHODS, MomentMechanism, SecondMoment, best_weight
 from fedmf.participation import Participation
-from fedmf.streaming.plans.plan import compare
 from fedmf.streaming.settings import BEST, DEFAULT_MECHANISM, Settings
 from fedmf.workload import ToeplitzWorkload
 
 _DEFAULT_BANDS: Final = 32
+#: Relative, of every number that is computed again.
+_TOLERANCE: Final = 1e-9
 
 
 def build_strategies(
@@ -159,3 +161,20 @@ def _taken(choice: str | Factorization) -> list[str]:
     if not isinstance(choice, str):
         return []
     return [*accepted_parameters(choice), *optional_parameters(choice)]
+
+
+def compare(name: str, recorded: object, recomputed: object) -> None:
+    """Refuse a figure that does not follow.
+
+    Raises:
+        ValueError: they differ.
+    """
+    if isinstance(recorded, float) and isinstance(recomputed, float):
+        agree = math.isclose(recorded, recomputed, rel_tol=_TOLERANCE)
+    else:
+        agree = recorded == recomputed
+    if not agree:
+        raise ValueError(
+            f"{name} of the stream's plan is {recorded!r}; from the rest of the plan follows {recomputed!r}. "
+            "The record was altered: restore it from a copy."
+        )

@@ -101,8 +101,6 @@ class VectorFile:
 
 def with_vectors(state: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
     """A saved state with the vectors that its noises had at an earlier step, where it has none itself."""
-    if state.get("segment") != earlier.get("segment"):
-        return dict(state)
     parts = {name: part for name, part in state.items() if isinstance(part, Mapping) and name in earlier}
     result = {**state, **{name: with_vectors(part, earlier[name]) for name, part in parts.items()}}
     if "kept" in earlier and "kept" not in state:

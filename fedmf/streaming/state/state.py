@@ -28,7 +28,7 @@ import numpy as np
 
 from fedmf.accounting import Fault, Verdict
 from fedmf.errors import rebuilding
-from fedmf.moments import MomentStream, UnboundedStream
+from fedmf.moments import MomentStream
 from fedmf.noise import KeySchedule, NoiseKey
 from fedmf.records import (
     Histories,
@@ -45,7 +45,7 @@ from fedmf.records import (
     tighten,
     write_durably,
 )
-from fedmf.streaming.plans import StreamPlan, plan_from_dict
+from fedmf.streaming.plans import StreamPlan
 from fedmf.streaming.position import Position, Releases
 from fedmf.streaming.state.files import PushFile, ReleaseFile
 from fedmf.streaming.state.packed import VectorFile, pack_state, unpack_state, with_vectors
@@ -95,7 +95,7 @@ class StreamState(Record):
             self._users = UserSum(self._seal, self.users())
             self._row, self._head = read_position(connection, self._seal, self._plan_chain, self._users)
             found = read_openings(connection, self._seal, self._plan_chain)
-            self.plan, self.position = plan_from_dict(plan), Position(**json.loads(self._row.json))
+            self.plan, self.position = StreamPlan.from_dict(plan), Position(**json.loads(self._row.json))
         self._openings = [opening for opening, *_ in found]
         # Openings after the position: each follows what was last before it.
         for _, previous, chain in found[self._row.opening + 1 :]:
@@ -214,7 +214,7 @@ class StreamState(Record):
         with rebuilding(f"stream state {self.directory}", StateError):
             return unpack_state(self._row.stream) if self._row.stream else None
 
-    def moments(self) -> tuple[KeySchedule, MomentStream | UnboundedStream]:
+    def moments(self) -> tuple[KeySchedule, MomentStream]:
         """The keys of the noise, and the stream as of the last commit; what its state says is checked."""
         keys = KeySchedule.of_record(self.key, self, self.released)
         stream = self.plan.stream(keys)
