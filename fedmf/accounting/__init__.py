@@ -1,4 +1,4 @@
-"""Calibration, amplification, composition: what noise gives which guarantee."""
+"""Calibration and amplification: what noise gives which guarantee."""
 
 from typing import TYPE_CHECKING
 
@@ -14,16 +14,6 @@ if TYPE_CHECKING:
         zero_out_budget,
     )
     from fedmf.accounting.comparison import design
-    from fedmf.accounting.composition import (
-        TRIALS,
-        NegativeBinomialTrials,
-        PoissonTrials,
-        SelectionPrivacy,
-        Trials,
-        odometer_epsilon,
-        remaining_epsilons,
-        selection_epsilon,
-    )
     from fedmf.accounting.gaussian import (
         adjacency_factor,
         certified_epsilon,
@@ -56,30 +46,25 @@ else:
 
 __all__ = [
     "PRIVACY",
-    "TRIALS",
     "UNITS",
     "WHOLE",
     "CohortLaw",
     "DifferentialPrivacy",
     "EpsilonBin",
     "Fault",
-    "NegativeBinomialTrials",
     "NoPrivacy",
     "NoSecondStream",
     "PairRelease",
     "ParticipationRecord",
     "ParticipationSummary",
     "PatternTable",
-    "PoissonTrials",
     "Privacy",
     "RealisedPrivacy",
     "RunAmplification",
     "RunRelease",
     "SecondForm",
     "SecondStream",
-    "SelectionPrivacy",
     "SumRelease",
-    "Trials",
     "UserLevel",
     "Verdict",
     "adjacency_factor",
@@ -99,9 +84,6 @@ __all__ = [
     "gaussian_rho",
     "gaussian_sigma",
     "joint_multiplier",
-    "odometer_epsilon",
     "realised_privacy",
-    "remaining_epsilons",
-    "selection_epsilon",
     "zero_out_budget",
 ]

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedmf.addresses import linked
 from fedmf.cli.interruption import going_on
 
 if TYPE_CHECKING:
-    from fedmf.sweeps import Sweep, SweepResult, TrialSweep
+    from fedmf.sweeps import Sweep, SweepResult
 
 
 def sweep(
@@ -42,51 +41,22 @@ def sweep(
     no finished run; a larger sweep can go on with the directory of a smaller one.
 
     On private data a sweep is not covered by the epsilon of one run: what all its runs cost together is
-    printed beside the results. With a table `trials` the number of runs is random and secret, the best run
-    alone is released, and epsilon is that of the best (docs/composition.md).
+    printed below the results.
 
     Example: fedmf sweep configs/sweeps/mechanisms.toml --out sweeps/mechanisms --processes 2
     """
-    from fedmf.sweeps import TrialSweep, load_sweep
+    from fedmf.sweeps import load_sweep
 
     asked = load_sweep(file)
     if dry_run:
-        if isinstance(asked, TrialSweep):
-            _show_trials(asked)
-        else:
-            _show_plan(asked, processes)
+        _show_plan(asked, processes)
         return
     place = out if out is not None else Path("sweeps") / file.stem
     again = shlex.join(["fedmf", "sweep", str(file), "--out", str(place), "--processes", str(processes)])
     again += (f" --threads {threads}" if threads > 1 else "") + (" --keep-runs" if keep_runs else "")
     with going_on(lambda: f"every finished run is kept, go on with: {again}"):
-        if isinstance(asked, TrialSweep):
-            _release_best(asked, place, processes, threads, keep_runs)
-            return
         result = _carry_out(asked, place, processes, threads, keep_runs)
     _conclude(result)
-
-
-def _release_best(sweep: TrialSweep, place: Path, processes: int, threads: int, keep_runs: bool) -> None:
-    """Nothing of this tells how many trials there are."""
-    from fedmf.sweeps import best_document, carry_out_trials
-
-    typer.echo("Trials go on; how many there are, and how long they take, is secret.", err=True)
-    best = carry_out_trials(sweep, place, processes, threads, keep_runs)
-    typer.echo(best_document(best.statement).text())
-    typer.echo(f"Released: {best.released}")
-
-
-def _show_trials(sweep: TrialSweep) -> None:
-    from fedmf.accounting import at_least
-
-    for keys in sweep.candidates:
-        typer.echo(f"a trial may be: {sweep.named(keys)}")
-    typer.echo(
-        f"The best of {sweep.trials.mean:g} trials on average costs ({at_least(sweep.privacy.epsilon)}, "
-        f"{at_least(sweep.privacy.delta)}); one alone costs epsilon "
-        f"{at_least(max(promise.epsilon for promise in sweep.promises))}. By {linked(sweep.privacy.theorem)}."
-    )
 
 
 def _carry_out(sweep: Sweep, place: Path, processes: int, threads: int, keep_runs: bool) -> SweepResult:
@@ -117,7 +87,7 @@ def _carry_out(sweep: Sweep, place: Path, processes: int, threads: int, keep_run
 def _conclude(result: SweepResult) -> None:
     from rich.console import Console
 
-    from fedmf.sweeps import result_table
+    from fedmf.sweeps import privacy_together, result_table
 
     table, console = result_table(result), Console(highlight=False, markup=False, soft_wrap=True)
     typer.echo(table.markdown())
@@ -127,7 +97,7 @@ def _conclude(result: SweepResult) -> None:
         console.print(f"failed: {line}")
     keys = ", ".join(result.sweep.seed_keys)
     console.print(f"A seed sets {keys}, where a cell has them.")
-    console.print(f"Privacy of the whole sweep, tuning included: {result.privacy.render()}")
+    console.print(f"Privacy of the whole sweep, tuning included: {privacy_together(result.sweep)}")
     console.print(f"Directory: {result.path}")
     if result.failures:
         raise typer.Exit(1)
@@ -135,7 +105,7 @@ def _conclude(result: SweepResult) -> None:
 
 def _show_plan(sweep: Sweep, processes: int) -> None:
     from fedmf.runs import seconds_of_a_round
-    from fedmf.sweeps import composed_privacy, described
+    from fedmf.sweeps import described, privacy_together
 
     tuning = len(sweep.candidates) * len(sweep.tuning_seeds)
     seconds, by_variant = 0.0, {}
@@ -153,4 +123,4 @@ def _show_plan(sweep: Sweep, processes: int) -> None:
         f"{total} different runs, about {seconds / processes / 60:,.1f} minutes with --processes "
         f"{processes}; evaluation, commits and runs that cells share are left out of this."
     )
-    typer.echo(f"Privacy of the whole sweep: {composed_privacy(sweep.promises).render()}")
+    typer.echo(f"Privacy of the whole sweep: {privacy_together(sweep)}")

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from fedmf.records import write_durably
 from fedmf.runs import Scalar
-from fedmf.sweeps.results import CellResult, SweepResult
+from fedmf.sweeps.results import CellResult, SweepResult, privacy_together
 from fedmf.sweeps.sweep import described
 from fedmf.sweeps.table import Table, result_table
 
@@ -168,11 +168,7 @@ def _json(result: SweepResult, table: Table) -> dict[str, Any]:
             "table": {"header": table.header, "rows": table.rows},
             "warnings": result.warnings,
             "failures": result.failures,
-            "privacy": {
-                **asdict(result.privacy),
-                "text": result.privacy.render(),
-                "not_covered": NOT_COVERED,
-            },
+            "privacy": {"text": privacy_together(result.sweep), "not_covered": NOT_COVERED},
             "seconds": result.seconds,
         }
     )

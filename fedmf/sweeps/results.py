@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedmf.accounting import DifferentialPrivacy, at_least, gaussian_epsilon, gaussian_sigma
 from fedmf.errors import ConfigError
 from fedmf.runs import Scalar
-from fedmf.sweeps.composition import ComposedPrivacy, composed_privacy
 from fedmf.sweeps.sweep import Cell, Sweep
 
 
@@ -189,11 +189,6 @@ class SweepResult:
         return paired_interval(result.values, other.values, self.sweep.compare, self.sweep.confidence)
 
     @cached_property
-    def privacy(self) -> ComposedPrivacy:
-        """What all runs cost together."""
-        return composed_privacy(self.sweep.promises)
-
-    @cached_property
     def warnings(self) -> tuple[str, ...]:
         """Chosen values at the edge of their lists, and cells with missing seeds, in a line each."""
         lines = []
@@ -212,3 +207,21 @@ class SweepResult:
             elif missing := [seed for seed in self.sweep.seeds if seed not in result.values]:
                 lines.append(f"{result.cell}: without seeds {missing}, whose runs failed")
         return tuple(lines)
+
+
+def privacy_together(sweep: Sweep) -> str:
+    """What all runs cost one user, by Gaussian composition of the most that each may promise."""
+    runs = [[one for one in run if isinstance(one, DifferentialPrivacy)] for run in sweep.promises]
+    noised = [run for run, asked in zip(runs, sweep.promises, strict=True) if len(run) == len(asked)]
+    if len(noised) < len(runs):
+        return f"none: {len(runs) - len(noised)} of {len(runs)} runs add no noise."
+    if any(one.amplified for run in noised for one in run):
+        return f"the epsilons and deltas of the {len(runs)} runs add up, as some are amplified."
+    delta = min(one.delta for run in noised for one in run)
+    mu = math.hypot(*(1 / min(gaussian_sigma(one.epsilon, one.delta) for one in run) for run in noised))
+    text = (
+        f"({at_least(gaussian_epsilon((1 - 1e-9) / mu, delta))}, {at_least(delta)}) for all {len(runs)} runs"
+    )
+    if any(one.noise_seed is not None for run in noised for one in run):
+        text += " with secret keys; their noise comes from public seeds, which protects nobody"
+    return f"{text}."

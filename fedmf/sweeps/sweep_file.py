@@ -8,32 +8,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from fedmf.accounting import TRIALS, NegativeBinomialTrials, Trials
 from fedmf.errors import ConfigError
 from fedmf.runs.tables import found_or_shipped, overridden, read_toml
 from fedmf.sweeps.sweep import Sweep
-from fedmf.sweeps.trial_sweep import TrialSweep
-from fedmf.values import dotted, value_of
+from fedmf.values import dotted
 
 #: What a file may have beside the fields of a sweep.
 _SET: Final = "set"
-_TABLES: Final = ("variants", "grid", "tuned", "trials", _SET)
+_TABLES: Final = ("variants", "grid", "tuned", _SET)
 _LISTS: Final = ("seeds", "tuning_seeds", "seed_keys")
 
 
-def load_sweep(path: str | Path) -> Sweep | TrialSweep:
+def load_sweep(path: str | Path) -> Sweep:
     """Read a sweep: its fields in kebab-case, ``base`` as tables or as the path of a configuration.
 
-    A path is relative to the file. Keys of a table ``[set]`` go over those of the base. With a table
-    ``[trials]`` it is one of which the best run alone is released.
+    A path is relative to the file. Keys of a table ``[set]`` go over those of the base.
 
     Raises:
         ConfigError: unreadable, not TOML, an unknown key, or no valid sweep.
     """
     path = found_or_shipped(Path(path))
     given = {name.replace("-", "_"): value for name, value in read_toml(path).items()}
-    kind: type[Sweep | TrialSweep] = TrialSweep if "trials" in given else Sweep
-    known = [*(entry.name for entry in dataclasses.fields(kind)), _SET]
+    known = [*(entry.name for entry in dataclasses.fields(Sweep)), _SET]
     for name, value in given.items():
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -43,31 +39,14 @@ def load_sweep(path: str | Path) -> Sweep | TrialSweep:
     _check_variants(given.get("variants", {}))
     for name in ("grid", "tuned"):
         _check_lists(name, given.get(name, {}))
-    for name in ("base", "tuned") if kind is TrialSweep else ("base", "seeds"):
+    for name in ("base", "seeds"):
         if name not in given:
             raise ConfigError(f"{name} (of the sweep {path}) must be given; got none.")
     base = given["base"]
     if isinstance(base, str):
         base = read_toml(path.parent / Path(base).expanduser())
     more = given.pop(_SET, {})
-    if "trials" in given:
-        given["trials"] = _trials(given["trials"])
-    return kind(**{**given, "base": overridden(dotted(base), dotted(more))})
-
-
-def _trials(given: Mapping[str, Any]) -> Trials:
-    """The law of a number of trials from its table; what is left out has its default."""
-    kind = given.get("kind", NegativeBinomialTrials.kind)
-    if kind not in TRIALS:
-        raise ConfigError(f"kind (of the trials) must be one of {', '.join(TRIALS)}; got {kind!r}.")
-    fields = {**TRIALS[kind]().to_dict(), **given}
-    for name, value in fields.items():
-        if name != "kind" and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise ConfigError(f"{name} (of the trials) must be a number; got {value!r}.")
-    try:
-        return value_of(TRIALS, fields)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
+    return Sweep(**{**given, "base": overridden(dotted(base), dotted(more))})
 
 
 def _check_type(name: str, value: Any) -> None:

@@ -44,7 +44,7 @@ def test_a_dry_run_names_cells_time_and_privacy(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("base, privacy.epsilon=2: 0 tuning and 2 reported runs of about ")
     assert lines[3].startswith("6 different runs, about ")
-    assert lines[4].startswith("Privacy of the whole sweep: All 6 runs together cost (")
+    assert lines[4].startswith("Privacy of the whole sweep: (")
     assert not (tmp_path / "out").exists()
 
 
@@ -55,7 +55,7 @@ def test_a_sweep_ends_with_its_table_and_what_it_cost(
     shown = capsys.readouterr().out
     assert shown.startswith("| privacy.epsilon | variant | accuracy (%) | seeds |")
     assert "A seed sets data.seed, model.seed," in shown
-    assert "Noise here comes from public seeds, so this sweep is a simulation that protects nobody" in shown
+    assert "their noise comes from public seeds, which protects nobody" in shown
     assert f"Directory: {tmp_path / 'out'}" in shown
     assert len([*(tmp_path / "out/runs").glob("*/ledger.sqlite")]) == 6
     assert (tmp_path / "out/comparison.png").stat().st_size > 10_000
