@@ -66,9 +66,9 @@ def test_workers_need_not_know_a_given_matrix() -> None:
     [
         ({"workers": 3}, {"num_cpus": 3}, {"num_cpus": 1.0, "num_gpus": 0.0}),
         (
-            {"workers": 4, "worker_cpus": 0.5, "worker_gpus": 0.25},
-            {"num_cpus": 2},
-            {"num_cpus": 0.5, "num_gpus": 0.25},
+            {"workers": 4, "worker_gpus": 0.25},
+            {"num_cpus": 4},
+            {"num_cpus": 1.0, "num_gpus": 0.25},
         ),
         ({"ray_address": "auto"}, {"address": "auto"}, {"num_cpus": 1.0, "num_gpus": 0.0}),
     ],

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 _LONGEST: Final = 100
 _MARK: Final = "NOT PRIVATE: exact counts, for the operator alone."
-#: Failures of these stages are of no contribution to a round.
-_BESIDE: Final = ("quarantine",)
 
 
 def operator_lines(run_dir: Path, header: RunHeader, ledger: Ledger) -> list[str]:
@@ -37,7 +35,7 @@ def operator_lines(run_dir: Path, header: RunHeader, ledger: Ledger) -> list[str
     failures = _failures(run_dir)
     stages = Counter(str(one.get("stage")) for one in failures)
     first = {str(one.get("stage")): str(one.get("reason"))[:_LONGEST] for one in reversed(failures)}
-    zero = sum(1 for one in failures if one.get("user") and one.get("stage") not in _BESIDE)
+    zero = sum(1 for one in failures if one.get("user"))
     share = f", {100 * zero / arrived:.1f} %" if arrived else ""
     each = f", {arrived / rounds:.1f} a round of {size} planned" if rounds else ""
     return [

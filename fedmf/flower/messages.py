@@ -22,12 +22,11 @@ class MessageDialogue(Dialogue):
 
     Args:
         served: which node serves whom.
-        refusals: see `Dialogue`.
         most_bytes: of a reply, beside what its exchange allows.
     """
 
-    def __init__(self, served: ServedUsers, refusals: int, most_bytes: int) -> None:
-        super().__init__(served, refusals)
+    def __init__(self, served: ServedUsers, most_bytes: int) -> None:
+        super().__init__(served)
         self.nodes, self.most_bytes = served, most_bytes
 
     @property

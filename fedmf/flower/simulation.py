@@ -78,11 +78,11 @@ def backend_config(workers: Workers) -> dict[str, dict[str, ConfigRecordValues]]
     if workers.ray_address:
         init["address"] = workers.ray_address
     else:
-        init["num_cpus"] = math.ceil(workers.workers * workers.worker_cpus)
+        init["num_cpus"] = workers.workers
     return {
         "init_args": init,
         "client_resources": {
-            "num_cpus": workers.worker_cpus,
+            "num_cpus": 1.0,
             "num_gpus": workers.worker_gpus,
             "max_restarts": -1,
         },

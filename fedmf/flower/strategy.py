@@ -41,11 +41,10 @@ class OwnClients(MessageDialogue):
     """
 
     def __init__(self, session: Session, served: ServedUsers) -> None:
-        waiting: Waiting = session.run.execution
         self._server = session.server
         self._form = MessageForm.of(session.run.execution, session.server.dimension)
         self.patient = self._form.is_slice
-        super().__init__(served, 0 if self._form.is_slice else waiting.refusals, _SLACK)
+        super().__init__(served, _SLACK)
 
     @property
     def arrays(self) -> ArrayRecord:
@@ -57,7 +56,7 @@ class OwnClients(MessageDialogue):
 
         Its model may be that of a commit under way: it leaves the process committed.
         """
-        parts = self._form.parts(by_node, self.quarantine.is_suspect)
+        parts = self._form.parts(by_node)
         return Asked(self._form, parts, self._server.coming, number - 1, clip_norm=self._server.clip_norm)
 
 

@@ -3,7 +3,7 @@
 Nothing here knows Flower. `fedmf.flower` has the clients that answer messages.
 """
 
-from fedmf.rounds.clients import ByNode, Dialogue, Exchange, Link, Part, Quarantine, Question, Served
+from fedmf.rounds.clients import ByNode, Dialogue, Exchange, Link, Part, Question, Served
 from fedmf.rounds.here import check_users_here, run_in_process
 from fedmf.rounds.loop import Observer, RoundReport, Rounds, unseen
 from fedmf.rounds.requests import (
@@ -28,7 +28,6 @@ __all__ = [
     "MessageForm",
     "Observer",
     "Part",
-    "Quarantine",
     "Question",
     "Request",
     "RoundReport",

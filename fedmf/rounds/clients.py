@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -12,57 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.training import FixedPointSum, UserFailure
-
-
-class Quarantine:
-    """Counts refused replies, for each user of a node apart.
-
-    A user's replies decide about that user alone: one whose replies are useless takes neither another node
-    nor another user of its own node with it. A node of one user is out as a whole. Refusing a reply of many
-    users is a refusal for each of them; they are then asked one by one until a reply is used, so that whose
-    fault it was shows.
-
-    Guarantees:
-        The last refusal before a user is out, and with limit r ≥ 2 the last r − 1, are of that user's own
-        rows, or of replies of that user alone.
-
-    Args:
-        limit: r ≥ 1, how many refusals in a row are the last; 0 asks for ever.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._refused: Counter[tuple[int | None, str]] = Counter()
-        self._suspects: set[tuple[int | None, str]] = set()
-
-    def refused(self, node: int, users: Iterable[str]) -> list[UserFailure]:
-        """Note the refusal of a reply for some users; those for whom it was the last."""
-        last, users = list[UserFailure](), list(users)
-        for user in users:
-            self._suspects.add((node, user))
-            if self._limit == 1 and len(users) > 1:  # whose fault it was shows when they are asked alone
-                continue
-            self._refused[node, user] += 1
-            if self._refused[node, user] == self._limit:
-                last.append(
-                    UserFailure(user, "quarantine", f"node {node} is not asked for this user any more")
-                )
-        return last
-
-    def accepted(self, node: int, users: Iterable[str]) -> None:
-        """Note a reply that was used: refusals are counted anew."""
-        for user in users:
-            self._refused.pop((node, user), None)
-            self._suspects.discard((node, user))
-
-    def is_suspect(self, node: int, user: str) -> bool:
-        """Whether the node's last reply about a user was refused: it is to be asked for that user alone."""
-        return (node, user) in self._suspects
-
-    def __contains__(self, node_and_user: tuple[int | None, str]) -> bool:
-        """Whether a node is not asked for a user any more."""
-        return 0 < self._limit <= self._refused[node_and_user]
-
 
 #: A node, and the users whom one message asks there.
 Part = tuple[int, tuple[str, ...]]
@@ -110,9 +58,7 @@ class Exchange(ABC):
         del reply, users
         return []
 
-    def fold(
-        self, replies: Iterable[Any], total: FixedPointSum, quarantine: Quarantine
-    ) -> tuple[list[str], list[UserFailure]]:
+    def fold(self, replies: Iterable[Any], total: FixedPointSum) -> tuple[list[str], list[UserFailure]]:
         """Add replies to a sum as they come: who is present, and what failed.
 
         Whose reply arrives is present, whatever it holds. One that cannot be used is the zero vector of its
@@ -121,7 +67,6 @@ class Exchange(ABC):
         Args:
             replies: to the messages.
             total: their contributions are added to it.
-            quarantine: is told whose replies are refused and whose are used.
         """
         present, failures = list[str](), list[UserFailure]()
         for reply in replies:
@@ -134,10 +79,7 @@ class Exchange(ABC):
                 present += users
                 zeros = self.add(reply, users, total)
                 failures += [UserFailure(user, "reply", f"node {node}: {why}") for user, why in zeros.items()]
-                failures += quarantine.refused(node, zeros)
-                used = [user for user in users if user not in zeros]
-                quarantine.accepted(node, used)
-                failures += self.told(reply, users) if used else []
+                failures += self.told(reply, users) if len(zeros) < len(users) else []
         return sorted(present), failures
 
 
@@ -148,9 +90,7 @@ class Question:
     Args:
         what: for people.
         ask: makes the messages of an attempt.
-        wanted: whether silence of everybody is a reason to ask again: a random cohort may be empty, and users
-            who are asked no more would answer nothing.
-        retries: how often is asked again if no reply arrives at all.
+        wanted: whether silence of everybody is a reason to ask again: a random cohort may be empty.
         patient: whether every reply is waited for, however long that takes.
         bytes_of: see `Exchange.bytes_of`.
     """
@@ -158,7 +98,6 @@ class Question:
     what: str
     ask: Callable[[], list[Any]]
     wanted: Callable[[], bool]
-    retries: int
     patient: bool
     bytes_of: Callable[[str], int]
 
@@ -197,17 +136,13 @@ class Dialogue(ABC):
 
     Args:
         served: which node serves whom.
-        refusals: after so many useless replies in a row a node is not asked for a user any more; 0: never.
-
-    Attributes:
-        quarantine: whom which node is not asked for any more.
     """
 
     #: Whether training waits for every reply, however long that takes.
     patient: ClassVar[bool] | bool = False
 
-    def __init__(self, served: Served, refusals: int) -> None:
-        self.served, self.quarantine = served, Quarantine(refusals)
+    def __init__(self, served: Served) -> None:
+        self.served = served
 
     @abstractmethod
     def training(self, number: int, by_node: ByNode, link: Any) -> Exchange:

@@ -106,17 +106,16 @@ class _Here(Dialogue):
     """
 
     def __init__(self, session: Session, trainer: Trainer) -> None:
-        waiting: Waiting = session.run.execution
         self._server, self._sums, self._trainer = session.server, session.sums, trainer
         self._form = MessageForm.of(session.run.execution, session.server.dimension)
-        super().__init__(_Everybody(), 0 if self._form.is_slice else waiting.refusals)
+        super().__init__(_Everybody())
 
     def training(self, number: int, by_node: ByNode, link: Link) -> _Asked:
         """See `Dialogue.training`. The model may be that of a commit under way: it stays in this process."""
         parameters, clip_norm = self._server.coming, self._server.clip_norm
         requests = (
             Request(parameters, number - 1, users, self._form.is_slice, clip_norm=clip_norm)
-            for _, users in self._form.parts(by_node, self.quarantine.is_suspect)
+            for _, users in self._form.parts(by_node)
         )
         return _Asked(requests, lambda one: trained(one, self._trainer, self._sums))
 

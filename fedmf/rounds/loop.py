@@ -97,23 +97,16 @@ class Rounds:
         planned = {self.session.roster[user]: user for user in map(int, self._schedule.cohort(t))}
         self._cohort = {planned[user]: user for user in self.session.admit(t, list(planned))}
         by_node = self._by_node(self._cohort)
-        self._may_repeat &= self._schedule.expects_replies
+        self._may_repeat = bool(self._cohort) and self._schedule.expects_replies
         self._exchange = self.dialogue.training(number, by_node, link)
         return self._exchange.messages
 
     def _by_node(self, users: Mapping[int, str]) -> dict[int, list[str]]:
-        """Users, given as ids by index, by the node to ask for them; without those that none serves well.
-
-        Silence is no reason to ask again where nobody is asked, nor where somebody's node is left out as
-        useless: another useless reply of it would have ended the wait.
-        """
-        quarantine, by_node = self.dialogue.quarantine, dict[int, list[str]]()
+        """Users, given as ids by index, by the node to ask for them; without those that none serves."""
+        by_node = dict[int, list[str]]()
         nodes = self.dialogue.served.nodes_of(np.array(list(users), dtype=np.int64))
-        self._may_repeat = bool(users)
         for user, node in zip(users.values(), nodes, strict=True):
-            if (node, user) in quarantine:
-                self._may_repeat = False
-            elif node is not None:
+            if node is not None:
                 by_node.setdefault(node, []).append(user)
         return by_node
 
@@ -125,7 +118,7 @@ class Rounds:
         assert self._exchange is not None
         total = self._server.new_sum()
         with self._server.times.measure(number, "clients"):
-            present, failures = self._exchange.fold(replies, total, self.dialogue.quarantine)
+            present, failures = self._exchange.fold(replies, total)
         self._tell()  # all of the last round, before anything of this one
         self._is_kept = False
         self._report = RoundReport(
@@ -232,7 +225,6 @@ class Rounds:
             f"round {number}",
             lambda: self.ask(number, link),
             lambda: self._may_repeat,
-            self.waiting.silent_retries,
             self.dialogue.patient,
             lambda message_id: 0 if self._exchange is None else self._exchange.bytes_of(message_id),
         )

@@ -75,26 +75,16 @@ class MessageForm:
         """Whether contributions come summed."""
         return self.kind == "slice"
 
-    def parts(
-        self,
-        by_node: Mapping[int, Sequence[str]],
-        is_alone: Callable[[int, str], bool] = lambda _node, _user: False,
-    ) -> list[Part]:
+    def parts(self, by_node: Mapping[int, Sequence[str]]) -> list[Part]:
         """Cut the users of each node into messages, in their order.
 
         Args:
             by_node: users by the node that serves them.
-            is_alone: who gets a message of its own, unless contributions come summed.
         """
         parts: list[Part] = []
         for node, users in sorted(by_node.items()):
-            if self.is_slice:
-                parts.append((node, tuple(users)))
-                continue
-            parts += [(node, (user,)) for user in users if is_alone(node, user)]
-            others = [user for user in users if not is_alone(node, user)]
-            starts = range(0, len(others), self.most_users)
-            parts += [(node, tuple(others[start : start + self.most_users])) for start in starts]
+            most = max(1, len(users)) if self.is_slice else self.most_users
+            parts += [(node, tuple(users[start : start + most])) for start in range(0, len(users), most)]
         return parts
 
 

@@ -39,19 +39,16 @@ class Workers:
 
     Args:
         workers: how many slices a cohort is cut into; with Ray, actors.
-        worker_cpus: CPUs that each Ray actor reserves.
         worker_gpus: GPUs that each Ray actor reserves; above 0 it trains on one.
         ray_address: of a Ray cluster; empty starts one on this machine.
     """
 
     workers: int = 1
-    worker_cpus: float = 1.0
     worker_gpus: float = 0.0
     ray_address: str = ""
 
     def __post_init__(self) -> None:
         _check_counts(self, "workers")
-        _check_real(self, "worker_cpus")
         _check_real(self, "worker_gpus", zero=True)
 
 
@@ -69,15 +66,7 @@ class Waiting:
             that a node may serve, the node's public key and the user's id, ``ecdsa-sha2-nistp384 AAAA… ID``.
             Other nodes, and other claims, are ignored. Empty believes nodes as they say.
         min_replies: with messages "per-user": after so many replies to a round, however many users each is
-            for, the others are waited for only ``grace`` longer; 0 waits for all.
-        grace: seconds, see ``min_replies``.
-        refusals: with messages "per-user": after so many refused replies in a row a node is not asked for
-            that user any more, as long as the run is not resumed; 0 asks for ever. With several users a
-            message, a reply refused whole counts for each of them, and they are asked alone until a reply
-            about them is used: no user is put out by another's row. But that round lacks them all; condition
-            (S) of docs/theory/check-in.md needs a message a user (``users_per_message`` 1) or a node each.
-        silent_retries: how often a round is asked for again if no reply to it arrives at all, before it is
-            released as one of nobody: noise alone, and the run goes on.
+            for, the others are not waited for; 0 waits for all.
 
     Raises:
         ValueError: a value out of its range.
@@ -87,16 +76,11 @@ class Waiting:
     handshake_timeout: float = 60.0
     enrolment: str = ""
     min_replies: int = 0
-    grace: float = 0.0
-    refusals: int = 3
-    silent_retries: int = 10
 
     def __post_init__(self) -> None:
-        for name in ("silent_retries", "min_replies", "refusals"):
-            if not 0 <= getattr(self, name) < 2**31:
-                raise ValueError(f"{name} must be an integer in 0..2^31-1; got {getattr(self, name)!r}.")
+        if not 0 <= self.min_replies < 2**31:
+            raise ValueError(f"min_replies must be an integer in 0..2^31-1; got {self.min_replies!r}.")
         _check_real(self, "round_timeout", "handshake_timeout")
-        _check_real(self, "grace", zero=True)
 
 
 @dataclass(frozen=True)

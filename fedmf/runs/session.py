@@ -265,11 +265,7 @@ class Session:
             present: how many contributed.
         """
         self.directory.note_failures(t, failures)
-        reasons = Counter(
-            _NODE.sub("", failure.reason)
-            for failure in failures
-            if failure.user and failure.stage != "quarantine"
-        )
+        reasons = Counter(_NODE.sub("", failure.reason) for failure in failures if failure.user)
         failed = reasons.total()
         most = failed > 1 and 2 * failed > present > 0
         if not (most or (failed and not self.run.is_private)):

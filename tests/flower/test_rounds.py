@@ -157,21 +157,3 @@ def test_sessions_of_both_have_the_same_rounds() -> None:
             kind
         ).keys()
         assert not own
-
-
-def test_silence_is_asked_again_unless_a_useless_node_is_left_out(tmp_path: Path) -> None:
-    """Another useless reply of it would have ended the wait."""
-    run = small_run(linear_task(24, 30), messages="per-user", users_per_message=1, refusals=1)
-    with fedmf.start(run, tmp_path / "run") as session:
-        strategy, grid = CorrelatedNoiseStrategy(session), InProcessGrid(client_for(session))
-        rounds, dialogue = strategy.begun(None), strategy.dialogue
-        dialogue.nodes.gather(grid, 5.0)
-        link = strategy.link(grid)
-        everybody = len(rounds.ask(1, link))
-        assert rounds._may_repeat
-        first = int(session.cohort_schedule().cohort(0)[0])
-        (node,) = dialogue.served.nodes_of(np.array([first]))
-        assert node is not None
-        dialogue.quarantine.refused(node, [session.roster[first]])
-        assert len(rounds.ask(1, link)) == everybody - 1
-        assert not rounds._may_repeat

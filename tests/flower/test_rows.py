@@ -16,7 +16,6 @@ from support.small_runs import (
     linear_task,
     reply_with,
     run_small,
-    schedule_of,
     small_run,
     tampering,
 )
@@ -143,15 +142,7 @@ def test_a_message_asks_as_many_users_as_have_rows_of_a_quarter_gibibyte() -> No
     form = MessageForm.of(Execution(messages="per-user", users_per_message=100), 2**25)
     assert [len(part) for _, part in form.parts(users)] == [2, 2, 2, 2]
     slices = MessageForm.of(Execution(users_per_message=1), 2**30)
-    assert slices.parts(users, lambda *_: True) == [(4, tuple(users[4])), (9, tuple(users[9]))]
-
-
-def test_users_whose_last_reply_was_refused_are_asked_alone() -> None:
-    form = MessageForm("per-user", 2)
-    parts = form.parts(
-        {4: list("abcde"), 5: list("xy")}, lambda node, user: (node, user) in ((4, "c"), (5, "b"))
-    )
-    assert parts == [(4, ("c",)), (4, ("a", "b")), (4, ("d", "e")), (5, ("x", "y"))]
+    assert slices.parts(users) == [(4, tuple(users[4])), (9, tuple(users[9]))]
 
 
 def test_the_bytes_that_a_reply_may_take_follow_its_users() -> None:
@@ -206,7 +197,7 @@ def test_one_users_row_changes_that_users_contribution_alone(tmp_path: Path) -> 
     victim, models, failures = "u003", list[np.ndarray](), list[list[tuple[str, str]]]()
     for place, value in enumerate((0.0, float("nan"), float("inf"))):
         reports: list[RoundReport] = []
-        run = small_run(TASK, messages="per-user", refusals=0)
+        run = small_run(TASK, messages="per-user")
         change = spoiling(victim, value)
         models.append(
             run_small(
@@ -221,28 +212,3 @@ def test_one_users_row_changes_that_users_contribution_alone(tmp_path: Path) -> 
     assert np.array_equal(models[0], models[1])
     assert np.array_equal(models[0], models[2])
     assert failures == [[], [(victim, "reply")] * 3, [(victim, "reply")] * 3]
-
-
-def test_who_makes_whole_replies_useless_is_found_and_the_others_are_asked_on(tmp_path: Path) -> None:
-    """One user's training ends the process: after one refusal for all it is asked alone, and is out alone."""
-    victim, rounds, reports = "u003", dict[int, list[list[str]]](), list[RoundReport]()
-
-    def tamper(request: Message, reply: Message) -> Message:
-        users = list(request.content.config_records["config"]["users"])  # type: ignore[arg-type]
-        rounds.setdefault(int(request.metadata.group_id) - 1, []).append(users)
-        if victim in users:
-            raise RuntimeError("out of memory")
-        return reply
-
-    run = small_run(TASK, messages="per-user", refusals=2)
-    run_small(tmp_path / "run", run, lambda s: tampering(client_for(s), tamper), reports.append)
-    first, second, third = (t for t in range(12) if 3 in schedule_of(run).cohort(t))
-    assert [len(users) for users in rounds[first]] == [6]
-    assert [len(users) for users in rounds[second]] == [1] * 6
-    assert [len(users) for users in rounds[third]] == [5]
-    assert [report.present for report in reports] == [6 - (t == third) for t in range(12)]
-    failures = {t: [(f.user, f.stage) for f in reports[t].failures] for t in range(12) if reports[t].failures}
-    assert failures == {
-        first: [(user, "reply") for user in rounds[first][0]],
-        second: [(victim, "reply"), (victim, "quarantine")],
-    }

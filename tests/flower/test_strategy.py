@@ -33,7 +33,6 @@ ONE_EACH = small_run(
     TASK,
     messages="per-user",
     users_per_message=1,
-    refusals=4,
     server_momentum=0.0,
     server_learning_rate=1.0,
 )
@@ -232,10 +231,11 @@ class SilentGrid(InProcessGrid):
 
 @pytest.mark.usefixtures("own_time")
 def test_a_run_to_which_nobody_replies_any_more_goes_on_to_its_horizon(
-    tmp_path, caplog: pytest.LogCaptureFixture
+    tmp_path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopping would tell, by the number of rounds and without noise, that nobody was there."""
-    run = small_run(TASK, messages="per-user", round_timeout=0.05, silent_retries=2)
+    monkeypatch.setattr("fedmf.flower.asking.grid_link.RETRIES", 2)
+    run = small_run(TASK, messages="per-user", round_timeout=0.05)
     reports: list[RoundReport] = []
     with fedmf.start(run, tmp_path / "run") as session:
         run_on_grid(session, SilentGrid(client_for(session), 4), lambda report, _row: reports.append(report))
@@ -248,9 +248,12 @@ def test_a_run_to_which_nobody_replies_any_more_goes_on_to_its_horizon(
         assert (said in caplog.text) == (number >= 4)
 
 
-def test_a_round_of_nobody_is_that_of_users_who_add_nothing(tmp_path) -> None:
+def test_a_round_of_nobody_is_that_of_users_who_add_nothing(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The sum is the same as if the zero vector had come from each, so the same theorem covers it."""
-    run = small_run(TASK, messages="per-user", round_timeout=0.05, silent_retries=0, refusals=0)
+    monkeypatch.setattr("fedmf.flower.asking.grid_link.RETRIES", 0)
+    run = small_run(TASK, messages="per-user", round_timeout=0.05)
 
     with fedmf.start(run, tmp_path / "silent") as session:
         run_on_grid(session, SilentGrid(client_for(session), 1))
@@ -262,7 +265,7 @@ def test_a_round_of_nobody_is_that_of_users_who_add_nothing(tmp_path) -> None:
 @pytest.mark.parametrize("messages", ["per-user", "slice"])
 def test_a_run_in_which_every_reply_is_an_error_goes_on_to_its_horizon(messages: str, tmp_path) -> None:
     """Stopping would tell that nobody's update was finite; one finite user more and it would not stop."""
-    run = small_run(TASK, messages=messages, refusals=0)
+    run = small_run(TASK, messages=messages)
     reports: list[RoundReport] = []
     run_small(tmp_path / "run", run, lambda s: tampering(client_for(s), _raise), reports.append)
     assert [report.present for report in reports] == [6] * 12
@@ -270,7 +273,7 @@ def test_a_run_in_which_every_reply_is_an_error_goes_on_to_its_horizon(messages:
 
 
 def test_what_fails_is_kept_in_a_secret_file_that_is_always_there(tmp_path) -> None:
-    run = small_run(TASK, messages="per-user", refusals=0)
+    run = small_run(TASK, messages="per-user")
     run_small(tmp_path / "plain", run)
     run_small(tmp_path / "run", run, lambda s: tampering(client_for(s), _raise))
     for name in ("plain", "run"):

@@ -146,6 +146,6 @@ def enrol(keys: list[Path], app_dir: Path) -> None:
     file.write_text("".join(lines))
     server = app_dir / "digits_app" / "server_app.py"
     enrolled = f"""identity=EnrolledUsers({str(file)!r}), num_users=3,
-        waiting=Waiting(handshake_timeout=5.0),"""
+        handshake_timeout=5.0,"""
     plain = server.read_text().replace("import CorrelatedNoise", "import CorrelatedNoise, EnrolledUsers")
-    server.write_text("from fedmf.runs import Waiting\n" + plain.replace("num_users=3,", enrolled))
+    server.write_text(plain.replace("num_users=3,", enrolled))

@@ -62,8 +62,8 @@ KEYS = {
     **_table("optimizer", "update_clip beta1 beta2 epsilon relative_epsilon", "server_"),
     **_table("local", "epochs batch_size learning_rate momentum proximal engine", "local_"),
     **_table("local", "micro_batch precision", "local_"),
-    **_table("execution", "messages workers worker_cpus worker_gpus ray_address round_timeout"),
-    **_table("execution", "users_per_message silent_retries min_replies grace refusals"),
+    **_table("execution", "messages workers worker_gpus ray_address round_timeout"),
+    **_table("execution", "users_per_message min_replies"),
     **_table("execution", "evaluate_every checkpoint_every output_dir resume"),
 }
 

@@ -20,6 +20,8 @@ from fedmf.runs import Waiting
 
 _log = logging.getLogger("fedmf")
 
+#: How often a round is asked for again if no reply to it arrives at all.
+RETRIES = 10
 #: Longest pause before nodes are looked for again, in seconds.
 _LONGEST_PAUSE: Final = 30.0
 #: Seconds between two looks for nodes while replies are awaited.
@@ -35,11 +37,9 @@ class Persistence:
 
     Args:
         wait: for replies.
-        retries: how often is asked again if no reply arrives at all.
     """
 
     wait: Wait
-    retries: int
 
     def replies(
         self,
@@ -56,10 +56,9 @@ class Persistence:
             grid: where.
             assignment: is brought up to date before each attempt and while replies are awaited, for the next.
             configure: makes the messages of an attempt.
-            wanted: whether silence is a reason to ask again: a random cohort may be empty, and users who are
-                asked no more would answer nothing.
+            wanted: whether silence is a reason to ask again: a random cohort may be empty.
         """
-        for attempt in range(self.retries + 1):
+        for attempt in range(RETRIES + 1):
             assignment.refresh(grid)
             sent = list(grid.push_messages(configure()))
             replies = filter(arrived, pull_until(grid, sent, self.wait, _looks_for_nodes(grid, assignment)))
@@ -68,14 +67,14 @@ class Persistence:
                 return itertools.chain([first], replies)
             if not wanted():
                 return iter(())
-            if attempt < self.retries:
+            if attempt < RETRIES:
                 _log.warning("%s: no reply arrived; asking again (%d)", what, attempt + 1)
                 time.sleep(min(self.wait.seconds, _LONGEST_PAUSE, 0.1 * 2**attempt))
         _log.warning(
             "%s: no reply arrived in %d attempts; it goes on without any, and a release is noise alone. "
             "Are the nodes gone? Stop the run, and go on with it when they are back.",
             what,
-            self.retries + 1,
+            RETRIES + 1,
         )
         return iter(())
 
@@ -121,7 +120,7 @@ class GridLink(Link):
     @property
     def _wait(self) -> Wait:
         seconds = self.waiting.round_timeout if self.timeout is None else self.timeout
-        return Wait(seconds, self.waiting.min_replies, self.waiting.grace, self.most_bytes)
+        return Wait(seconds, self.waiting.min_replies, self.most_bytes)
 
     def gather(self) -> None:
         """See `Link.gather`."""
@@ -132,5 +131,5 @@ class GridLink(Link):
         wait = replace(self._wait, more_bytes=question.bytes_of)
         if question.patient:
             wait = replace(wait, seconds=math.inf, min_replies=0)
-        persistence = Persistence(wait, question.retries)
+        persistence = Persistence(wait)
         return persistence.replies(question.what, self.grid, self.nodes, question.ask, question.wanted)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,15 +27,13 @@ class Wait:
 
     Args:
         seconds: at most so long; infinite: until all are in.
-        min_replies: after so many arrived, only ``grace`` longer; 0: all are waited for.
-        grace: seconds, see there.
+        min_replies: after so many arrived the others are not waited for; 0: all are.
         most_bytes: of one reply, where the grid lets that be known before the reply is unpacked.
         more_bytes: further ones of the reply to a message, by its id.
     """
 
     seconds: float
     min_replies: int = 0
-    grace: float = 0.0
     most_bytes: int = 2**32
     more_bytes: Callable[[str], int] = lambda _: 0
 
@@ -64,7 +61,7 @@ def pull_until(
     """
     pending = dict.fromkeys(message_id for message_id in message_ids if message_id)
     pull = Pull(grid, wait.limit)
-    came: float = 0
+    came = 0
     deadline, pause = time.monotonic() + wait.seconds, _SHORTEST_PAUSE
     while pending:
         before = len(pending)
@@ -73,10 +70,7 @@ def pull_until(
                 del pending[reply.metadata.reply_to_message_id]
                 came += arrived(reply)
                 yield reply
-        if 0 < wait.min_replies <= came:
-            deadline = min(deadline, time.monotonic() + wait.grace)
-            came = -math.inf  # the grace runs once
-        if not pending or time.monotonic() >= deadline:
+        if not pending or 0 < wait.min_replies <= came or time.monotonic() >= deadline:
             return
         meanwhile()
         pause = _SHORTEST_PAUSE if len(pending) < before else min(pause * 1.5, 1.0)

@@ -127,7 +127,7 @@ class AppClients(MessageDialogue):
     """
 
     def __init__(self, session: Session, layout: ArrayLayout, inner: FedAvg, identity: ServedUsers) -> None:
-        super().__init__(identity, session.run.execution.refusals, layout.most_bytes)
+        super().__init__(identity, layout.most_bytes)
         self._session, self._layout, self._inner = session, layout, inner
 
     @property

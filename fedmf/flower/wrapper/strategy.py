@@ -33,7 +33,6 @@ from fedmf.runs import (
     Run,
     Session,
     TaskElsewhere,
-    Waiting,
     asked_cohorts,
     asked_privacy,
     carried_out,
@@ -85,9 +84,6 @@ class FlowerAppTask(TaskElsewhere):
     unknown: ClassVar[str] = "the task of a Flower app is its clients' own; continue it with CorrelatedNoise."
 
 
-_WAITING: Final = Waiting()
-
-
 class CorrelatedNoise(RoundStrategy):
     """User-level differential privacy for a Flower app, around the strategy it has.
 
@@ -125,9 +121,9 @@ class CorrelatedNoise(RoundStrategy):
         server_optimizer: a server rule of fedmf in place of the strategy's own, such as `Sgd`, `JmeAdam`
             with private second moments of its own noise, or any object with ``init`` and ``step``; the
             strategy must then be one without a rule, FedAvg or FedProx.
-        waiting: for whom a round waits: ``handshake_timeout``, ``min_replies``, ``grace``, ``refusals``
-            and ``silent_retries`` of `fedmf.runs.Waiting`. For its other two there are ``timeout`` of
-            ``start`` and ``identity``.
+        min_replies: after so many replies to a round the others are not waited for; 0 waits for all, at most
+            for the ``timeout`` of ``start``.
+        handshake_timeout: seconds before the first round in which nodes may say whom they serve.
         on_round: called with a `fedmf.runs.RoundRecord` after each committed round; the run ends if it
             returns True.
         trusted_subclass: the strategy's class replaces parts of an admitted one, but only to look at results.
@@ -156,7 +152,8 @@ class CorrelatedNoise(RoundStrategy):
         frozen: Sequence[str] = (),
         tied: Sequence[Sequence[str]] | None = None,
         server_optimizer: ChosenOptimizer | ServerOptimizer | None = None,
-        waiting: Waiting = _WAITING,
+        min_replies: int = 0,
+        handshake_timeout: float = 60.0,
         trusted_subclass: bool = False,
         adaptive_clipping: QuantileClipping | None = None,
         beside: Sequence[Part] = (),
@@ -172,7 +169,15 @@ class CorrelatedNoise(RoundStrategy):
                 f"num_users must be that of the identity, {self.identity.users}; got {num_users}."
             )
         self._frozen, self._tied, self._optimizer = tuple(frozen), tied, server_optimizer
-        self._execution = _execution_of(waiting)
+        try:
+            self._execution = Execution(
+                messages="per-user",
+                users_per_message=1,
+                min_replies=min_replies,
+                handshake_timeout=handshake_timeout,
+            )
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
         self._privacy = asked_privacy(
             clip_norm=clipping_norm,
             delta=delta,
@@ -303,27 +308,3 @@ def _new_place() -> Path:
     """A directory that no run has."""
     name = f"flower-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06d}"
     return Path.home() / ".fedmf" / "runs" / name
-
-
-def _execution_of(waiting: Waiting) -> Execution:
-    """What is carried out and recorded: one message a user, and nothing that nobody reads.
-
-    Raises:
-        ConfigError: another value than a `Waiting`, or one with fields that are said elsewhere.
-    """
-    if type(waiting) is not Waiting:
-        raise ConfigError(
-            f"waiting must be a fedmf.runs.Waiting; got {waiting!r:.80}. Messages are one a user; what "
-            "users' training may cost is decided in the client app, and who trains by Flower."
-        )
-    if waiting.round_timeout != Waiting.round_timeout:
-        raise ConfigError(
-            f"round_timeout (of waiting) must be left out; got {waiting.round_timeout!r}. Give start its "
-            "timeout."
-        )
-    if waiting.enrolment:
-        raise ConfigError(
-            f"enrolment (of waiting) must be left out; got {waiting.enrolment!r}. Give "
-            "identity=EnrolledUsers(file)."
-        )
-    return Execution(messages="per-user", users_per_message=1, **vars(waiting))

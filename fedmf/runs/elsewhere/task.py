@@ -59,9 +59,7 @@ def asked_cohorts(cohorts: Cohorts | None, rounds: int, size: int) -> Cohorts:
 
 
 #: What of `Execution` changes what such a run does; the rest is what it must be, and no table shows it.
-READ: Final = frozenset(
-    {"messages", "handshake_timeout", "min_replies", "grace", "refusals", "silent_retries"}
-)
+READ: Final = frozenset({"messages", "handshake_timeout", "min_replies"})
 UNREAD: Final = frozenset(field.name for field in dataclasses.fields(Execution)) - READ
 
 

@@ -62,7 +62,7 @@ WANTED: Final = {
     "more processes, GPUs, machines": "execution.workers execution.worker-gpus execution.ray-address",
     "a statistic of one's own": "own.function own.bound own.share",
     "deployment on nodes": "execution.messages execution.enrolment execution.round-timeout data.test-path",
-    "replies that are not waited for": "execution.min-replies execution.grace execution.refusals",
+    "replies that are not waited for": "execution.min-replies",
     "a stopped run continued under `flwr run`": "execution.resume",
 }
 

@@ -15,7 +15,6 @@ import fedmf
 from fedmf.flower import CorrelatedNoise, UsersSayWho, user_id_mod
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
-from fedmf.runs import Waiting
 
 pytestmark = pytest.mark.usefixtures("own_time")
 
@@ -97,7 +96,7 @@ def _around(path: Path) -> CorrelatedNoise:
     return CorrelatedNoise(
         FedAvg(), epsilon=8.0, delta=1e-5, clipping_norm=1.0, num_users=3, users_per_round=3, num_rounds=6,
         mechanism="bisr", noise_seed=1, run_dir=path, identity=UsersSayWho(ROSTER),
-        waiting=Waiting(handshake_timeout=LIMIT),
+        handshake_timeout=LIMIT,
     )  # fmt: skip
 
 

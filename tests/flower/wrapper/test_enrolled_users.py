@@ -19,7 +19,6 @@ from fedmf.flower.compat import NodeInfo
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.messages import hosted_users_reply
 from fedmf.flower.population import Population
-from fedmf.runs import Waiting
 
 pytestmark = pytest.mark.usefixtures("own_time")
 
@@ -186,7 +185,7 @@ def _private(path: Path, file: Path, **keys: object) -> CorrelatedNoise:
     return CorrelatedNoise(
         FedAvg(), epsilon=8.0, delta=1e-5, clipping_norm=100.0, num_users=3, users_per_round=3, num_rounds=4,
         mechanism="bisr", noise_seed=1, run_dir=path, identity=EnrolledUsers(file),
-        waiting=Waiting(handshake_timeout=0.3), **keys,
+        handshake_timeout=0.3, **keys,
     )  # type: ignore[arg-type]  # fmt: skip
 
 

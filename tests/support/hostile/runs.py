@@ -27,7 +27,7 @@ from fedmf.flower.messages import (
 )
 from fedmf.flower.simulation import run_on_grid, worker_pool
 from fedmf.rounds import Answer
-from fedmf.runs import Waiting, run_of
+from fedmf.runs import run_of
 from fedmf.training import FixedPointSum
 from support.hostile.judge import Judge
 from support.hostile.link import FIRST, NODES, OF_THE_LINK, Contributions, HostileLink
@@ -64,7 +64,7 @@ def own_strategy(judge: Judge, path: Path, rounds: int, draw: Draw) -> None:
         {
             "data.kind": "synthetic", "data.users": PER_ROUND * rounds, "data.features": 16,
             "data.classes": 4, "model.kind": "logistic", "cohorts.rounds": rounds, "cohorts.size": PER_ROUND,
-            "privacy.kind": "none", "privacy.clip-norm": CLIP, **FORMS[judge.mode], "execution.refusals": 0,
+            "privacy.kind": "none", "privacy.clip-norm": CLIP, **FORMS[judge.mode],
             "execution.evaluate-every": 1000, "execution.checkpoint-every": 1000,
         }
     )  # fmt: skip
@@ -136,7 +136,6 @@ def wrapped_strategy(judge: Judge, path: Path, rounds: int, draw: Draw) -> None:
     strategy = CorrelatedNoise(
         FedAvg(), epsilon=50.0, delta=1e-5, clipping_norm=CLIP, num_users=NODES, users_per_round=50,
         num_rounds=rounds, mechanism="identity", noise_seed=1, run_dir=path, identity=UsersSayWho(roster),
-        waiting=Waiting(refusals=0),
     )  # fmt: skip
     arrays = ArrayRecord({name: Array(np.zeros(shape, np.float32)) for name, shape in shapes.items()})
     opened = strategy.begin(arrays)
