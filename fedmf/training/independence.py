@@ -7,8 +7,9 @@ numbers of one user in an attribute, a buffer, a generator or a closure and use 
 
 from __future__ import annotations
 
+import copy
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmf.data import Features, InMemoryDataset, TensorStructure, named
+from fedmf.data import InMemoryDataset, TensorStructure, each, named
 from fedmf.training.barrier import UserFailure
 from fedmf.training.clipping import FixedPointSum
 from fedmf.training.local_sgd import LocalSGD
@@ -85,13 +86,16 @@ HOSTILE: Final[dict[str, tuple[Fill, int]]] = {
 }
 
 
-def hostile_users(task: Task, examples: int) -> Task:
-    """The task with users "A", of so many made-up examples, and those of `HOSTILE`."""
+def hostile_users(task: Task, examples: int, kinds: Mapping[str, tuple[Fill, int]] = HOSTILE) -> Task:
+    """The task with users "A", of so many made-up examples, and one of each kind, called as it is.
+
+    The loss is a copy, so that what it keeps of these users is left here.
+    """
     structure, generator = task.structure, torch.Generator().manual_seed(0)
-    sizes = [examples, *(times * examples for _, times in HOSTILE.values())]
+    sizes = [examples, *(times * examples for _, times in kinds.values())]
     edges = np.cumsum([0, *sizes])
     features, labels = structure.sample(generator, (int(edges[-1]),))
-    for (fill, _), first, last in zip(HOSTILE.values(), edges[1:-1], edges[2:], strict=True):
+    for (fill, _), (first, last) in zip(kinds.values(), pairwise(edges[1:]), strict=True):
         for part, drawn in ((structure.features, features), (structure.labels, labels)):
             for name, values in named(drawn).items():
                 fill(values[first:last], part.named[name])
@@ -99,24 +103,37 @@ def hostile_users(task: Task, examples: int) -> Task:
         features=features,
         labels=labels,
         owned=tuple(np.arange(first, last) for first, last in pairwise(edges)),
-        user_ids=("A", *HOSTILE),
-        test_features=_first(features),
+        user_ids=("A", *kinds),
+        test_features=each(lambda values: values[:1], features),
         test_labels=labels[:1],
     )
-    return replace(task, dataset=dataset.to(task.device))
+    return replace(task, dataset=dataset.to(task.device), loss=copy.deepcopy(task.loss))
 
 
-def _first(features: Features) -> Features:
-    return features[:1] if isinstance(features, Tensor) else {name: v[:1] for name, v in features.items()}
+def integers(
+    trainer: Adding, task: Task, users: Sequence[str], parameters: Tensor | None = None
+) -> tuple[Tensor, dict[str, str]]:
+    """The sum of users' clipped updates in units of 2⁻⁴⁰, ζ = 1, and why users failed.
+
+    Args:
+        trainer: of the task's users.
+        task: which.
+        users: whom to train.
+        parameters: θ_t; None for the model's own.
+    """
+    origin = task.model.initial().to(task.device) if parameters is None else parameters
+    total = FixedPointSum(origin.numel(), 1.0, task.device)
+    failures = trainer.add_updates(origin, users, 0, total)
+    return total.fixed_point, {failure.user: failure.reason for failure in failures}
 
 
 def dependence(
     make: Callable[[Task, LocalSGD], Adding], task: Task, local: LocalSGD, beside: bool = True
 ) -> str:
-    """Train made-up user A, hostile users, A again, and A first and last in a cohort with all of them.
+    """Train made-up user A before, after, first and last among hostile users.
 
     Args:
-        make: gives what trains the users of a task by local SGD, in this thread.
+        make: gives what trains the users of a task by local SGD, in this thread, and has trained nobody yet.
         task: model, loss and structure of examples; its users are not looked at.
         local: local SGD; one epoch of small batches is tried.
         beside: whether cohorts are tried as well; they show nothing where users are trained one by one.
@@ -128,32 +145,32 @@ def dependence(
     Guarantees:
         The generators of Python, NumPy and torch are where they were.
     """
-    width = min(local.batch_size, _WIDTH)
-    made, others = hostile_users(task, width + 1 if beside else 2), tuple(HOSTILE)
+    width, others = min(local.batch_size, _WIDTH), tuple(HOSTILE)
+    examples, short = width + 1 if beside else 2, replace(local, epochs=1, batch_size=width)
     with kept_generators(task.device):
-        trainer = make(made, replace(local, epochs=1, batch_size=width))
-        origin = made.model.initial().to(task.device)
-
-        def summed(users: Sequence[str]) -> tuple[Tensor, list[UserFailure]]:
-            total = FixedPointSum(origin.numel(), 1.0, task.device)
-            failures = trainer.add_updates(origin, users, 0, total)
-            return total.fixed_point, [failure for failure in failures if failure.user == "A"]
-
-        alone, failed = summed(["A"])
-        if failed:
-            return f"the update of a made-up user failed: {failed[0].reason}"
+        made = hostile_users(task, examples)
+        trainer = make(made, short)
+        alone, failed = integers(trainer, made, ["A"])
+        if "A" in failed:
+            return f"the update of a made-up user failed: {failed['A']}"
         if not alone.any():
             return "the update of a made-up user is zero, which shows nothing"
-        hostile, _ = summed(others)
-        if not _equal(summed(["A"])[0], alone):
-            return "a made-up user's update was another one after other users than before"
-        for users in ([*others, "A"], ["A", *others]) if beside else ():
-            if not _equal(summed(users)[0] - hostile, alone):
-                return "a made-up user's update was another one beside other users than alone"
-    return ""
+        later = hostile_users(task, examples)
+        trainer_later = make(later, short)
+        hostile, _ = integers(trainer_later, later, others)
+        cohorts = ([*others, "A"], ["A", *others]) if beside else ([*others, "A"],)
+        again = [
+            integers(trainer_later, later, ["A"])[0],  # where the first user may have been kept
+            *(integers(trainer, made, users)[0] - hostile for users in cohorts),
+            integers(trainer, made, ["A"])[0],
+        ]
+    if all(same(other, alone) for other in again):
+        return ""
+    return "a made-up user's update was another one after or beside other users"
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
+def same(one: Tensor, other: Tensor) -> bool:
+    """Whether integers are equal; on a GPU, where kernels may add in any order, but for rounding."""
     if one.device.type == "cpu":
         return torch.equal(one, other)
     difference = (one - other).to(torch.float64).norm()

@@ -144,7 +144,8 @@ class LocalTrainer:
         self.task, self.local = task, local
         self.path, refused = chosen_path(task, local) if path is None else (path, "")
         if refused:
-            _log.warning("users are trained %s, which is slower, %s", self.path, refused)
+            how = "in groups" if self.path == "groups" else self.path
+            _log.warning("users are trained %s, which is slower, %s", how, refused)
         self._program = FusedProgram.of(task, local) if self.path == "fused" else None
         #: Whether nothing but code of fedmf and torch is shown a model: no module, loss or hook of somebody's
         #: own, which could show it to others.

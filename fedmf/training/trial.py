@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +47,7 @@ def preflight(task: Task, local: LocalSGD) -> None:
     """
     _compare_with_test_part(task)
     refuse_batch_statistics(task.model.module)
+    untouched = replace(task, loss=copy.deepcopy(task.loss))  # it has seen nobody yet
     group = made_up_group(task, _WIDTH)
     features, labels = (
         each(lambda values: values[: group.width], part) for part in (group.features, group.labels)
@@ -65,9 +67,9 @@ def preflight(task: Task, local: LocalSGD) -> None:
         if not torch.isfinite(updates).all():
             raise ConfigError("update of a user must be finite; got one that is not for made-up examples.")
         with _stage(f"model and loss must be trainable with engine {local.engine!r}"):
-            path, _ = chosen_path(task, local)
+            path, _ = chosen_path(untouched, local)
             if local.engine != "auto" or path == "one by one":  # of others `chosen_path` knows it
-                _refuse_dependence(dependence(trainer_on(path), task, local, beside=path == "groups"))
+                _refuse_dependence(dependence(trainer_on(path), untouched, local, beside=path == "groups"))
     for metric in task.metrics:
         with _stage(f"metric {metric.name} must be a number computed from outputs {_seen(outputs)}"):
             float(metric.of(outputs, labels))

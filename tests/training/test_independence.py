@@ -1,0 +1,390 @@
+"""A user's integers are the same before, after and beside hostile users, on every path; planted faults."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from support.broken_tasks import with_loss, with_model
+from support.training_cases import Plain, cohort, task_of_kind
+from torch import Tensor, nn
+
+from fedmf.data import InMemoryDataset, TensorStructure
+from fedmf.errors import ConfigError
+from fedmf.models import FlatModel
+from fedmf.training import (
+    LocalSGD,
+    LocalTrainer,
+    Task,
+    classification,
+    dependence,
+    engines,
+    next_token,
+    preflight,
+)
+from fedmf.training.barrier import Failures, Group
+from fedmf.training.engines import OneByOne, OwnRows, Together, _embedding
+from fedmf.training.fused import program as fused_program
+from fedmf.training.fused.values import Work, work
+from fedmf.training.independence import HOSTILE, Fill, hostile_users, integers
+from fedmf.training.local import Path, trainer_on
+from fedmf.training.losses import cross_entropy
+
+LOCAL = LocalSGD(batch_size=4, learning_rate=0.1, momentum=0.5)
+
+
+def _outside(values: Tensor, structure: TensorStructure) -> None:
+    """Numbers beyond the declared ones, above and below."""
+    if structure.bound is not None:
+        values.view(-1)[::2], values.view(-1)[1::2] = structure.bound, -1
+
+
+KINDS: dict[str, tuple[Fill, int]] = {**HOSTILE, "outside": (_outside, 1)}
+
+
+def images(module: nn.Module, channels: int = 1) -> Task:
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(6, channels, 9, 8, generator=generator)
+    labels = torch.tensor([0, 1, 2, 3, 0, 1])
+    owned = tuple(np.split(np.arange(6), 2))
+    return classification(InMemoryDataset(features, labels, owned, ("u0", "u1"), features, labels, 4), module)
+
+
+def cnn(channels: int = 1, first: int = 6, second: int = 17) -> nn.Sequential:
+    return nn.Sequential(
+        *(nn.Conv2d(channels, first, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(first, second, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(second * 16, 4)),
+    )
+
+
+class Recurring(nn.Module):
+    """The next word, by an LSTM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.layer = nn.Embedding(50, 6), nn.LSTM(6, 9, batch_first=True)
+        self.head = nn.Linear(9, 50)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.layer(self.embedding(tokens))[0])
+
+
+CASES: dict[str, tuple[Callable[[], Task], Path]] = {
+    "fused, channels that fill no vector": (lambda: images(cnn()), "fused"),
+    "fused, colors": (lambda: images(cnn(3, 16, 3), 3), "fused"),
+    "fused, dense": (
+        lambda: images(nn.Sequential(nn.Flatten(), nn.Linear(72, 19), nn.ReLU(), nn.Linear(19, 4))), "fused",
+    ),
+    "groups, convolutions": (lambda: images(Plain(cnn())), "groups"),
+    "groups, words": (lambda: task_of_kind("next token", [2, 3]), "groups"),
+    "groups, numbers": (lambda: task_of_kind("regression", [2, 3]), "groups"),
+    "one by one, convolutions": (lambda: images(Plain(cnn())), "one by one"),
+    "one by one, an LSTM": (
+        lambda: next_token(task_of_kind("next token", [2, 3]).dataset, Recurring(), 50), "one by one",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+@pytest.fixture
+def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NaN in all memory that engines may have kept of the user before."""
+
+    def poisoned_work(*arguments: object) -> Work:
+        memory = work(*arguments)  # type: ignore[arg-type]
+        for name, values in memory._asdict().items():
+            if name not in ("begin", "marked"):
+                values[:] = np.nan if values.dtype == np.float32 else 200
+        return memory
+
+    train, rows = OneByOne._train, engines._rows
+
+    def poisoned_train(engine: OneByOne, *arguments: object) -> None:
+        engine._flat.fill_(torch.nan)
+        engine._gradient.fill_(torch.nan)
+        train(engine, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(fused_program, "work", poisoned_work)
+    monkeypatch.setattr(OneByOne, "_train", poisoned_train)
+    monkeypatch.setattr(engines, "_rows", lambda like, users: rows(like, users).fill_(torch.nan))
+
+
+@pytest.mark.usefixtures("_poisoned")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", CASES)
+def test_integers_do_not_depend_on_any_hostile_user(case: str) -> None:
+    make, path = CASES[case]
+    made = hostile_users(make(), 5, KINDS)
+    trainer = LocalTrainer(made, LOCAL, path=path, threads=1)
+    alone, failed = integers(trainer, made, ["A"])
+    assert not failed
+    assert alone.any()
+    for kind in KINDS:
+        hostile, _ = integers(trainer, made, [kind])
+        assert torch.equal(integers(trainer, made, ["A"])[0], alone), kind
+        assert torch.equal(integers(trainer, made, [kind, "A"])[0] - hostile, alone), kind
+        assert torch.equal(integers(trainer, made, ["A", kind])[0] - hostile, alone), kind
+    everybody = list(KINDS)
+    hostile, failed = integers(trainer, made, everybody)
+    assert torch.equal(integers(trainer, made, [*everybody[:4], "A", *everybody[4:]])[0] - hostile, alone)
+    assert ("outside" in failed) == (made.structure.labels.bound is not None)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_check_passes_where_nothing_is_kept(case: str) -> None:
+    make, path = CASES[case]
+    assert dependence(trainer_on(path), make(), LOCAL) == ""
+    assert LocalTrainer(make(), LOCAL).path == path or path == "one by one"
+
+
+class Kept(nn.Module):
+    """Keeps something that its outputs depend on."""
+
+    def __init__(self, step: Callable[[Kept, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.inner, self.step, self.scale = nn.Linear(6, 4), step, 0.0
+        self.first: Tensor | None = None
+        self.generator = np.random.default_rng(0)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.step(self, features)
+
+
+def _running_scale(module: Kept, features: Tensor) -> Tensor:
+    module.scale = 0.9 * module.scale + 0.1 * float(features.detach().abs().max())
+    return module.inner(features / module.scale)
+
+
+def _largest(module: Kept, features: Tensor) -> Tensor:
+    module.scale = max(module.scale, float(features.detach().abs().max()))
+    return module.inner(features / module.scale)
+
+
+def _first_mean(module: Kept, features: Tensor) -> Tensor:
+    if module.first is None:
+        module.first = features.detach().mean(dim=0)
+    return module.inner(features - module.first)
+
+
+def _own_generator(module: Kept, features: Tensor) -> Tensor:
+    return module.inner(features * float(1.0 + module.generator.random()))
+
+
+def _python_random(module: Kept, features: Tensor) -> Tensor:
+    return module.inner(features * (1.0 + random.random()))
+
+
+def _numpy_random(module: Kept, features: Tensor) -> Tensor:
+    return module.inner(features * float(1.0 + np.random.rand()))  # noqa: NPY002 - what people write
+
+
+def _clamped(module: Kept, features: Tensor) -> Tensor:
+    module.inner.weight.data.clamp_(min=0)
+    return module.inner(features)
+
+
+def _clamped_if_large(module: Kept, features: Tensor) -> Tensor:
+    module.inner.weight.data.clamp_(-2.0, 2.0)
+    return module.inner(features)
+
+
+DEPENDS = "update of a user must depend on that user's examples alone"
+DRAWS = "model and loss must not draw random numbers"
+CHANGES = "model must not change its parameters or buffers in a pass; got another 'inner.weight'"
+
+
+@pytest.mark.parametrize("engine", ["auto", "loop"])
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (_running_scale, DEPENDS),
+        (_largest, DEPENDS),
+        (_first_mean, DEPENDS),
+        (_own_generator, DEPENDS),
+        (_python_random, f"{DRAWS}.*from Python's random"),
+        (_numpy_random, f"{DRAWS}.*from NumPy's generator"),
+        (_clamped, CHANGES),
+        (_clamped_if_large, CHANGES),
+    ],
+)
+def test_a_model_that_keeps_something_of_a_user_is_refused(
+    step: Callable[[Kept, Tensor], Tensor], message: str, engine: str
+) -> None:
+    python, numpy = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[union-attr] # noqa: NPY002
+    with pytest.raises(ConfigError, match=message):
+        preflight(with_model(Kept(step)), LocalSGD(engine=engine))  # type: ignore[arg-type]
+    assert random.getstate() == python
+    assert np.random.get_state()[1].tolist() == numpy  # type: ignore[union-attr] # noqa: NPY002
+
+
+class MovingAverage:
+    """A loss over its own moving average, which an update shows and the trial of single examples does not."""
+
+    def __init__(self) -> None:
+        self.mean = torch.tensor(1.0)
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        losses = cross_entropy(outputs, labels)
+        if losses.requires_grad:
+            self.mean = 0.9 * self.mean + 0.1 * losses.detach().mean()
+        return losses / self.mean
+
+
+@pytest.mark.parametrize("engine", ["auto", "loop"])
+def test_a_loss_that_keeps_something_of_a_user_is_refused(engine: str) -> None:
+    with pytest.raises(ConfigError, match=DEPENDS):
+        preflight(with_loss(MovingAverage()), LocalSGD(engine=engine))  # type: ignore[arg-type]
+
+
+class Bag(nn.Module):
+    """A mean of word vectors whose lengths are bounded, in place, in every pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.out = nn.Embedding(9, 4, max_norm=1.0), nn.Linear(4, 4)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.out(self.embedding(tokens).mean(dim=1))
+
+
+def test_an_embedding_with_a_bound_on_its_rows_is_refused() -> None:
+    tokens = torch.randint(9, (12, 5))
+    dataset = replace(cohort([3, 4]), features=tokens[:7], test_features=tokens[7:8])
+    with pytest.raises(ConfigError, match=r"must not change its parameters .*'embedding\.weight'"):
+        preflight(classification(dataset, Bag()), LocalSGD())
+
+
+def test_evaluation_leaves_the_model_that_it_is_given() -> None:
+    task = with_model(Kept(_clamped))
+    parameters = task.model.initial()
+    before = parameters.clone()
+    task.evaluate(parameters)
+    assert torch.equal(parameters, before)
+
+
+def test_a_model_without_gradient_tells_nothing_and_is_refused() -> None:
+    with pytest.raises(ConfigError, match="update of a made-up user is zero, which shows nothing"):
+        preflight(with_loss(lambda outputs, labels: 0.0 * outputs[:, 0]), LocalSGD())
+
+
+def beyond_the_table() -> Task:
+    """Declared tokens go to 50, the table to 49: token 50 is none."""
+    task = task_of_kind("next token", [4, 3])
+    assert isinstance(task.structure.features, TensorStructure)
+    return replace(
+        task, structure=replace(task.structure, features=replace(task.structure.features, bound=51))
+    )
+
+
+def beside_the_token_beyond(monkeypatch: pytest.MonkeyPatch, flattens: bool) -> tuple[bool, list[str]]:
+    """Whether A's update is the same after a user with token 50 in its group, and who fails."""
+
+    def only_beyond(values: Tensor, structure: TensorStructure) -> None:
+        values.fill_(50) if structure.bound == 51 else None
+
+    def within(values: Tensor, structure: TensorStructure) -> None:
+        values.clamp_(max=49)
+
+    if flattens:
+        monkeypatch.setattr(OwnRows, "__torch_function__", lambda _, f, __, a=(), k=None: f(*a, **(k or {})))
+    made = hostile_users(beyond_the_table(), 4, {"first": (within, 1), "B": (only_beyond, 1)})
+    made.dataset.features.clamp_(max=50)[:4].clamp_(max=49)  # type: ignore[attr-defined]
+    trainer, origin, failures = LocalTrainer(made, LOCAL, path="groups"), made.model.initial(), Failures()
+    alone = trainer.updates(origin, ["first", "A"], 0)[1]
+    beside = trainer.updates(origin, ["first", "B", "A"], 0, failures)[2]
+    assert alone.any()
+    named = failures.named(["first", "B", "A"])
+    return torch.equal(alone, beside), [f"{failure.user}: {failure.reason}" for failure in named]
+
+
+def test_a_token_that_is_none_reaches_no_row_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    same, failed = beside_the_token_beyond(monkeypatch, flattens=False)
+    assert same
+    (line,) = failed
+    assert line.startswith("B: IndexError: index 50 is out of bounds")
+    with pytest.raises(ConfigError, match="model must take the declared features"):
+        preflight(beyond_the_table(), LOCAL)
+
+
+def test_a_token_that_is_flattened_into_a_neighbour_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert beside_the_token_beyond(monkeypatch, flattens=True) == (False, [])
+
+
+@pytest.mark.parametrize("padding", [None, 2, -1])
+def test_looked_up_rows_are_those_of_torch(padding: int | None) -> None:
+    tokens, weight = torch.tensor([[0, 2, 4], [4, 4, 2]]), torch.randn(5, 3, requires_grad=True)
+    other = weight.detach().clone().requires_grad_()
+    found = _embedding(tokens, weight, padding)
+    expected = nn.functional.embedding(tokens, other, padding)
+    assert torch.equal(found, expected)
+    (found**2).sum().backward()
+    (expected**2).sum().backward()
+    torch.testing.assert_close(weight.grad, other.grad)
+
+
+@pytest.mark.parametrize("fault", ["buffers kept", "the last user's model kept", "a group of one"])
+def test_the_check_sees_an_engine_that_keeps_something(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, path = images(Plain(cnn())), "one by one"
+    if fault == "a group of one":
+        together = Together.train
+
+        def apart(engine: Together, origin: Tensor, group: Group) -> Tensor:
+            if len(group) > 1:
+                return together(engine, origin, group)
+            return OneByOne(task, LOCAL).train(origin, group)
+
+        path = "groups"
+        monkeypatch.setattr(Together, "train", apart)
+    elif fault == "buffers kept":
+        task = with_model(Centred())
+        kept = lambda engine: setattr(engine, "_buffers", [])  # noqa: E731
+        made = OneByOne.__init__
+        monkeypatch.setattr(OneByOne, "__init__", lambda engine, *a: (made(engine, *a), kept(engine))[0])
+    else:
+        trained = OneByOne._train
+
+        def on(engine: OneByOne, into: Tensor, origin: Tensor, group: Group, u: int) -> None:
+            trained(engine, into, engine._flat.clone() if engine._flat.isfinite().all() else origin, group, u)
+
+        monkeypatch.setattr(OneByOne, "_train", on)
+    assert "another one after or beside other users" in dependence(trainer_on(path), task, LOCAL)  # type: ignore[arg-type]
+
+
+class Centred(nn.Module):
+    """Subtracts a moving mean, a buffer."""
+
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 4)
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, features: Tensor) -> Tensor:
+        self.mean.mul_(0.9).add_(0.1 * features.detach().mean(dim=0))
+        return self.inner(features - self.mean)
+
+
+def test_a_compiled_program_that_fails_the_check_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = images(cnn())
+    assert LocalTrainer(task, LOCAL).path == "fused"
+    monkeypatch.setattr(
+        "fedmf.training.local.dependence",
+        lambda make, task, local: "planted" if make(task, local).path == "fused" else "",
+    )
+    with caplog.at_level("WARNING", "fedmf"):
+        assert LocalTrainer(task, LOCAL).path == "groups"
+    assert caplog.messages == ["users are trained in groups, which is slower, not by compiled steps: planted"]
+    assert FlatModel(cnn()).dimension == task.model.dimension
