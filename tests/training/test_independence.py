@@ -351,10 +351,12 @@ def test_the_check_sees_an_engine_that_keeps_something(fault: str, monkeypatch: 
         made = OneByOne.__init__
         monkeypatch.setattr(OneByOne, "__init__", lambda engine, *a: (made(engine, *a), kept(engine))[0])
     else:
-        trained = OneByOne._train
+        trained, before = OneByOne._train, list[OneByOne]()
 
         def on(engine: OneByOne, into: Tensor, origin: Tensor, group: Group, u: int) -> None:
-            trained(engine, into, engine._flat.clone() if engine._flat.isfinite().all() else origin, group, u)
+            start = engine._flat.clone() if engine in before and engine._flat.isfinite().all() else origin
+            trained(engine, into, start, group, u)
+            before.append(engine)
 
         monkeypatch.setattr(OneByOne, "_train", on)
     assert "another one after or beside other users" in dependence(trainer_on(path), task, LOCAL)  # type: ignore[arg-type]
