@@ -117,9 +117,7 @@ def check_whole(label: str, number: int, least: int = 1, most: int = 2**31 - 1) 
         raise ValueError(f"{label} must be a whole number in {least}..{most}; got {number!r}.")
 
 
-def check_sizes(label: str, sizes: tuple[int, ...], fewest: int = 0) -> None:
-    """Refuse what is not a tuple of positive whole numbers, so many or more."""
-    good = isinstance(sizes, tuple) and all(type(size) is int and 0 < size < 2**31 for size in sizes)
-    if not good or len(sizes) < fewest:
-        number = "positive whole numbers" if fewest == 0 else f"{fewest} or more positive whole numbers"
-        raise ValueError(f"{label} must be a tuple of {number}; got {sizes!r}.")
+def check_sizes(label: str, sizes: tuple[int, ...]) -> None:
+    """Refuse what is not a tuple of positive whole numbers."""
+    if not (isinstance(sizes, tuple) and all(type(size) is int and 0 < size < 2**31 for size in sizes)):
+        raise ValueError(f"{label} must be a tuple of positive whole numbers; got {sizes!r}.")

@@ -10,7 +10,7 @@ import pytest
 
 from fedmf.cli.app import run
 from fedmf.cli.data import _draw
-from fedmf.data import CodeTokens, Table
+from fedmf.data import Table
 from fedmf.data.digit_images import Digits
 from fedmf.data.summary import summarise
 
@@ -92,8 +92,12 @@ def test_labels_of_some_users_stand_for_all() -> None:
 
 
 def test_tokens_and_numbers_are_summarised(tmp_path: Path) -> None:
-    tokens = summarise(CodeTokens(users=8, length=16, most_sequences=3).load())
-    assert tokens.label_counts.shape == (8, 257)
+    (tmp_path / "notes").mkdir()
+    for user in range(9):
+        (tmp_path / "notes" / f"{user}.txt").write_text(f"{user} of nine users has written this, and more")
+    notes = Table(path=str(tmp_path / "notes"), text_column="*.txt", partition="natural", users=7, length=16)
+    tokens = summarise(notes.load())
+    assert tokens.label_counts.shape == (7, 257)
     assert 3.0 < tokens.row()["entropy_of_users"] < 8.0
     (tmp_path / "rows.csv").write_text("a,y\n" + "1,2\n" * 30)
     table = Table(users=4, path=str(tmp_path / "rows.csv"), feature_columns=("a",), label_columns=("y",))

@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from fedmf.data.code_tokens import CodeTokens
 from fedmf.data.contract import DataContract, Encoding, check_rows, draft_contract, read_contract
 from fedmf.data.dataset import FederatedDataset, NumberedUsers, RosterDataset
 from fedmf.data.diabetes import Diabetes
@@ -18,19 +17,13 @@ from fedmf.data.partitions import (
     partition_evenly,
 )
 from fedmf.data.rows import (
-    RETIRED,
-    Cifar10,
     Hub,
-    ImageFolder,
-    Leaf,
     OnNodes,
     RowOptions,
     Table,
     TableColumns,
     TableRows,
-    TokenRows,
     cell_blocks,
-    in_todays_words,
     read_table,
     written,
 )
@@ -48,7 +41,7 @@ from fedmf.data.structure import (
     structure_of,
 )
 from fedmf.data.summary import PartitionSummary, summarise
-from fedmf.data.synthetic import Prototypes, Synthetic, SyntheticDataset
+from fedmf.data.synthetic import Synthetic, SyntheticDataset
 from fedmf.data.tokens import next_tokens
 from fedmf.data.user_ids import canonical_id, texts_of_ids
 from fedmf.values import by_kind
@@ -56,9 +49,6 @@ from fedmf.values import by_kind
 __all__ = [
     "DATASETS",
     "PARTITIONS",
-    "RETIRED",
-    "Cifar10",
-    "CodeTokens",
     "DataContract",
     "DatasetOptions",
     "DecodedRows",
@@ -69,15 +59,12 @@ __all__ = [
     "Features",
     "FederatedDataset",
     "Hub",
-    "ImageFolder",
     "InMemoryDataset",
-    "Leaf",
     "NamedStructures",
     "NumberedUsers",
     "OnNodes",
     "Partition",
     "PartitionSummary",
-    "Prototypes",
     "PublicInput",
     "RosterDataset",
     "RowOptions",
@@ -88,14 +75,12 @@ __all__ = [
     "TableColumns",
     "TableRows",
     "TensorStructure",
-    "TokenRows",
     "canonical_id",
     "cell_blocks",
     "check_rows",
     "device_of",
     "draft_contract",
     "each",
-    "in_todays_words",
     "joined",
     "named",
     "next_tokens",
@@ -115,7 +100,4 @@ __all__ = [
 ]
 
 #: What `[data]` may be, by kind.
-DATASETS: Final[dict[str, type[DatasetOptions]]] = by_kind(
-    *(Digits, Synthetic, Prototypes, Diabetes, Table, Hub, OnNodes, CodeTokens),
-    *(ImageFolder, Cifar10, Leaf, TokenRows),
-)
+DATASETS: Final[dict[str, type[DatasetOptions]]] = by_kind(Digits, Synthetic, Diabetes, Table, Hub, OnNodes)

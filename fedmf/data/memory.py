@@ -168,30 +168,6 @@ class RowSource(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class Pixels:
-    """Images as bytes, a quarter of the memory of their features.
-
-    Args:
-        bytes: shape (rows, channels, height, width), uint8.
-        labels: class of each.
-        mean: of each channel, public.
-        deviation: of each channel, public.
-    """
-
-    bytes: NDArray[np.uint8]
-    labels: NDArray[np.int64]
-    mean: tuple[float, ...]
-    deviation: tuple[float, ...]
-
-    def examples(self, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """(byte/255 − mean)/deviation; see `RowSource.examples`."""
-        shape = (-1, 1, 1)
-        mean, deviation = (torch.tensor(part).reshape(shape) for part in (self.mean, self.deviation))
-        features = (torch.from_numpy(self.bytes[rows]).float() / 255 - mean) / deviation
-        return features, torch.from_numpy(self.labels[rows])
-
-
 class DecodedRows(FederatedDataset):
     """Examples of a source of rows.
 

@@ -263,8 +263,6 @@ class SequenceOptions(DatasetOptions):
         most_test_sequences: of the held-out part, evenly spaced.
     """
 
-    #: The smallest vocabulary.
-    least_vocabulary: ClassVar[int] = 258
     length: int = added(64)
     vocabulary_size: int = added(1024)
     most_sequences: int | None = added(None)
@@ -273,7 +271,7 @@ class SequenceOptions(DatasetOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_whole("T (length of a sequence)", self.length)
-        check_whole("vocabulary_size", self.vocabulary_size, self.least_vocabulary)
+        check_whole("vocabulary_size", self.vocabulary_size, 258)
         check_whole("most_test_sequences", self.most_test_sequences)
         if self.most_sequences is not None:
             check_whole("most_sequences", self.most_sequences)

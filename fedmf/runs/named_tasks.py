@@ -19,7 +19,6 @@ from fedmf.data import (
     FederatedDataset,
     PublicInput,
     Table,
-    in_todays_words,
 )
 from fedmf.errors import ConfigError
 from fedmf.functions import check_function_name, function_of
@@ -256,6 +255,6 @@ def task_of(recorded: Mapping[str, Any], task: Task | None) -> TaskSource | Task
     if kind == GIVEN:
         return same_task(recorded, task)
     if kind in NAMED_TASKS:
-        data = value_of(DATASETS, in_todays_words(recorded["data"]))
+        data = value_of(DATASETS, recorded["data"])
         return NAMED_TASKS[kind](data, value_of(MODELS, recorded["model"]))
     return value_of(by_kind(FunctionTask), recorded)

@@ -29,7 +29,7 @@ _PARTS: Final = (
     *("optimizer.kind", "optimizer.momentum", "optimizer.schedule"),
 )
 _NOT_OF_A_POINT: Final = (
-    *("privacy.noise-seed", "data.seed", "optimizer.learning-rate"),
+    *("privacy.noise-seed", "data.seed", "task.task-seed", "optimizer.learning-rate"),
     *("execution.evaluate-every", "execution.checkpoint-every"),
 )
 

@@ -104,9 +104,9 @@ class Form:
             "optimizer.learning-rate": cell.rate,
             **line.keys,
             **line.at.get(cell.place, {}),
-            "data.seed": cell.seed,
             "privacy.noise-seed": cell.seed,
         }
+        keys["task.task-seed" if "task.function" in keys else "data.seed"] = cell.seed
         if keys.setdefault("optimizer.kind", "sgd") == "sgd":
             keys.setdefault("optimizer.momentum", 0.0)
         return keys

@@ -14,11 +14,7 @@ _MOMENTUM: Final[Keys] = {"optimizer.momentum": 0.95, "optimizer.schedule": "lin
 _USERS: Final[Keys] = {
     "privacy.kind": "user-level",
     **STACKOVERFLOW,
-    "data.partition": "natural",
-    "data.users": 342_477,
-    "data.hold-out": "examples",
-    "data.roster": "stackoverflow/users.txt",
-    "model.kind": "stackoverflow-lstm",
+    "task.users": 342_477,
     "cohorts.rounds": 2052,
     "cohorts.size": 1000,
     "local.epochs": 1,

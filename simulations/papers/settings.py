@@ -53,11 +53,11 @@ IMDB: Final[Keys] = {
     "data.users": 20_000,
     "privacy.delta": 1e-5,
 }
-#: Next words of rows of token numbers (`token-rows`).
+#: Next words of users (`paper_tasks.stackoverflow`).
 STACKOVERFLOW: Final[Keys] = {
-    "task.kind": "next-token",
-    "data.kind": "token-rows",
-    "data.path": "stackoverflow",
+    "task.kind": "function",
+    "task.function": "paper_tasks:stackoverflow",
+    "task.options": "stackoverflow",
     "privacy.delta": 1e-6,
     "privacy.clip-norm": 1.0,
 }
@@ -73,11 +73,15 @@ DIGITS: Final[Keys] = {
 }
 #: 2,000 noisy pictures of ten kinds, in place of reviews.
 PROTOTYPES: Final[Keys] = {
-    **DIGITS,
-    "data.kind": "prototypes",
-    "data.users": 2000,
-    "data.examples-per-user": 1,
-    "data.input-shape": "1,4,4",
+    "task.kind": "function",
+    "task.function": "paper_tasks:prototypes",
+    "task.users": 2000,
+    "privacy.unit": "example",
+    "privacy.delta": 1e-5,
+    "privacy.clip-norm": 1.0,
+    "local.epochs": 1,
+    "local.batch-size": 1,
+    "local.learning-rate": 1.0,
 }
 #: Amplified by Balls-in-Bins.
 BINS: Final[Keys] = {"cohorts.kind": "balls-in-bins", "privacy.amplified": True}

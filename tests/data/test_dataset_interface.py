@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmf.data import Digits, Prototypes, Synthetic
+from fedmf.data import Digits, Synthetic
 from fedmf.data.dataset import FederatedDataset, NumberedUsers
 
 laws = settings(derandomize=True, max_examples=60, deadline=None, database=None)
@@ -18,10 +18,7 @@ laws = settings(derandomize=True, max_examples=60, deadline=None, database=None)
 DATASETS: dict[str, Callable[[int], FederatedDataset]] = {
     "digits": lambda seed: Digits(30, seed=seed).load(),
     "digits-dirichlet": lambda seed: Digits(30, partition="dirichlet", dirichlet_alpha=0.1, seed=seed).load(),
-    "prototypes": lambda seed: Prototypes(30, examples_per_user=4, input_shape=(1, 4, 5), seed=seed).load(),
-    "prototypes-power-law": lambda seed: Prototypes(
-        30, "power-law", size_exponent=1.2, examples_per_user=9, input_shape=(6,), classes=3, seed=seed
-    ).load(),
+    "digits-power-law": lambda seed: Digits(30, "power-law", size_exponent=1.2, seed=seed).load(),
     "synthetic": lambda seed: Synthetic(30, examples_per_user=7, seed=seed).load(),
     "synthetic-power-law": lambda seed: Synthetic(
         30, "power-law", 1.3, examples_per_user=90, features=5, classes=3, clusters=4, seed=seed

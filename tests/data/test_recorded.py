@@ -33,15 +33,6 @@ RECORDED: list[tuple[str, dict[str, Any], str]] = [
         },
         "00116443ce0ca971",
     ),
-    ("prototypes", {}, "937ed363dd59064a"),
-    (
-        "prototypes",
-        {
-            "partition": "dirichlet", "input_shape": (3, 5), "examples_per_user": 6, "classes": 4, "seed": 8,
-            "test_fraction": 0.4,
-        },
-        "ba4caf231be12c61",
-    ),
     ("table", {"path": "rows", **NATURAL_ROWS, "hold_out": "examples"}, "95fda03de99c8678"),
     ("table", {"path": "rows", **NATURAL_ROWS, "hold_out": "users", "seed": 2}, "f25cb93f3753f13b"),
     (

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedmf.data.keyed_draws import KeyedDraws, normals, sixteen_bits
-from fedmf.data.synthetic import Prototypes, Synthetic
+from fedmf.data.synthetic import Synthetic
 
 laws = settings(derandomize=True, max_examples=30, deadline=None, database=None)
 
@@ -131,33 +131,3 @@ def test_keyed_words_are_uniform_and_differ_by_user_counter_seed_and_purpose() -
     rows = normals(words).astype(np.float64)
     # 19,900 pairs of users, each a mean of 200 products: 6 standard errors.
     assert np.abs(np.corrcoef(rows) - np.eye(200)).max() < 6 / np.sqrt(200)
-
-
-def test_prototypes_are_classes_with_noise() -> None:
-    data = Prototypes(50).load()
-    assert data.features.shape == (1000, 1, 28, 28)
-    assert data.test_labels.numel() == 200
-    means = torch.stack([data.features[data.labels == c].mean(dim=0) for c in range(10)])
-    residual = data.features - means[data.labels]
-    # Class means over about 100 examples leave a factor √0.99 on the noise.
-    assert float(residual.std()) == pytest.approx(1.0, rel=0.01)
-    assert float(means.std()) == pytest.approx(1.0, rel=0.05)
-    distances = torch.cdist(data.test_features.flatten(1), means.flatten(1))
-    assert torch.equal(distances.argmin(dim=1), data.test_labels)
-    assert np.bincount(data.labels).min() > 60
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"users": 0}, "users.* must be a whole number in 1.*; got 0"),
-        ({"examples_per_user": 0}, "examples_per_user.* must be a whole number in 1.*; got 0"),
-        ({"input_shape": (0, 3)}, r"input_shape must be a tuple of .*; got \(0, 3\)"),
-        ({"input_shape": ()}, r"input_shape must be a tuple of 1 or more .*; got \(\)"),
-        ({"classes": 1}, "classes must be a whole number in 2.*; got 1"),
-        ({"users": 10**6}, "at most 8589934592 numbers in memory; got 15680000000"),
-    ],
-)
-def test_impossible_prototypes_are_refused(fields: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Prototypes(**fields)  # type: ignore[arg-type]

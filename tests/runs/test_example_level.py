@@ -14,7 +14,7 @@ from support.small_runs import linear_task
 import fedmf
 from fedmf import NoPrivacy, Run, UserLevel
 from fedmf.cohorts import BallsInBinsCohorts, Cohorts, CyclicCohorts
-from fedmf.data import Digits, Partition, Prototypes
+from fedmf.data import Digits, Partition
 from fedmf.errors import ConfigError
 from fedmf.factorization import NamedMechanism
 from fedmf.models import Mlp
@@ -191,11 +191,8 @@ def test_what_would_mislead_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_spread_data_set_has_it_and_configurations_say_it(tmp_path: Path) -> None:
-    for data in (
-        Digits(users=EXAMPLES, partition="each-example"),
-        Prototypes(users=40, examples_per_user=1, input_shape=(1, 4, 4), partition="each-example"),
-    ):
-        assert data.load().sizes(np.arange(data.users)).tolist() == [1] * data.users
+    data = Digits(users=EXAMPLES, partition="each-example")
+    assert data.load().sizes(np.arange(data.users)).tolist() == [1] * data.users
     file = tmp_path / "run.toml"
     file.write_text(render_toml(central()))
     assert 'unit = "example"' in file.read_text()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedmf import Classification, CyclicCohorts, NoPrivacy, Run
-from fedmf.data import Digits, Hub, Prototypes, RowOptions, Synthetic, Table
+from fedmf.data import Digits, Hub, RowOptions, Synthetic, Table
 from fedmf.errors import ConfigError
 from fedmf.runs import FunctionTask
 
@@ -74,7 +74,6 @@ def test_declared_rows_may_be_learnt_from(kind: type[RowOptions]) -> None:
     "data",
     [
         Digits(30),
-        Prototypes(30),
         Synthetic(30),
         Table(**NATURAL),
         Hub(**NATURAL),

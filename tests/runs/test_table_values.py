@@ -317,7 +317,7 @@ def test_hidden_units_may_be_one_integer_or_none() -> None:
         ),
         (
             {"kind": "synthetic", "input-shape": "60"},
-            "input-shape is a key of digits, prototypes, table, ",
+            "input-shape is a key of digits, table, ",
         ),
         (
             {"kind": "table", "path": "x", "feature-columns": "a,,b"},

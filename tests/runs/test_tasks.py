@@ -32,8 +32,6 @@ def own(function: str) -> Run:
         ({"hidden_units": "8,4"}, 65 * 8 + 9 * 4 + 5 * 10, (64,)),
         ({"model": "logistic"}, 650, (64,)),
         ({"model": "cnn", "input_shape": "1,8,8"}, 160 + 4640 + 129 * 32 + 330, (1, 8, 8)),
-        ({"dataset": "prototypes", "model": "cnn", "hidden_units": 128}, 206_922, (1, 28, 28)),
-        ({"dataset": "prototypes", "hidden_units": "128,64"}, 109_386, (1, 28, 28)),
         ({"dataset": "synthetic", "model": "logistic"}, 610, (60,)),
         ({"dataset": "synthetic", "features": 5, "classes": 3, "hidden_units": "none"}, 18, (5,)),
     ],
@@ -89,12 +87,12 @@ def test_a_table_becomes_a_task(tmp_path: Path) -> None:
 
 
 MODULE = """
-from fedmf.data import Prototypes
+from fedmf.data import Synthetic
 from fedmf.models import Logistic
 from fedmf.training import classification
 
 def make(table):
-    data = Prototypes(table.users, seed=table.task_seed, input_shape=(6,), examples_per_user=5, classes=3)
+    data = Synthetic(table.users, seed=table.task_seed, features=6, examples_per_user=5, classes=3)
     return classification(data.load(), Logistic(table.task_seed).build((6,), 3))
 
 def wrong(table):

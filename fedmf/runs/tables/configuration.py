@@ -23,7 +23,7 @@ import tomli_w
 
 from fedmf.accounting import PRIVACY
 from fedmf.cohorts import COHORTS
-from fedmf.data import DATASETS, RETIRED
+from fedmf.data import DATASETS
 from fedmf.errors import ConfigError, one_line
 from fedmf.models import MODELS
 from fedmf.optim import OPTIMIZERS
@@ -77,7 +77,7 @@ TABLES: Final[dict[str, ConfigurationTable]] = {
     "task": ValueTable(
         "task", {kind: _named(task) for kind, task in NAMED_TASKS.items()} | by_kind(FunctionTask)
     ),
-    "data": ValueTable("data", DATASETS, retired=RETIRED),
+    "data": ValueTable("data", DATASETS),
     "model": ValueTable("model", MODELS),
     "cohorts": ValueTable("cohorts", COHORTS),
     "privacy": ValueTable("privacy", PRIVACY),

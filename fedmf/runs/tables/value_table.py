@@ -107,13 +107,11 @@ class ValueTable:
         name: of the table.
         kinds: the values, by kind.
         prefix: of every key, where the table is part of another.
-        retired: kinds of earlier versions: which one each is today, and what it meant where nothing was said.
     """
 
     name: str
     kinds: Mapping[str, type[Value]]
     prefix: str = ""
-    retired: Mapping[str, tuple[str, Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
 
     @property
     def default(self) -> str:
@@ -123,7 +121,7 @@ class ValueTable:
     def takes(self, kind: str | None, key: str) -> bool:
         """Whether values of this kind have a field."""
         kind = self.default if kind is None else kind
-        chosen = self.kinds.get(self.retired.get(kind, (kind,))[0])
+        chosen = self.kinds.get(kind)
         return chosen is not None and key in self._fields(chosen)
 
     def _fields(self, cls: type[Value]) -> dict[str, _Field]:
@@ -155,8 +153,6 @@ class ValueTable:
         """
         values = dict(given)
         kind = values.pop("kind", self.default)
-        if kind in self.retired:
-            kind, values = self._todays(kind, values)
         if kind not in self.kinds:
             raise ConfigError(f"[{self.name}] kind must be one of {', '.join(self.kinds)}; got {kind!r}.")
         cls = self.kinds[kind]
@@ -180,15 +176,6 @@ class ValueTable:
             return cls(**fields)
         except ValueError as error:
             raise ConfigError(f"[{self.name}] {error}") from None
-
-    def _todays(self, retired: str, values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        """A table of an earlier version as one of today, which is said."""
-        kind, meant = self.retired[retired]
-        written = {name.replace("_", "-"): _written(value) for name, value in meant.items()}
-        said = {name: value for name, value in written.items() if value not in (None, "")}
-        told = ", ".join(f"{name} = {value!r}" for name, value in said.items() if name not in values)
-        _log.warning("[%s] kind %r is %r today%s", self.name, retired, kind, told and f", with {told}")
-        return kind, {**said, **values}
 
     def _refuse_of_others(self, kind: str, name: str, value: object) -> None:
         """Refuse a key that only other kinds have, but for the false that Flower injects."""

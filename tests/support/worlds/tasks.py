@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedmf.data import Digits, FederatedDataset, InMemoryDataset, NumberedUsers, Prototypes, Synthetic
+from fedmf.data import Digits, FederatedDataset, InMemoryDataset, NumberedUsers, Synthetic
 from fedmf.models import Mlp
 from fedmf.runs import FunctionTask
 from fedmf.training import Task, classification
@@ -44,14 +44,13 @@ def audit_task(source: FunctionTask) -> Task:
     dataset: FederatedDataset = {
         "digits": Digits(users=users, seed=seed),
         "synthetic": Synthetic(users=users, seed=seed, features=12, classes=4, examples_per_user=12),
-        "prototypes": Prototypes(users=users, seed=seed, input_shape=(12,), classes=4, examples_per_user=12),
     }[name].load()
     hostile = HostileDataset(dataset, read_script(Path(script)))
     shape = tuple(dataset.test_features.shape[1:])
     return classification(hostile, Mlp(hidden_units=(6,)).build(shape, dataset.classes))
 
 
-TASKS: Final = ("digits", "synthetic", "prototypes", LINEAR)
+TASKS: Final = ("digits", "synthetic", LINEAR)
 
 
 def linear_task(features: NDArray[np.float32], behaviours: dict[int, str]) -> Task:
