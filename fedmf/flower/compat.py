@@ -182,8 +182,7 @@ class LinkPull:
     @classmethod
     def of(cls, grid: Grid, limit: Callable[[str], int]) -> Self | None:
         """For a grid, or None where it is not of this kind."""
-        carrier = getattr(grid, "carrier", grid)
-        return cls(carrier, limit) if isinstance(carrier, HttpGrid) else None
+        return cls(grid, limit) if isinstance(grid, HttpGrid) else None
 
     def __call__(self, message_ids: Sequence[str]) -> Iterator[Message]:
         """Those replies that are there. One that cannot be unpacked is an error reply."""

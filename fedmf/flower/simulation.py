@@ -23,7 +23,6 @@ from fedmf.flower.client_app import cached_trainer, make_client_app
 from fedmf.flower.messages import ROSTER, RejectedReply, served_roster
 from fedmf.flower.population import handshakes
 from fedmf.flower.strategy import CorrelatedNoiseStrategy
-from fedmf.flower.traffic import watch
 from fedmf.rounds import Observer, Timetable, check_users_here, unseen
 from fedmf.runs import Run, Scalar, Session, Workers, dotted_keys, roster_digest
 from fedmf.training import example_counts
@@ -231,9 +230,8 @@ def run_on_grid(
 
     If the run stops early, by an error or by the user, the reports describe what was released.
     """
-
     strategy = CorrelatedNoiseStrategy(session, observer, assignment, timetable)
-    strategy.start(watch(grid))
+    strategy.start(grid)
 
 
 def worker_pool(session: Session) -> WorkerPool:

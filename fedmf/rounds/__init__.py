@@ -7,19 +7,14 @@ from fedmf.rounds.clients import ByNode, Dialogue, Exchange, Link, Part, Questio
 from fedmf.rounds.here import check_users_here, run_in_process
 from fedmf.rounds.loop import Observer, RoundReport, Rounds, unseen
 from fedmf.rounds.requests import (
-    WATCHERS,
     Answer,
     MessageForm,
     Request,
-    SentMessage,
-    Watcher,
     trained,
-    watched_messages,
 )
 from fedmf.rounds.timetable import Timetable
 
 __all__ = [
-    "WATCHERS",
     "Answer",
     "ByNode",
     "Dialogue",
@@ -32,13 +27,10 @@ __all__ = [
     "Request",
     "RoundReport",
     "Rounds",
-    "SentMessage",
     "Served",
     "Timetable",
-    "Watcher",
     "check_users_here",
     "run_in_process",
     "trained",
     "unseen",
-    "watched_messages",
 ]

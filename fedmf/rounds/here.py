@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedmf.errors import ConfigError, UnsoundSumError
 from fedmf.rounds.clients import ByNode, Dialogue, Exchange, Link, Part, Question
 from fedmf.rounds.loop import Observer, Rounds, unseen
-from fedmf.rounds.requests import WATCHERS, Answer, MessageForm, Request, SentMessage, trained
+from fedmf.rounds.requests import Answer, MessageForm, Request, trained
 from fedmf.runs import Session, Waiting, local_trainer
 from fedmf.training import (
     LOSSES,
@@ -60,7 +60,6 @@ class _Asked(Exchange):
         self._answer = answer
 
     def _given(self, request: Request) -> _Given:
-        show(request)
         own = replace(request, parameters=copied_vector(request.parameters))  # training writes into them
         try:
             return _Given(request.users, self._answer(own))
@@ -136,16 +135,6 @@ class LinkHere(Link):
     def replies(self, question: Question) -> Iterator[object]:
         """See `Link.replies`; everybody answers."""
         return (answer() for answer in question.ask())
-
-
-def show(request: Request) -> None:
-    """Show a request to whoever watches what a server sends."""
-    if WATCHERS:
-        text = repr((request.t, request.users, request.as_slice, request.clip_norm))
-        size = (request.parameters.nbytes, len(text))
-        parameters = request.parameters.detach().cpu().clone()
-        for note in WATCHERS:
-            note(SentMessage("train", str(request.t + 1), request.users, size, parameters))
 
 
 def _logged(error: Exception) -> str:

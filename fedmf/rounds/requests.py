@@ -1,9 +1,8 @@
-"""What a node is asked about some users, its answer (rows of theirs, or one exact sum), and who watches."""
+"""What a node is asked about some users, its answer (rows of theirs, or one exact sum)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Self
 
@@ -12,41 +11,6 @@ from torch import Tensor
 from fedmf.rounds.clients import Part
 from fedmf.runs import Messages
 from fedmf.training import ClippedSums, FixedPointSum, Trainer, UserFailure, checked_sum
-
-
-@dataclass(frozen=True, eq=False)
-class SentMessage:
-    """A message of the server.
-
-    Args:
-        kind: "train" or "query".
-        group: the number of the round.
-        users: whom it names.
-        size: bytes of its arrays, and of the rest as text.
-        parameters: the model it carries, None without one.
-    """
-
-    kind: str
-    group: str
-    users: tuple[str, ...]
-    size: tuple[int, int]
-    parameters: Tensor | None
-
-
-Watcher = Callable[[SentMessage], None]
-#: Who watches.
-WATCHERS: Final[list[Watcher]] = []
-
-
-@contextmanager
-def watched_messages(note: Watcher) -> Iterator[None]:
-    """While open, ``note`` is called with every message that a run of this process sends."""
-    WATCHERS.append(note)
-    try:
-        yield
-    finally:
-        WATCHERS.remove(note)
-
 
 #: Most bytes of the rows of a message with more than one user.
 _MOST_ROW_BYTES: Final = 2**28

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.small_runs import client_for, small_run, write_config
+from support.traffic import SentMessage, watched_messages
 
 import fedmf
 from fedmf.errors import UnsoundSumError
 from fedmf.flower import InProcessGrid, run_on_grid
-from fedmf.rounds import RoundReport, SentMessage, here, run_in_process, watched_messages
+from fedmf.rounds import RoundReport, here, run_in_process
 from fedmf.runs import Session
 
 WITHOUT_FLOWER = """

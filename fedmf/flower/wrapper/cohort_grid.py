@@ -2,24 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
+from flwr.supercore.run import Run
 from torch import Tensor
 
 from fedmf.flower.asking import GridLink, MessageExchange
 from fedmf.flower.boundary import ServedUsers, shown
 from fedmf.flower.messages import MessageDialogue
 from fedmf.flower.screen import hushed
-from fedmf.flower.traffic import ForwardedGrid
 from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.rounds import ByNode
 from fedmf.runs import Session
 from fedmf.training import FixedPointSum
+
+
+class ForwardedGrid(Grid):
+    """Another grid under another class.
+
+    Args:
+        grid: what carries the messages.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def set_run(self, run: Run) -> None:
+        """See Grid.set_run."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        """See Grid.run."""
+        return self._grid.run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """See Grid.create_message."""
+        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """See Grid.get_node_ids."""
+        return self._grid.get_node_ids()
+
+    def get_nodes(self) -> Iterable[Any]:
+        """See Grid.get_nodes."""
+        return self._grid.get_nodes()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """See Grid.push_messages."""
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """See Grid.pull_messages."""
+        return self._grid.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """See Grid.send_and_receive."""
+        return self._grid.send_and_receive(messages, timeout=timeout)
 
 
 class CohortGrid(ForwardedGrid):

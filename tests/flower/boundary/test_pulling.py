@@ -15,7 +15,6 @@ from flwr.superlink.grid import HttpGrid
 from fedmf.flower.boundary import Wait, pull_until
 from fedmf.flower.compat import arrived, claim_task_identity, empty_run, set_message_id
 from fedmf.flower.local_run.grid import InProcessGrid
-from fedmf.flower.traffic import WatchedGrid
 
 pytestmark = pytest.mark.usefixtures("own_time")
 
@@ -142,9 +141,8 @@ class Link(HttpGrid):
 
 
 def pulled(link: Link, wait: Wait = Wait(20.0)) -> dict[str, Message]:
-    grid = WatchedGrid(link, ())
     names = [f"m{place}" for place in range(NODES)]
-    return {reply.metadata.reply_to_message_id: reply for reply in pull_until(grid, names, wait)}
+    return {reply.metadata.reply_to_message_id: reply for reply in pull_until(link, names, wait)}
 
 
 def test_our_pull_gives_what_flowers_gives() -> None:

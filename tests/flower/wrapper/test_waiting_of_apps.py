@@ -13,7 +13,7 @@ from support.wrapped_apps import COHORT, USERS, adding, model, private, update_o
 
 from fedmf.errors import ConfigError
 from fedmf.flower import InProcessGrid, NodesAreUsers
-from fedmf.flower.traffic import ForwardedGrid
+from fedmf.flower.wrapper.cohort_grid import ForwardedGrid
 from fedmf.records import Ledger
 from fedmf.runs import Execution, read_header
 from fedmf.runs.elsewhere.task import READ, UNREAD

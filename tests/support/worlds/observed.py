@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.records import Ledger, load_state
-from fedmf.rounds import SentMessage, watched_messages
 from fedmf.runs import LEDGER, render_toml
 from fedmf.training import METRICS
+from support.traffic import SentMessage, watched_messages
 from support.worlds.stage import Hostile, Stage
 from support.worlds.tasks import LINEAR
 
