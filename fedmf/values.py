@@ -6,9 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
-
-_BEFORE: Final = "before"
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 
 class Value:
@@ -35,17 +33,6 @@ def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 AnyValue = TypeVar("AnyValue", bound=Value)
-Default = TypeVar("Default")
-
-
-def added(default: Default, *, before: Any = ...) -> Default:
-    """A field that came later than its kind: records of before do not have it, and are read all the same.
-
-    Args:
-        default: of new values.
-        before: what a record without it means; not given: the default.
-    """
-    return dataclasses.field(default=default, metadata={_BEFORE: default if before is ... else before})
 
 
 def by_kind(*kinds: type[AnyValue]) -> dict[str, type[AnyValue]]:
@@ -53,16 +40,8 @@ def by_kind(*kinds: type[AnyValue]) -> dict[str, type[AnyValue]]:
     return {kind.kind: kind for kind in kinds}
 
 
-def in_full(kinds: Mapping[str, type[AnyValue]], description: Mapping[str, Any]) -> dict[str, Any]:
-    """A description with the fields that were `added` after it was written, as it was meant then."""
-    kind = kinds.get(str(description.get("kind")))
-    later = () if kind is None else dataclasses.fields(kind)  # type: ignore[arg-type]
-    meant = {field.name: field.metadata[_BEFORE] for field in later if _BEFORE in field.metadata}
-    return {**_plain(meant), **description}
-
-
 def value_of(kinds: Mapping[str, type[AnyValue]], description: Mapping[str, Any]) -> AnyValue:
-    """Read what `Value.to_dict` wrote, this version's or one's before a field was `added`.
+    """Read what `Value.to_dict` wrote.
 
     Args:
         kinds: what may stand in this place.
@@ -74,11 +53,11 @@ def value_of(kinds: Mapping[str, type[AnyValue]], description: Mapping[str, Any]
     kind = str(description.get("kind"))
     if kind not in kinds:
         raise ValueError(f"kind must be one of {', '.join(kinds)}; got {kind!r}.")
-    given = {name: value for name, value in in_full(kinds, description).items() if name != "kind"}
+    given = {name: value for name, value in description.items() if name != "kind"}
     known = {field.name for field in dataclasses.fields(kinds[kind])}  # type: ignore[arg-type]
     if set(given) != known:
         wrong = ", ".join(sorted(set(given) ^ known))
-        raise ValueError(f"fields of {kind!r} must be those of this version; differing: {wrong}.")
+        raise ValueError(f"fields of {kind!r} must be all of its own; differing: {wrong}.")
     return kinds[kind](
         **{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     )

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedmf.data.options import DatasetOptions
 from fedmf.data.structure import PADDING
-from fedmf.values import added, check_whole
+from fedmf.values import check_whole
 
 #: A word, or a sign that is neither part of one nor a blank.
 _WORD: Final = re.compile(r"\w+|[^\w\s]")
@@ -263,10 +263,10 @@ class SequenceOptions(DatasetOptions):
         most_test_sequences: of the held-out part, evenly spaced.
     """
 
-    length: int = added(64)
-    vocabulary_size: int = added(1024)
-    most_sequences: int | None = added(None)
-    most_test_sequences: int = added(1000)
+    length: int = 64
+    vocabulary_size: int = 1024
+    most_sequences: int | None = None
+    most_test_sequences: int = 1000
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -33,7 +33,7 @@ class Seal:
     @classmethod
     def of(cls, kind: RecordKind, key: NoiseKey | None) -> Self:
         """The seal of a record of this kind under the key of its run or stream."""
-        domain = f"fedmf {kind.name} {kind.rows_version} ".encode()
+        domain = f"fedmf {kind.name} {kind.version} ".encode()
         return cls(domain, None if key is None else key.subkey("records"))
 
     def chained(self, row: bytes, *parts: int | str | bytes | None) -> bytes:

@@ -19,12 +19,9 @@ class RecordKind:
     Args:
         name: what messages call it, such as "ledger".
         application_id: four bytes that `file` and SQLite read as the application id of the file.
-        version: of the format. A file of another version is refused, never converted: see
-            docs/decisions/0011-record-formats.md.
+        version: of the format. A file of another version is refused, never converted.
         error: raised with one line by everything here.
         mode: permissions of a new file.
-        rows_since: the earliest version with these tables, by which their rows are sealed: those from it on
-            are read; None for this one alone.
         schema: the statements that make its tables and triggers.
     """
 
@@ -34,12 +31,6 @@ class RecordKind:
     error: type[ValueError]
     mode: int = 0o600
     schema: tuple[str, ...] = ()
-    rows_since: int | None = None
-
-    @property
-    def rows_version(self) -> int:
-        """The version by which rows are sealed."""
-        return self.version if self.rows_since is None else self.rows_since
 
     @contextmanager
     def one_line_errors(self, path: Path) -> Iterator[None]:
@@ -120,7 +111,7 @@ class RecordKind:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if application != self.application_id:
             raise self.error(f"{path} is not a fedmf {self.name}: its application id is {application:#x}.")
-        if not self.rows_version <= version <= self.version:
+        if version != self.version:
             raise self.error(
                 f"{self.name} {path} has format version {version}; this fedmf reads version {self.version}. "
                 "Use the fedmf version that wrote it."

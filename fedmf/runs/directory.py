@@ -147,7 +147,7 @@ class RunDirectory:
             tighten(path)
             ledger.replay()
             mark = opened.enter_context(Mark.open(key if header.key_fingerprint else None))
-            verdict_of(mark, ledger, certain=True).require_no_loss(str(path), "continued")
+            verdict_of(mark, ledger).require_no_loss(str(path), "continued")
             directory = cls(path, header, key, ledger, mark)
             opened.pop_all()
             return directory

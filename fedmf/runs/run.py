@@ -25,7 +25,7 @@ from fedmf.runs.given import (
 from fedmf.runs.mechanism import NoiseMechanism, noise_mechanism
 from fedmf.runs.named_tasks import Classification, task_of
 from fedmf.training import LocalSGD, Task
-from fedmf.values import Value, by_kind, dotted, in_full, value_of
+from fedmf.values import Value, by_kind, dotted, value_of
 from fedmf.workload import ToeplitzWorkload, parse_workload
 
 #: What may stand in the places of a recorded run whose values have a kind.
@@ -245,8 +245,7 @@ class Run:
 
 def difference(recorded: Mapping[str, Any], run: Mapping[str, Any]) -> str | None:
     """`Run.difference` of what `Run.to_dict` gave."""
-    whole = {name: in_full(kinds, recorded[name]) for name, kinds in _KINDS.items() if name in recorded}
-    mine, theirs = dotted({**recorded, **whole}), dotted(run)
+    mine, theirs = dotted(recorded), dotted(run)
     for name in sorted(mine.keys() | theirs.keys()):
         if name.removeprefix("execution.") in Execution.PLACE:
             continue

@@ -7,7 +7,7 @@ from fedmf.lazy import lazily
 if TYPE_CHECKING:
     from fedmf.statements.composed import UserCosts, compose, composed_text, joined_mu, run_costs
     from fedmf.statements.document import Document, in_short, mechanism, promise, sensitivity, up
-    from fedmf.statements.header import RunHeader, todays_header, todays_plan
+    from fedmf.statements.header import RunHeader
     from fedmf.statements.per_user import user_privacy
     from fedmf.statements.plain import AGAINST, PUBLIC_NOISE, detection, detection_limit, odds
     from fedmf.statements.plan import Plan
@@ -46,8 +46,6 @@ __all__ = [
     "run_document",
     "sensitivity",
     "summarise",
-    "todays_header",
-    "todays_plan",
     "up",
     "user_privacy",
 ]

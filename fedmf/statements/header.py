@@ -11,19 +11,12 @@ from typing import Any, Final, Literal, Self
 from fedmf.accounting import PRIVACY
 from fedmf.cohorts import COHORTS, CyclicCohorts
 from fedmf.errors import rebuilding
-from fedmf.parts import PARTS
 from fedmf.statements.plan import Plan
-from fedmf.values import in_full, value_of
+from fedmf.values import value_of
 from fedmf.version import SOFTWARE
 
-#: Raised when a field changes its meaning; see docs/decisions/0011-record-formats.md.
-_FORMAT: Final = 7
-#: That of 0.1.0.
-_BEFORE: Final = 6
-#: What 0.1.0 could not choose.
-_ONCE: Final = {"clipping": {"kind": "fixed"}}
-#: Values of a run from which its figures follow, in a run and in a plan.
-_TABLES: Final = {"privacy": PRIVACY, "cohorts": COHORTS, **PARTS}
+#: Raised when a field changes its meaning.
+_FORMAT: Final = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +39,7 @@ class RunHeader:
     Raises:
         ValueError: a field out of its range, or a plan for other privacy or cohorts than those of the run.
 
-    >>> RunHeader.from_dict({"format": 7, "dimension": 10})
+    >>> RunHeader.from_dict({"format": 1, "dimension": 10})
     Traceback (most recent call last):
         ...
     ValueError: header (run description) must have the fields of this version; missing: arrays, ...
@@ -125,12 +118,11 @@ class RunHeader:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_dict` wrote, in this or an earlier version.
+        """Read what `to_dict` wrote.
 
         Raises:
             ValueError: another format, or a field is missing, unknown or out of its range.
         """
-        values = todays_header(values)
         if values.get("format") != _FORMAT:
             raise ValueError(
                 f"header (run description) must have format {_FORMAT}; got {values.get('format')!r}. "
@@ -150,40 +142,6 @@ class RunHeader:
             tuples = {name: tuple(given[name]) for name in ("not_private", "public_inputs")}
             tuples["arrays"] = tuple((name, tuple(shape)) for name, shape in given["arrays"])
             return cls(**{**given, **tuples, "plan": plan})
-
-
-def todays_plan(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What an earlier version wrote of a plan as a plan of today; one of today is as it was."""
-    return _in_full({**_ONCE, **values})
-
-
-def _in_full(values: Mapping[str, Any]) -> dict[str, Any]:
-    later = {name: in_full(kinds, values[name]) for name, kinds in _TABLES.items() if name in values}
-    return {**values, **later}
-
-
-def todays_header(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What an earlier version wrote as this one would: what it could not say has the one meaning it had then.
-
-    In 0.1.0 clip norms were fixed, strategy matrices had the least mean error, and the key had a fingerprint
-    alone.
-
-    Raises:
-        ValueError: it is not what any version wrote.
-    """
-    with rebuilding("header (run description)"):
-        if values.get("format") == _BEFORE:
-            run = values["run"]
-            mechanism = run["mechanism"] and {"objective": "rmse", **run["mechanism"]}
-            values = {
-                **values,
-                "format": _FORMAT,
-                "run": {**_ONCE, **run, "mechanism": mechanism},
-                "key_commitment": None if values["key_fingerprint"] is None else "",
-            }
-        if values.get("format") != _FORMAT or not {"run", "plan"} <= values.keys():
-            return values
-        return {**values, "run": _in_full(values["run"]), "plan": todays_plan(values["plan"])}
 
 
 def _is_text(value: object) -> bool:

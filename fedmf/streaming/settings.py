@@ -202,7 +202,7 @@ class Settings:
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         lists = {name: list(value) for name, value in fields.items() if isinstance(value, tuple)}
         given = [choice if isinstance(choice, str) else choice.to_dict() for choice in self.mechanisms]
-        declared = fields.pop("data_contract")  # not there without one, as in records of earlier versions
+        declared = fields.pop("data_contract")  # not there without one
         contract = {} if declared is None else {"data_contract": declared.to_dict()}
         return {**fields, **lists, "mechanisms": given, "params": dict(self.params), **contract}
 

@@ -219,7 +219,7 @@ def test_header_refuses_other_fields():
     values = make_header().to_dict()
     with pytest.raises(ValueError, match="missing: clipped_by; unknown: cliped_by"):
         RunHeader.from_dict({**{k: v for k, v in values.items() if k != "clipped_by"}, "cliped_by": 1})
-    with pytest.raises(ValueError, match="must have format 7; got 3"):
+    with pytest.raises(ValueError, match="must have format 1; got 3"):
         RunHeader.from_dict({**values, "format": 3})
     privacy = {k: v for k, v in values["run"]["privacy"].items() if k != "delta"}
     with pytest.raises(ValueError, match="differing: delta, detla"):

@@ -65,9 +65,9 @@ def test_other_databases_are_refused_and_left_alone(path):
 def test_other_format_version(path, ledger):
     ledger.close()
     connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version=1")
+    connection.execute("PRAGMA user_version=2")
     connection.close()
-    with pytest.raises(LedgerError, match="format version 1; this fedmf reads version 6"):
+    with pytest.raises(LedgerError, match="format version 2; this fedmf reads version 1"):
         go_on(path)
 
 

@@ -95,9 +95,9 @@ def test_opening_refuses_a_header_of_another_version(tmp_path: Path, monkeypatch
     with monkeypatch.context() as patched:
         patched.setattr(header_module, "_FORMAT", 3)
         create(tmp_path / "run").close()
-    with pytest.raises(ValueError, match=r"must have format 7; got 3\. Use the fedmf version that wrote it"):
+    with pytest.raises(ValueError, match=r"must have format 1; got 3\. Use the fedmf version that wrote it"):
         RunDirectory.open(tmp_path / "run")
-    with pytest.raises(ValueError, match="must have format 7"):
+    with pytest.raises(ValueError, match="must have format 1"):
         fedmf.load(tmp_path / "run")
 
 

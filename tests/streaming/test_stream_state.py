@@ -140,7 +140,7 @@ def test_states_survive_packing() -> None:
 
 def test_states_of_other_formats_are_refused(begun: Path) -> None:
     for pragma, message in (
-        ("user_version=1", "stream state .* has format version 1; this fedmf reads version 6"),
+        ("user_version=2", "stream state .* has format version 2; this fedmf reads version 1"),
         ("application_id=1", "is not a fedmf stream state: its application id is 0x1"),
     ):
         connection = sqlite3.connect(begun / "state/state.sqlite")

@@ -139,23 +139,3 @@ def test_a_full_file_is_moved_into_the_database(tmp_path: Path, monkeypatch: pyt
             assert len(tails(tmp_path / "a")) == 1
             assert push(stream, 0, i + 1) == told  # from both
         assert steps == [0, 0, 0, 3, 3, 3, 6, 6]
-
-
-def test_a_state_of_version_5_is_read_as_it_is_and_gone_on_with(tmp_path: Path) -> None:
-    def version() -> int:
-        connection = sqlite3.connect(tmp_path / "a/state.sqlite")
-        try:
-            return connection.execute("PRAGMA user_version").fetchone()[0]
-        finally:
-            connection.close()
-
-    with opened(tmp_path / "a") as stream:
-        push(stream, 0, 2)
-    connection = sqlite3.connect(tmp_path / "a/state.sqlite")
-    connection.execute("PRAGMA user_version=5")
-    connection.close()
-    account_stream(tmp_path / "a")
-    assert version() == 5
-    with opened(tmp_path / "a") as stream:
-        push(stream, 2, 3)
-        assert version() == 6  # an earlier fedmf must not go on without the tail

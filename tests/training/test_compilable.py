@@ -9,14 +9,13 @@ from support.fused import task_of
 from fedmf.training import LocalSGD
 from fedmf.training.compilable import DONE
 from fedmf.training.fused import FusedProgram
-from fedmf.values import added
 
 
 @dataclasses.dataclass(frozen=True)
 class Later(LocalSGD):
     """As a later version might have it."""
 
-    weight_decay: float = added(0.0)
+    weight_decay: float = 0.0
 
 
 def test_a_field_that_programs_do_not_know_is_left_to_torch() -> None:

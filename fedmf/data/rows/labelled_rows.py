@@ -11,7 +11,7 @@ from typing import Final
 from fedmf.data.contract import DataContract, Encoded, read_contract
 from fedmf.data.options import PublicInput, in_words
 from fedmf.data.rows.row_options import RowOptions
-from fedmf.values import added, check_sizes
+from fedmf.values import check_sizes
 
 _RANGE: Final = re.compile(r"(\d{1,9})\.\.(\d{1,9})")
 _MOST_CLASSES: Final = 1_000_000
@@ -111,7 +111,7 @@ class ContractRows(LabelledRows):
             categories coded; it declares the columns, classes and shape. Empty: numbers as they are.
     """
 
-    contract: str = added("")
+    contract: str = ""
 
     def data_contract(self) -> DataContract:
         """What the file says.

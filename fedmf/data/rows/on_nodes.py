@@ -20,7 +20,6 @@ from fedmf.data.rows.labelled_rows import ContractRows
 from fedmf.data.rows.row_options import read_roster
 from fedmf.data.rows.table_rows import TableColumns, TableRows, read_table
 from fedmf.data.structure import ExampleStructure, TensorStructure
-from fedmf.values import added
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class OnNodes(ContractRows):
     kind: ClassVar[str] = "on-nodes"
     partition: Literal["natural"] = "natural"
     hold_out: Literal["auto"] = "auto"
-    contract_digest: str = added("")
+    contract_digest: str = ""
     test_path: str = ""
 
     def __post_init__(self) -> None:

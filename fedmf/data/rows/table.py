@@ -21,7 +21,6 @@ from fedmf.data.rows.labelled_rows import ContractRows, check_names
 from fedmf.data.rows.table_rows import TableColumns, TableRows, read_table
 from fedmf.data.rows.texts import TXT_FILES, TextRows
 from fedmf.data.user_ids import id_column
-from fedmf.values import added
 
 _log = logging.getLogger("fedmf")
 _BY_CLASS: Final = ("dirichlet", "shards")
@@ -57,7 +56,7 @@ class Table(ContractRows, TextRows):
 
     kind: ClassVar[str] = "table"
     label_column: str = ""
-    label_columns: tuple[str, ...] = added(())
+    label_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.text_column == TXT_FILES and not self.user_column:

@@ -25,7 +25,6 @@ from fedmf.data.tokens import (
     public_vocabulary,
     tagged,
 )
-from fedmf.values import added
 
 #: As a column of texts: the .txt files of a folder.
 TXT_FILES: Final = "*.txt"
@@ -52,11 +51,11 @@ class TextRows(LabelledRows, SequenceOptions):
     """
 
     label_column: str = ""
-    text_column: str = added("")
-    tag_column: str = added("")
-    vocabulary: Literal["bytes", "words", "bpe"] = added("bytes")
-    vocabulary_path: str = added("")
-    lower_case: bool = added(False)
+    text_column: str = ""
+    tag_column: str = ""
+    vocabulary: Literal["bytes", "words", "bpe"] = "bytes"
+    vocabulary_path: str = ""
+    lower_case: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -146,12 +146,8 @@ class LedgerReading(Record):
         with self.snapshot():
             return replay(self._connection, self.participation, self._header_chain, self._seal)
 
-    def faults(self, certain: bool = False) -> list[tuple[Fault, str]]:
+    def faults(self) -> list[tuple[Fault, str]]:
         """What of this copy is seen to be missing, from what the database says of the files beside it.
-
-        Args:
-            certain: leave out what fedmf also left, before openings noted a file, when its process ended
-                before its first round.
 
         Guarantees:
             A process records its opening once a file of the tail is on the disk, and no file is removed
@@ -162,8 +158,7 @@ class LedgerReading(Record):
             openings, rounds, newest = self.openings(), self.released, self._tail.newest()
             committed, noted = self.checkpoint(), max(self.metrics(), default=0)
         found, name = list[tuple[Fault, str]](), self.path.name
-        unnoted = -1 if certain and not rounds else 0
-        begun = [opening.note.get(TAIL, unnoted) for opening in openings]
+        begun = [opening.note.get(TAIL, 0) for opening in openings]
         if max(map(int, begun), default=-1) > (-1 if newest is None else newest):
             said = f"{name} knows of files {name}-tail-* that are not here, which hold its newest rows"
             found.append((Fault.TAIL_MISSING, f"{said}: more may have been released than it says"))

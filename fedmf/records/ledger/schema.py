@@ -1,7 +1,4 @@
-"""The tables of a participation ledger: what a row holds, and the chain that binds each row to all before it.
-
-docs/decisions/0011-record-formats.md says what versions mean and what is in the chain.
-"""
+"""The tables of a participation ledger: what a row holds, and the chain that binds it to all before it."""
 
 from __future__ import annotations
 
@@ -67,7 +64,7 @@ def _statements() -> list[str]:
 
 SCHEMA: Final = tuple(_statements())
 #: "fdmf" in ASCII.
-LEDGER: Final = RecordKind("ledger", 0x66646D66, version=6, error=LedgerError, schema=SCHEMA)
+LEDGER: Final = RecordKind("ledger", 0x66646D66, version=1, error=LedgerError, schema=SCHEMA)
 
 
 class RoundRow(NamedTuple):

@@ -165,7 +165,7 @@ def session_of(path: Path, run: Run, task: TaskElsewhere, initial: Tensor, lasti
     layout = task.layout
     optimizer = run.optimizer_source.build(layout.trained_shapes, run.cohorts.rounds)
     if (path / LEDGER).is_file():
-        other = difference(_as_performed(read_header(path).run), run.to_dict())
+        other = difference(read_header(path).run, run.to_dict())
         if other is not None:
             raise ConfigError(f"{path} holds another run: {other}. Continue it with its own values.")
         if not lasting:
@@ -190,9 +190,3 @@ def session_of(path: Path, run: Run, task: TaskElsewhere, initial: Tensor, lasti
         session.evaluate()  # a process may have died between a round and its row
         held.pop_all()
     return session
-
-
-def _as_performed(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """A recorded run with what its execution did: earlier versions wrote down fields that nothing read."""
-    done = Execution(messages="per-user", users_per_message=1).to_dict()
-    return {**recorded, "execution": {**recorded["execution"], **{name: done[name] for name in UNREAD}}}

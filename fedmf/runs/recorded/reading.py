@@ -147,15 +147,14 @@ def opened_evidence(path: Path) -> Iterator[Evidence]:
         time.sleep(0.01)
 
 
-def verdict_of(mark: Mark, ledger: Ledger, certain: bool = False) -> Verdict:
+def verdict_of(mark: Mark, ledger: Ledger) -> Verdict:
     """What can be told of records as evidence of all that was released.
 
     Args:
         mark: how far this machine has seen the run, looked at before the records were read.
         ledger: of rounds.
-        certain: see `Ledger.faults`.
     """
-    found = [*ledger.behind(mark), *ledger.faults(certain)]
+    found = [*ledger.behind(mark), *ledger.faults()]
     if not ledger.authenticated:
         found.append(
             (

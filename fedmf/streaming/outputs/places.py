@@ -153,8 +153,8 @@ def shape_of(path: Path | None, begun: str) -> str:
 
     Args:
         path: the file; None for standard output.
-        begun: the name under which a stream has written so far: JSON lines in a file of another ending, as
-            earlier versions wrote them, go on.
+        begun: the name under which a stream has written so far: JSON lines in a file of another ending go
+            on.
 
     Raises:
         ValueError: an ending that says nothing.

@@ -8,7 +8,6 @@ stream or not whole costs time and nothing else.
 from __future__ import annotations
 
 import hmac
-import io
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -37,9 +36,9 @@ def pack_state(state: Mapping[str, Any]) -> bytes:
 
 
 def unpack_state(content: bytes) -> dict[str, Any]:
-    """What `pack_state` packed, in this version or as the NumPy archive of earlier ones."""
+    """What `pack_state` packed."""
     if not content.startswith(_PACKED):
-        return _unpack_archive(content)
+        raise ValueError("state (of the stream) must be a packed one; got something else.")
     at = len(_PACKED) + 8
     end = at + int.from_bytes(content[at - 8 : at], "little")
     text, at = content[at:end], end
@@ -50,12 +49,6 @@ def unpack_state(content: bytes) -> dict[str, Any]:
         return torch.from_numpy(np.frombuffer(content[begin:at], "<f8").astype(np.float64).reshape(shape))
 
     return _whole(json.loads(text), array)
-
-
-def _unpack_archive(content: bytes) -> dict[str, Any]:
-    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        text = json.loads(arrays["json"].tobytes())
-        return _whole(text, lambda name: torch.from_numpy(arrays[name].copy()))
 
 
 def _whole(value: Any, array: Callable[[Any], torch.Tensor]) -> Any:

@@ -1,7 +1,4 @@
-"""The tables of a stream's state, and the check that they are as they were committed.
-
-docs/decisions/0011-record-formats.md says what versions mean and what binds the rows.
-"""
+"""The tables of a stream's state, and the check that they are as they were committed."""
 
 from __future__ import annotations
 
@@ -37,8 +34,7 @@ CREATE TABLE users(user TEXT PRIMARY KEY, count INTEGER NOT NULL, last INTEGER N
 STREAM_STATE: Final = RecordKind(
     "stream state",
     0x66646D73,
-    version=6,  # the newest commits lie in files of frames
-    rows_since=5,
+    version=1,
     error=StateError,
     schema=tuple(line.strip() for line in _TABLES.split(";")),
 )

@@ -261,8 +261,6 @@ class StreamState(Record):
             changed = self._users.changed(self._known(users), users)
             sealed = row.sealed(self._seal, self._plan_chain, changed)
             pushes = b"" if self._pushes is None else self._pushes.records(self.position.step, position.step)
-            if not self._tail.begun:  # what knows no tail must not go on without it
-                self._connection.execute(f"PRAGMA user_version={STREAM_STATE.version}")
             commit = Commit(row, sealed, users, blocks, numbers, pushes)
             self._tail.append(commit)
             self._take(commit, position, changed)
