@@ -59,7 +59,7 @@ def table(cells: Cells) -> str:
         "# Noise by theorem beside noise by Monte Carlo",
         "",
         "Balls-in-Bins, zero-out adjacency, δ = 10⁻⁵. Each cell: deterministic noise over the Monte Carlo",
-        "estimate (bold within 3 %), the [theorem](../theory/deterministic.md) used (E: equal bins,",
+        "estimate (bold within 3 %), the [theorem](../theory/amplification.md) used (E: equal bins,",
         "–: no amplification), CPU seconds of the two; parameters",
         "from the search for the amplified error. The estimate's standard error is 3 % of δ, about 0.2 % of",
         "the noise.",
