@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from fedmf.accounting.privacy import (
         PRIVACY,
         UNITS,
-        DifferentialPrivacy,
         NoPrivacy,
         Privacy,
         UserLevel,
@@ -49,7 +48,6 @@ __all__ = [
     "UNITS",
     "WHOLE",
     "CohortLaw",
-    "DifferentialPrivacy",
     "EpsilonBin",
     "Fault",
     "NoPrivacy",

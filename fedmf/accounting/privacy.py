@@ -133,8 +133,8 @@ class Privacy(Value):
 
 
 @dataclass(frozen=True)
-class DifferentialPrivacy(Privacy):
-    """(ε, δ)-differential privacy of each contributor, whatever it contributes to any round.
+class UserLevel(Privacy):
+    """(ε, δ)-differential privacy of each user, with everything the user contributes to any round.
 
     Args:
         epsilon: ε > 0 for the whole run.
@@ -144,6 +144,8 @@ class DifferentialPrivacy(Privacy):
 
     epsilon: float = 8.0
     amplified: bool = False
+
+    kind: ClassVar[str] = "user-level"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -159,13 +161,6 @@ class DifferentialPrivacy(Privacy):
     def counts_sampling(self) -> bool:
         """Whether it is amplified."""
         return self.amplified
-
-
-@dataclass(frozen=True)
-class UserLevel(DifferentialPrivacy):
-    """(ε, δ)-differential privacy of each user, with everything the user contributes to any round."""
-
-    kind: ClassVar[str] = "user-level"
 
 
 @dataclass(frozen=True)

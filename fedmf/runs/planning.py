@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from fedmf.accounting import (
     CohortLaw,
-    DifferentialPrivacy,
     NoSecondStream,
     RunAmplification,
+    UserLevel,
     adjacency_factor,
     amplified_run,
     certified_sigma,
@@ -94,7 +94,7 @@ def _calibrated(
     draw its cohorts; the accountant's random numbers are new for every run unless it has a noise seed.
     """
     privacy, cohorts = run.privacy, run.cohorts
-    if not isinstance(privacy, DifferentialPrivacy):
+    if not isinstance(privacy, UserLevel):
         return 0.0, None
     if not (privacy.amplified and isinstance(cohorts, SampledCohorts)):
         return certified_sigma(privacy.epsilon, privacy.delta), None

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedmf.accounting import DifferentialPrivacy, at_least, gaussian_epsilon, gaussian_sigma
+from fedmf.accounting import UserLevel, at_least, gaussian_epsilon, gaussian_sigma
 from fedmf.errors import ConfigError
 from fedmf.runs import Scalar
 from fedmf.sweeps.sweep import Cell, Sweep
@@ -211,7 +211,7 @@ class SweepResult:
 
 def privacy_together(sweep: Sweep) -> str:
     """What all runs cost one user, by Gaussian composition of the most that each may promise."""
-    runs = [[one for one in run if isinstance(one, DifferentialPrivacy)] for run in sweep.promises]
+    runs = [[one for one in run if isinstance(one, UserLevel)] for run in sweep.promises]
     noised = [run for run, asked in zip(runs, sweep.promises, strict=True) if len(run) == len(asked)]
     if len(noised) < len(runs):
         return f"none: {len(runs) - len(noised)} of {len(runs)} runs add no noise."

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final
 
-from fedmf.accounting import DifferentialPrivacy, certified_sigma
+from fedmf.accounting import UserLevel, certified_sigma
 from fedmf.errors import LedgerError
 from fedmf.factorization import Sensitivity
 from fedmf.noise import NoiseKey
@@ -52,7 +52,7 @@ def _figures(header: RunHeader) -> Iterator[Figure]:
     yield "parts", [part.name for part in plan.parts], [part.name for part in parts_from(run) if part.planned]
     for part in plan.parts:
         yield part.name, part.to_dict(), run[part.name]
-    if not isinstance(plan.privacy, DifferentialPrivacy):
+    if not isinstance(plan.privacy, UserLevel):
         yield "noise_multiplier", plan.noise_multiplier, 0.0
     elif plan.amplification is None:
         sigma = certified_sigma(plan.privacy.epsilon, plan.privacy.delta)
