@@ -1,0 +1,152 @@
+"""G10: a user's integers are the same whoever is trained before it, after it or beside it (A-B-A)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fedmf
+from fedmf.training import FixedPointSum, LocalTrainer, classification, next_token
+from fedmf.training.engines import OneByOne
+
+ENGINES = ("auto", "vectorised", "loop")
+VOCABULARY, CLASSES, EXAMPLES = 20, 4, 5
+#: What B holds: a number in some of its places; a token for texts, a label for both.
+NUMBERS = {"NaN": np.nan, "infinity": np.inf, "minus infinity": -np.inf, "3e38": 3e38, "usual": 0.5}
+TOKENS = {"token -1": -1, "token V": VOCABULARY, "usual": 3}
+LABELS = {"label -1": -1, "label beyond": CLASSES, "huge label": 2**40}
+SIZES = {"no rows": 0, "many rows": 4 * EXAMPLES}
+
+
+class Own(nn.Module):
+    """A module that no recognizer of layers knows."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) + 0.0
+
+
+class Words(nn.Module):
+    """Next words by an LSTM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.layer = nn.Embedding(VOCABULARY, 6), nn.LSTM(6, 7, batch_first=True)
+        self.head = nn.Linear(7, VOCABULARY)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.layer(self.embedding(tokens))[0])
+
+
+class Bag(Words):
+    """Next words by word vectors alone."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.embedding(tokens).repeat(1, 1, 2)[..., :7])
+
+
+def cnn(first: int, second: int, groups: int = 1) -> nn.Sequential:
+    return nn.Sequential(
+        *(nn.Conv2d(1, first, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(first, second, 3, padding=1, groups=groups), nn.ReLU(), nn.Flatten()),
+        nn.Linear(second * 16, CLASSES),
+    )
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "LeNet's 6-16": lambda: cnn(6, 16),
+    "the tutorial's 10-20": lambda: cnn(10, 20),
+    "1-33": lambda: cnn(1, 33),
+    "groups": lambda: cnn(4, 8, groups=2),
+    "dense": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 19), nn.ReLU(), nn.Linear(19, CLASSES)),
+    "own module": lambda: Own(cnn(3, 5)),
+    "LSTM": Words,
+    "word vectors": Bag,
+}
+
+
+def task_of(model: str) -> tuple[fedmf.Task, list[str]]:
+    """A and all B; the B that text or images cannot have are left out."""
+    torch.manual_seed(0)
+    rng, words = np.random.default_rng(0), model in ("LSTM", "word vectors")
+    kinds: dict[str, Any] = {**(TOKENS if words else NUMBERS), **({} if words else LABELS), **SIZES}
+    features, labels, owned, at = [], [], [], 0
+    for kind in ("A", *kinds):
+        size = SIZES.get(kind, EXAMPLES)
+        x = rng.integers(0, VOCABULARY, (size, 7)) if words else rng.standard_normal((size, 1, 8, 8))
+        y = rng.integers(0, VOCABULARY, (size, 7)) if words else rng.integers(0, CLASSES, size)
+        if kind in LABELS and not words:
+            y[::2] = kinds[kind]
+        elif kind not in ("A", *SIZES):
+            x.reshape(-1)[::3] = kinds[kind]
+        features.append(x)
+        labels.append(y)
+        owned.append(np.arange(at, at + size))
+        at += size
+    x = torch.from_numpy(np.concatenate(features).astype(np.int64 if words else np.float32))
+    y = torch.from_numpy(np.concatenate(labels))
+    dataset = fedmf.InMemoryDataset(
+        x, y, owned, ("A", *kinds), x[:1], y[:1], classes=0 if words else CLASSES,
+        vocabulary=VOCABULARY if words else 0,
+    )  # fmt: skip
+    made = (
+        next_token(dataset, MODELS[model](), VOCABULARY)
+        if words
+        else classification(dataset, MODELS[model]())
+    )
+    return made, list(kinds)
+
+
+def check(model: str, engine: Any) -> None:
+    """A alone, then after each B, before it and amid all of them."""
+    task, kinds = task_of(model)
+    trainer = LocalTrainer(task, fedmf.LocalSGD(batch_size=2, learning_rate=0.1, momentum=0.5, engine=engine))
+    origin = task.model.initial()
+
+    def integers(*users: str) -> Tensor:
+        total = FixedPointSum(task.model.dimension, 1.0)
+        trainer.add_updates(origin, users, 0, total)
+        return total.fixed_point
+
+    alone = integers("A")
+    assert alone.any(), "an update that is zero shows nothing"
+    for kind in kinds:
+        other = integers(kind)
+        assert torch.equal(integers("A"), alone), f"after {kind}"
+        assert torch.equal(integers(kind, "A") - other, alone), f"beside {kind}"
+        assert torch.equal(integers("A", kind) - other, alone), f"before {kind}"
+    others = integers(*kinds)
+    assert torch.equal(integers(*kinds[:3], "A", *kinds[3:]) - others, alone), "amid all others"
+    for kind in kinds:
+        if kind in ("NaN", "infinity", "minus infinity", "token -1", "token V", "no rows", *LABELS):
+            assert not integers(kind).any(), f"{kind} is that user's zero"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("model", MODELS)
+def test_integers_do_not_depend_on_others(model: str, engine: str) -> None:
+    check(model, engine)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("model", ["own module", "LSTM"])
+def test_scratch_memory_that_is_not_cleared_is_seen(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that begins where the user before ended."""
+    right, last = OneByOne._train, list[Tensor]()
+
+    def kept(self: OneByOne, into: Tensor, origin: Tensor, *more: Any) -> None:
+        right(self, into, last[-1] if last else origin, *more)
+        last.append(self._flat.detach().clone())
+
+    monkeypatch.setattr(OneByOne, "_train", kept)
+    with pytest.raises(AssertionError):
+        check(model, "loop")
