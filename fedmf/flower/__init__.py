@@ -19,7 +19,6 @@ from fedmf.flower.version import look_at_flower  # noqa: E402
 
 look_at_flower()
 
-from fedmf.flower.client_app import make_client_app, node_client_app  # noqa: E402
 from fedmf.flower.local_run import InProcessGrid, run_app  # noqa: E402
 from fedmf.flower.simulation import check_ray, run_on_grid, run_on_ray, worker_pool  # noqa: E402
 from fedmf.flower.strategy import CorrelatedNoiseStrategy  # noqa: E402
@@ -39,8 +38,6 @@ __all__ = [
     "NodesAreUsers",
     "UsersSayWho",
     "check_ray",
-    "make_client_app",
-    "node_client_app",
     "run_app",
     "run_on_grid",
     "run_on_ray",

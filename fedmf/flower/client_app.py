@@ -19,8 +19,8 @@ from fedmf.flower.messages import (
     roster_reply,
 )
 from fedmf.rounds import trained
-from fedmf.runs import NamedTask, Run, Scalar, clipped_sums, local_trainer, run_of
-from fedmf.training import ClippedSums, Task, Trainer
+from fedmf.runs import NamedTask, Scalar, clipped_sums, local_trainer, run_of
+from fedmf.training import ClippedSums, Trainer
 
 
 def share_of(context: Context, users: Sequence[str]) -> Sequence[str]:
@@ -58,28 +58,6 @@ def make_client_app(
         return answer_reply(message, request.t, request.users, trained(request, trainer, sums))
 
     return client_app
-
-
-def node_client_app(
-    client_task: Callable[[Context], Task], run_at: Callable[[Context], Run] | None = None
-) -> ClientApp:
-    """A client app whose nodes have data of their own: each builds the task of its users and no others.
-
-    The server's run has a task of the same model, loss and structure with a `fedmf.data.RosterDataset`: all
-    user ids and no examples. A user whom no living node serves is absent from the round.
-
-    Args:
-        client_task: from a node's context to the task of its users; it is called for each message, which on a
-            SuperNode is a process of its own. The test part of its data set may be empty.
-        run_at: the run: how users are trained and clipped; by default what the run config describes.
-    """
-    described = run_at or (lambda context: run_of(dict(context.run_config)))
-
-    def trainer_of(context: Context) -> tuple[Trainer, ClippedSums]:
-        run, task = described(context), client_task(context)
-        return local_trainer(run, task), clipped_sums(run, task)
-
-    return make_client_app(trainer_of, all_of)
 
 
 def all_of(context: Context, users: Sequence[str]) -> Sequence[str]:

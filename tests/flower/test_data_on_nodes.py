@@ -1,32 +1,24 @@
 """Data that stay on their nodes: the server knows a roster, each node trains the users of its own file."""
 
 import dataclasses
-import json
 import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from flwr.app import Context
 from support.clinics import CLINICS, USERS, Clinics, carried_out, clinics, configuration, rows, written_places
 from support.small_runs import SMALL, dotted
 
 import fedmf
 from fedmf.data import (
-    ExampleStructure,
-    InMemoryDataset,
     OnNodes,
-    RosterDataset,
-    TensorStructure,
 )
 from fedmf.errors import ConfigError
-from fedmf.flower import node_client_app, run_on_grid
+from fedmf.flower import run_on_grid
 from fedmf.flower.client_app import app
-from fedmf.models import FlatModel
 from fedmf.rounds import RoundReport
 from fedmf.runs import run_of
-from fedmf.training import Task, classification
+from fedmf.training import classification
 
 pytestmark = pytest.mark.usefixtures("own_time")
 
@@ -201,42 +193,6 @@ def test_a_node_with_a_path_for_data_of_another_kind_fails_alone(places: Path) -
     grid = Clinics(app, config, [halves[0], halves[1] | {"data-path": "rows.csv"}])
     _, reports, _ = carried_out(run_of(config), places / "run", grid)
     assert 0 < sum(report.present for report in reports) < 12 * 6
-
-
-STRUCTURE = ExampleStructure(TensorStructure((3,)), TensorStructure(dtype=torch.int64, bound=2))
-
-
-def _model() -> FlatModel:
-    torch.manual_seed(5)
-    return FlatModel(torch.nn.Linear(3, 2))
-
-
-def _own_task(context: Context) -> Task:
-    """A node's task in code of one's own: no file, no configuration."""
-    users = USERS[int(context.node_config["first"]) : int(context.node_config["last"])]
-    x = torch.stack([torch.randn(2, 3, generator=torch.Generator().manual_seed(int(u[-2:]))) for u in users])
-    y = (x[..., 0] > 0).long()
-    owned = tuple(np.array([2 * u, 2 * u + 1]) for u in range(len(users)))
-    dataset = InMemoryDataset(
-        x.reshape(-1, 3), y.reshape(-1), owned, tuple(users), torch.zeros(0, 3), y.reshape(-1)[:0], 2
-    )
-    return classification(dataset, _model())
-
-
-def test_a_task_of_ones_own_on_each_node(tmp_path: Path) -> None:
-    described = run_of(
-        dotted(**{**SMALL, "users": 12, "rounds": 6, "cohort_size": 4, "messages": "per-user"})
-    )
-    run = dataclasses.replace(described, task=classification(RosterDataset(USERS, STRUCTURE), _model()))
-    client = node_client_app(_own_task, lambda _: run)
-    grid = Clinics(client, {}, [{"first": 0, "last": 7}, {"first": 7, "last": 12}])
-    model, reports, path = carried_out(run, tmp_path / "run", grid)
-    assert [report.present for report in reports] == 6 * [4]
-    assert not any(report.failures for report in reports)
-    whole = Context(1, 1, {"first": 0, "last": 12}, None, {})  # type: ignore[arg-type]
-    same = fedmf.simulate(dataclasses.replace(described, task=_own_task(whole)), tmp_path / "same")
-    assert np.array_equal(model, same.parameters.numpy())
-    assert json.loads((path / "statement.json").read_text())["rounds_released"] == 6
 
 
 def test_the_listed_keys_hold_those_of_data_on_nodes() -> None:
