@@ -1,8 +1,4 @@
-"""Rows of CSV and JSON lines.
-
-Blocks of plain CSV go through Arrow, and anything unusual line by line through the reader below, which
-decides alone what a row is: Arrow's result counts only where both agree, whatever rows come together.
-"""
+"""Rows of CSV and JSON lines, each line by itself as it arrives."""
 
 from __future__ import annotations
 
@@ -12,10 +8,9 @@ import math
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Final, final
+from typing import Final, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmf.data import canonical_id
 from fedmf.lines import LONGEST_LINE, TooLong
@@ -53,9 +48,7 @@ class _TextReader(RowReader):
             return None
         first = self._row
         self._row += len(lines)
-        whole = not any(isinstance(line, TooLong) for line in lines)
-        block = self._together(first, lines) if whole else None
-        return self._one_by_one(first, lines) if block is None else block
+        return self._block(first, lines)
 
     def skip(self, rows: int) -> int:
         """See `RowReader.skip`."""
@@ -76,11 +69,7 @@ class _TextReader(RowReader):
     def close(self) -> None:
         """See `RowReader.close`."""
 
-    def _together(self, first: int, lines: Sequence[bytes]) -> RowBlock | None:
-        """The block by a quicker way, None where there is none."""
-        return None
-
-    def _one_by_one(self, first: int, lines: Sequence[bytes]) -> RowBlock:
+    def _block(self, first: int, lines: Sequence[bytes]) -> RowBlock:
         values = np.zeros((len(lines), self.layout.dimension))
         users: list[str | None] = []
         labels: list[tuple[str, ...]] = []
@@ -173,41 +162,18 @@ class CsvReader(_TextReader):
         if len(fields) != len(self._names):  # what stands at a label's place may be a number
             return f"must have {len(self._names)} fields; got {len(fields)}", None, self.layout.unlabelled
         user = None if self._user_place is None else canonical_id(fields[self._user_place]) or None
-        values = [_number(fields[place]) for place in self._places]
         labels = tuple(label_of(fields[place]) for place in self._label_places)
-        return numbers_of(values, self.layout.columns), user, labels
+        return self._numbers([fields[place] for place in self._places]), user, labels
 
-    def _together(self, first: int, lines: Sequence[bytes]) -> RowBlock | None:
-        text = b"\n".join(lines) + b"\n"
-        # What the two readers might take differently is left to the slow one.
-        unusual = b'"' in text or b"\0" in text or b"\r" in text or not _is_utf8(text)
-        if unusual or max(map(len, lines)) > csv.field_size_limit():
-            return None
-        import pyarrow as arrow
-        from pyarrow import csv as arrow_csv
-
-        types: dict[str, Any] = dict.fromkeys(self.layout.columns, arrow.float64())
-        texts = [*([] if self.layout.user is None else [self.layout.user]), *self.layout.labels]
-        types.update(dict.fromkeys(texts, arrow.string()))
+    def _numbers(self, cells: list[str]) -> list[float] | str:
+        """The numbers, or what is wrong with the first that is none."""
         try:
-            table = arrow_csv.read_csv(
-                arrow.py_buffer(text),
-                arrow_csv.ReadOptions(use_threads=False, column_names=self._names, block_size=len(text) + 1),
-                arrow_csv.ParseOptions(quote_char=False),
-                arrow_csv.ConvertOptions(column_types=types, include_columns=list(types), null_values=[]),
-            )
-        except arrow.ArrowInvalid:
-            return None
-        columns = [table.column(name).to_numpy() for name in self.layout.columns]
-        values: NDArray[np.float64] = np.stack(columns, axis=1) if columns else np.zeros((len(lines), 0))
-        users = None
-        if self.layout.user is not None:
-            users = [canonical_id(cell) for cell in table.column(self.layout.user).to_pylist()]
-        whole = len(values) == len(lines) and bool(np.isfinite(values).all())
-        if not whole or (users is not None and not all(users)):
-            return None
-        given = (map(label_of, table.column(name).to_pylist()) for name in self.layout.labels)
-        return RowBlock(first, values, users, {}, list(zip(*given, strict=True)))
+            numbers = list(map(float, cells))
+        except ValueError:
+            numbers = [math.nan]
+        if all(map(math.isfinite, numbers)) and "_" not in "".join(cells):
+            return numbers
+        return numbers_of(list(map(_number, cells)), self.layout.columns)
 
 
 @final
@@ -314,6 +280,8 @@ def _check_json(layout: Layout, line: bytes, columns: Sequence[str] | None) -> N
 
 
 def _fields(line: str) -> list[str] | str:
+    if '"' not in line and "\r" not in line and len(line) <= csv.field_size_limit():
+        return line.split(",")
     try:
         return next(csv.reader([line], strict=True))
     except (csv.Error, StopIteration):
@@ -372,11 +340,3 @@ def _decoded(line: bytes) -> str:
         return line.decode()
     except UnicodeDecodeError:
         raise InputError("input must be UTF-8 text; its first line is not.") from None
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -20,7 +20,6 @@ from fedmf.cli.app import run as run_command
 from fedmf.streaming import InputError, Settings, StateError, account_stream, open_run
 from fedmf.streaming.rows import LONGEST_LABEL, label_of
 from fedmf.streaming.session import open_reader
-from fedmf.streaming.text_rows import CsvReader
 
 N = 14
 LABELS = {"timestamp": "when", "key": "id"}
@@ -155,25 +154,6 @@ def test_times_of_a_parquet_file(tmp_path: Path) -> None:
     for values in (arrow.array([["a"], ["b"]]), arrow.array([0, 1], arrow.timestamp("s", "Nowhere/At_All"))):
         with pytest.raises(InputError, match="column 'when' must hold text, numbers or times"):
             labels(values)
-
-
-def test_plain_csv_goes_through_arrow_with_the_same_labels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = [f"u{i},{i / 7!r}, t {i}\t,ké={i}" for i in range(40)]
-    (tmp_path / "rows.csv").write_text("\n".join(["user,x,when,id", *lines]) + "\n")
-    settings = Settings(1.0, 1.0, 1e-5, user_column="user", **LABELS)
-
-    def read() -> list[tuple[str, ...]]:
-        with open_reader(tmp_path / "rows.csv", settings) as reader:
-            block = reader.read(100)
-            assert block is not None
-            return list(block.labels)
-
-    quick = read()
-    assert quick == [(f" t {i}\ufffd", f"ké={i}") for i in range(40)]
-    monkeypatch.setattr(CsvReader, "_together", lambda self, first, lines: None)
-    assert read() == quick
 
 
 @pytest.mark.parametrize(("output", "shape"), [("o", "json"), ("o", "tidy"), ("o", "wide"), ("o.pq", "json")])
