@@ -208,7 +208,7 @@ def test_a_schedule_is_a_function_of_its_seed(name: str) -> None:
 
 def test_the_seed_comes_from_the_key_and_not_from_the_configuration() -> None:
     with pytest.raises(
-        ConfigError, match=r"\[cohorts\] seed is a key of cyclic, random, check-in, not of kind 'b-min-sep'"
+        ConfigError, match=r"\[cohorts\] seed is a key of cyclic, random, available, not of kind 'b-min-sep'"
     ):
         run_of({"cohorts": {"kind": "b-min-sep", "seed": 3}})
     seeds = [NoiseKey.from_os().cohort_seed() for _ in range(4)]

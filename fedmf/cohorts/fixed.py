@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,8 @@ class CohortSchedule(ABC):
     round, within b rounds of itself, or more than k times.
     """
 
-    #: Whether silence of all who are asked is a fault, so that the round is asked for again.
-    expects_replies: bool = True
+    #: Whether `cohort` is an order of all users, of whom the first m join that are connected and admitted.
+    is_order: ClassVar[bool] = False
 
     def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
         """Check that the cohorts can exist at all.

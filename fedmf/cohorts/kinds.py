@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar, Final
 
+from fedmf.cohorts.available import AvailableSchedule
 from fedmf.cohorts.fixed import CohortSchedule, CyclicSchedule, RandomSchedule, cyclic_participation
 from fedmf.cohorts.sampled import BallsInBins, CyclicPoisson, MinSeparationSampling, SampledSchedule
 from fedmf.participation import LARGEST_HORIZON, Participation
-from fedmf.values import Value, check_whole
+from fedmf.values import Value, by_kind, check_whole
 
 
 @dataclass(frozen=True)
@@ -68,20 +69,6 @@ class Cohorts(Value, ABC):
     def _participations(self, cyclic: Participation, min_separation: int) -> int:
         """k where none is given: by default as many as fit."""
         return Participation.as_many_as_fit(self.rounds, min_separation).max_participations
-
-    def settled(self, users: int) -> Self:
-        """The same with whatever was found out about the world written down, so that a record is whole."""
-        del users
-        return self
-
-    @property
-    def known_beforehand(self) -> bool:
-        """Whether those who come to a round are those who are planned for it."""
-        return True
-
-    def public_inputs(self) -> tuple[tuple[str, str, str], ...]:
-        """Name, value and source of whatever was taken as public to plan the cohorts."""
-        return ()
 
     @abstractmethod
     def schedule(self, users: int, contract: Participation, secret_seed: int) -> CohortSchedule:
@@ -142,6 +129,24 @@ class RandomCohorts(_SeededCohorts):
 
 
 @dataclass(frozen=True)
+class AvailableCohorts(_SeededCohorts):
+    """Every round draws m users from those that are connected and that the contract admits.
+
+    Fewer join where fewer are left. A simulation takes every user for connected. If b is unset it is half of
+    what a cyclic order keeps, so that half of the users may be away.
+
+    Args:
+        seed: public seed of the draws.
+    """
+
+    kind: ClassVar[str] = "available"
+    schedule_class: ClassVar[type[CohortSchedule]] = AvailableSchedule
+
+    def _separation(self, cyclic: Participation, turns: int, bands: int | None) -> int:
+        return max(1, turns // 2)
+
+
+@dataclass(frozen=True)
 class SampledCohorts(Cohorts):
     """Cohorts of random size from the run's secret key: amplification may be claimed for them."""
 
@@ -189,3 +194,13 @@ class MinSeparatedCohorts(_SpacedCohorts):
 
     kind: ClassVar[str] = "b-min-sep"
     schedule_class: ClassVar[type[SampledSchedule]] = MinSeparationSampling
+
+
+COHORTS: Final = by_kind(
+    CyclicCohorts,
+    RandomCohorts,
+    CyclicPoissonCohorts,
+    BallsInBinsCohorts,
+    MinSeparatedCohorts,
+    AvailableCohorts,
+)

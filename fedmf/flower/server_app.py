@@ -12,7 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedmf.errors import ConfigError
 from fedmf.flower.screen import say, say_plan, say_round
 from fedmf.flower.simulation import run_on_grid
-from fedmf.rounds import RoundReport, Timetable
+from fedmf.rounds import RoundReport
 from fedmf.runs import Place, Session, run_of
 
 app = ServerApp()
@@ -22,7 +22,6 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Start or resume the run that the run config describes."""
     run = run_of(context.run_config)
-    timetable = Timetable.of(run.cohorts, run.execution)
     place: Place = run.execution
     path = run_directory(place, context.run_id)
     opened = Session.resume(path, run) if place.resume else Session.start(path, run)
@@ -32,7 +31,7 @@ def main(grid: Grid, context: Context) -> None:
         def after_round(report: RoundReport, row: Mapping[str, Any] | None) -> None:
             say_round(report.t + 1, session.server.horizon, row, {})
 
-        run_on_grid(session, grid, after_round, timetable=timetable)
+        run_on_grid(session, grid, after_round)
         session.draw()
         for line in session.statement().render_text().splitlines():
             say(line)

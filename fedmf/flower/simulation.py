@@ -23,7 +23,7 @@ from fedmf.flower.client_app import cached_trainer, make_client_app
 from fedmf.flower.messages import ROSTER, RejectedReply, served_roster
 from fedmf.flower.population import handshakes
 from fedmf.flower.strategy import CorrelatedNoiseStrategy
-from fedmf.rounds import Observer, Timetable, check_users_here, unseen
+from fedmf.rounds import Observer, check_users_here, unseen
 from fedmf.runs import Run, Scalar, Session, Workers, dotted_keys, roster_digest
 from fedmf.training import example_counts
 
@@ -217,7 +217,6 @@ def run_on_grid(
     grid: Grid,
     observer: Observer = unseen,
     assignment: ServedUsers | None = None,
-    timetable: Timetable | None = None,
 ) -> None:
     """Run a session to its horizon on any Flower grid and write its reports.
 
@@ -226,11 +225,10 @@ def run_on_grid(
         grid: where the client apps are.
         observer: called after each round.
         assignment: which node is asked for which user; default: each user's own node, as nodes claim.
-        timetable: when rounds begin; default: one after the other.
 
     If the run stops early, by an error or by the user, the reports describe what was released.
     """
-    strategy = CorrelatedNoiseStrategy(session, observer, assignment, timetable)
+    strategy = CorrelatedNoiseStrategy(session, observer, assignment)
     strategy.start(grid)
 
 

@@ -21,7 +21,6 @@ from fedmf.rounds import (
     MessageForm,
     Observer,
     Rounds,
-    Timetable,
     unseen,
 )
 from fedmf.runs import Session, Waiting
@@ -70,7 +69,6 @@ class CorrelatedNoiseStrategy(RoundStrategy):
         session: the run that is carried out, open.
         observer: called after each round with its report and metrics.
         assignment: which node is asked for which user; default: each user's own node, as nodes claim.
-        timetable: when rounds may begin; default: one after the other.
 
     References:
         Kairouz et al. (2021), "Practical and Private (Deep) Learning without Sampling or Shuffling";
@@ -82,12 +80,11 @@ class CorrelatedNoiseStrategy(RoundStrategy):
         session: Session,
         observer: Observer = unseen,
         assignment: ServedUsers | None = None,
-        timetable: Timetable | None = None,
     ) -> None:
         waiting: Waiting = session.run.execution
         self.session, keys = session, Enrolment.of(waiting.enrolment) if waiting.enrolment else None
         self._dialogue = OwnClients(session, assignment or Population(session.roster, _log.warning, keys))
-        self.rounds = Rounds(session, self._dialogue, observer, timetable or Timetable())
+        self.rounds = Rounds(session, self._dialogue, observer)
 
     @property
     def dialogue(self) -> OwnClients:

@@ -32,7 +32,6 @@ class Setting:
         amplified: whether the noise is calibrated for secret cohorts.
         paired: whether the optimizer needs a second moment.
         noisy: whether there is noise.
-        known_beforehand: whether cohorts are planned, and nobody comes when it can.
         moves_clip_norm: whether a part lets the clip norm follow releases.
         dimension: d; None before the model is known.
     """
@@ -40,7 +39,6 @@ class Setting:
     amplified: bool
     paired: bool
     noisy: bool = True
-    known_beforehand: bool = True
     moves_clip_norm: bool = False
     dimension: int | None = None
 

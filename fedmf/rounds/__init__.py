@@ -12,7 +12,6 @@ from fedmf.rounds.requests import (
     Request,
     trained,
 )
-from fedmf.rounds.timetable import Timetable
 
 __all__ = [
     "Answer",
@@ -28,7 +27,6 @@ __all__ = [
     "RoundReport",
     "Rounds",
     "Served",
-    "Timetable",
     "check_users_here",
     "run_in_process",
     "trained",

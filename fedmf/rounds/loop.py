@@ -9,14 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedmf.errors import ConfigError
 from fedmf.rounds.clients import Dialogue, Exchange, Link, Question
-from fedmf.rounds.timetable import Timetable
 from fedmf.runs import Session, Waiting
 from fedmf.training import UserFailure
 
-_AT_ONCE: Final = Timetable()
 #: A round that takes longer, in seconds, is told of before the next begins: its commit is little of it.
 _SHORT: Final = 0.5
 
@@ -65,7 +64,6 @@ class Rounds:
         session: whose rounds they are.
         dialogue: with its clients.
         observer: see `Observer`.
-        timetable: when rounds may begin.
 
     Guarantees:
         A report is told once, after the commit of its round, or never if that failed. Whatever stops the
@@ -77,12 +75,10 @@ class Rounds:
         session: Session,
         dialogue: Dialogue,
         observer: Observer = unseen,
-        timetable: Timetable = _AT_ONCE,
     ) -> None:
         self.session, self.dialogue = session, dialogue
         self.observer = observer
-        self._timetable = timetable
-        self._schedule, self._server = session.cohort_schedule(), session.server
+        self._server = session.server
         self.waiting: Waiting = session.run.execution
         self._cohort: dict[int, str] = {}
         self._exchange: Exchange | None = None
@@ -93,13 +89,15 @@ class Rounds:
 
     def ask(self, number: int, link: Link) -> list[Any]:
         """1. The messages of round ``number`` to its cohort."""
-        t = number - 1
-        planned = {self.session.roster[user]: user for user in map(int, self._schedule.cohort(t))}
-        self._cohort = {planned[user]: user for user in self.session.admit(t, list(planned))}
+        self._cohort = self.session.cohort(number - 1, self._connected)
         by_node = self._by_node(self._cohort)
-        self._may_repeat = bool(self._cohort) and self._schedule.expects_replies
+        self._may_repeat = bool(self._cohort)
         self._exchange = self.dialogue.training(number, by_node, link)
         return self._exchange.messages
+
+    def _connected(self, users: NDArray[np.int64]) -> list[bool]:
+        """Which users, given by index, a node serves now."""
+        return [node is not None for node in self.dialogue.served.nodes_of(users)]
 
     def _by_node(self, users: Mapping[int, str]) -> dict[int, list[str]]:
         """Users, given as ids by index, by the node to ask for them; without those that none serves."""
@@ -201,7 +199,7 @@ class Rounds:
                 evaluate(0)
             if server.t < last:
                 link.gather()
-            self._runs_ahead = link.confined and evaluate is None and self._timetable == _AT_ONCE
+            self._runs_ahead = link.confined and evaluate is None
             for number in range(server.t + 1, last + 1):
                 self._round(number, link)
                 self._end(number)
@@ -219,7 +217,6 @@ class Rounds:
 
     def _round(self, number: int, link: Link) -> None:
         """1 to 3."""
-        self._timetable.wait()
         self._begun = self._clock()
         question = Question(
             f"round {number}",

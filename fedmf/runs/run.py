@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Final, Self
 
 from fedmf.accounting import PRIVACY, NoPrivacy, Privacy, UserLevel
-from fedmf.cohorts import COHORTS, CheckInCohorts, Cohorts, CyclicCohorts, SampledCohorts
+from fedmf.cohorts import COHORTS, AvailableCohorts, Cohorts, CyclicCohorts, SampledCohorts
 from fedmf.errors import ConfigError
 from fedmf.factorization import Factorization, MechanismChoice
 from fedmf.optim import OPTIMIZERS, ChosenOptimizer, OwnOptimizer, ServerOptimizer, Sgd, chosen
@@ -81,7 +81,6 @@ class Run:
 
     def __post_init__(self) -> None:
         try:
-            object.__setattr__(self, "cohorts", self.cohorts.settled(self.task_source.users))
             object.__setattr__(self, "privacy", with_unit(self.privacy, self.task_source))
             self._check()
         except ConfigError:
@@ -98,10 +97,10 @@ class Run:
                 f"cohorts must be sampled for an amplified run; got {self.cohorts.kind!r}. It would claim "
                 "amplification by sampling that does not happen."
             )
-        if isinstance(self.cohorts, CheckInCohorts) and self.execution.min_replies:
+        if isinstance(self.cohorts, AvailableCohorts) and self.execution.min_replies:
             raise ValueError(
-                f"min_replies must be 0 with check-in cohorts; got {self.execution.min_replies}. Whether a "
-                "device is in time would depend on how fast others are: one user's absence would move others."
+                f"min_replies must be 0 with available cohorts; got {self.execution.min_replies}. Whether a "
+                "user is in time would depend on how fast others are, and with it who joins later rounds."
             )
         if self.is_private and (missing := self.task_source.undeclared()):
             raise ValueError(
@@ -170,7 +169,6 @@ class Run:
             self.privacy.counts_sampling,
             paired,
             self.is_private,
-            not isinstance(self.cohorts, CheckInCohorts),
             any(part.moves_clip_norm for part in self.parts),
             dimension,
         )

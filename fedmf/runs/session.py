@@ -8,19 +8,21 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.accounting import (
     Verdict,
     at_least,
 )
-from fedmf.cohorts import CheckInCohorts, CohortSchedule
+from fedmf.cohorts import CohortSchedule
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.optim import ServerOptimizer
@@ -48,6 +50,8 @@ _log = logging.getLogger("fedmf")
 
 #: With which the reason of a failed reply begins.
 _NODE: Final = re.compile(r"^node -?\d+: ")
+#: Cohorts of users that are looked at together until one is full.
+_AT_ONCE: Final = 4
 #: Of failed contributions, that are logged.
 _MOST_REASONS: Final = 5
 
@@ -87,6 +91,7 @@ class Session:
         self.sums = self.server.sums
         self.metrics: dict[int, dict[str, Any]] = directory.ledger.metrics()
         self._reasons_told = set[str]()
+        self._schedule = self.cohort_schedule()
         self._divergence_told = False
 
     @property
@@ -204,13 +209,34 @@ class Session:
         seed = self.directory.key.cohort_seed()
         return self.run.cohorts.schedule(self.plan.users, self.plan.participation, seed)
 
-    def admit(self, t: int, users: Sequence[str]) -> list[str]:
-        """Those of round t's cohort that may be asked, by contract and by their own wish."""
-        admission = self.directory.admission
-        if not isinstance(self.run.cohorts, CheckInCohorts):
-            return admission.remaining(users)
-        self.server.wait()  # it follows from all rounds before; other kinds of cohorts keep the contract
-        return admission.admit(t, users)
+    def cohort(
+        self,
+        t: int,
+        connected: Callable[[NDArray[np.int64]], Sequence[bool]] = lambda users: [True] * users.size,
+    ) -> dict[int, str]:
+        """Who is asked in round t, ids by index: those of the schedule who did not withdraw.
+
+        Of `AvailableCohorts` they are the first m of the round's order that are connected and that the
+        contract admits; all of these if they are fewer.
+
+        Args:
+            t: 0-based round.
+            connected: which users, given by index, are there now; asked for such cohorts alone.
+        """
+        admission, schedule, size = self.directory.admission, self._schedule, self.plan.cohorts.size
+        users = schedule.cohort(t)
+        index = {self.roster[user]: user for user in map(int, users)}
+        if not schedule.is_order:
+            return {index[user]: user for user in admission.remaining(index)}
+        self.server.wait()  # who is admitted follows from all rounds before
+        chosen: dict[int, str] = {}
+        for start in range(0, users.size, _AT_ONCE * size):
+            part = users[start : start + _AT_ONCE * size]
+            there = [self.roster[user] for user in map(int, part[np.array(connected(part), dtype=bool)])]
+            chosen |= {index[user]: user for user in admission.admit(t, there)}
+            if len(chosen) >= size:
+                break
+        return dict(list(chosen.items())[:size])
 
     def evaluation_due(self, t: int) -> bool:
         """Whether the model after t rounds is evaluated."""

@@ -18,6 +18,7 @@ from fedmf.accounting import (
     gaussian_rho,
     realised_privacy,
 )
+from fedmf.cohorts import AvailableCohorts
 from fedmf.errors import LedgerError
 from fedmf.parts import NAMED, Claim, Part, beside_the_plan
 from fedmf.statements.header import RunHeader
@@ -26,6 +27,7 @@ from fedmf.statements.planned import TOLERANCE, PlannedPrivacy, check_sensitivit
 from fedmf.statements.text import run_document
 from fedmf.statements.words import (
     ASSUMPTIONS,
+    AVAILABLE,
     INEXACT_GROUPS,
     NOT_COVERED,
     NOT_PRIVATE,
@@ -155,6 +157,7 @@ class PrivacyStatement:
             *([SHARED_WORKERS] if header.shares_workers else []),
             *([SHARED_TIME] if header.shares_time else []),
             *([INEXACT_GROUPS] if header.groups_inexactly else []),
+            *([AVAILABLE] if isinstance(header.plan.cohorts, AvailableCohorts) else []),
             REALISED_ASSUMPTION,
             *(text for part in header.plan.parts for text in part.assumptions),
         ]

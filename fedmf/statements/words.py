@@ -78,6 +78,10 @@ INEXACT_GROUPS: Final = (
     "differences in the last digits give nothing away: where {many} are computed together on a GPU, "
     "the rounding of other {many}' updates depends on how many examples {a} has"
 )
+AVAILABLE: Final = (
+    "no {one}'s data decide whether that {one} is connected when a round begins, or whether its reply "
+    "arrives: both decide which other {many} are drawn, then and later"
+)
 REALISED_ASSUMPTION: Final = (
     "the data decided neither who took part when nor in which round the run stopped: epsilon_realised, which "
     "is computed from the record of that, rests on it"

@@ -149,7 +149,7 @@ def test_the_file_holds_every_id_as_it_is_and_every_number_to_the_bit(suffix: st
     with Ledger.open(tmp_path / "ledger", read_only=True) as ledger:
         found = user_privacy(header, ledger)
         assert write_users(path, header, ledger) == len(found.users)
-    columns = ["user", "participations", "first_round", "last_round", "evaluations", "sensitivity"]
+    columns = ["user", "participations", "first_round", "last_round", "sensitivity"]
     columns += ["epsilon"]
     if suffix == "csv":
         with open(path, newline="", encoding="utf-8") as file:

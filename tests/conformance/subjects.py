@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from fedmf.accounting import UserLevel
 from fedmf.cohorts import (
+    AvailableCohorts,
     BallsInBinsCohorts,
-    CheckInCohorts,
     Cohorts,
     CyclicCohorts,
     CyclicPoissonCohorts,
@@ -127,9 +127,7 @@ COHORTS: Final[dict[str, Cohorts]] = {
     "cyclic-poisson": CyclicPoissonCohorts(ROUNDS, COHORT, min_separation=2),
     "balls-in-bins": BallsInBinsCohorts(ROUNDS, COHORT),
     "b-min-sep": MinSeparatedCohorts(ROUNDS, COHORT, min_separation=2),
-    "check-in": CheckInCohorts(
-        ROUNDS, 2, min_separation=2, max_participations=2, rounds_per_day=4, zones=(0, 8, 16), impatient=1.0
-    ),
+    "available": AvailableCohorts(ROUNDS, 2, min_separation=2, max_participations=2),
 }
 LOCAL: Final[dict[str, Mapping[str, Any]]] = {
     "plain": {},

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from fedmf.data import DATASETS
@@ -16,9 +14,6 @@ from fedmf.runs.tables import Key, keys
 
 KEYS: dict[str, Key] = {key.dotted: key for key in keys()}
 OF_TYPE = {kind: [name for name, key in KEYS.items() if key.type is kind] for kind in (bool, int, float, str)}
-
-_TRACE = Path(__file__).with_name("check_ins.csv")
-_DIGEST = hashlib.sha256(_TRACE.read_bytes()).hexdigest()
 
 #: What a private run must declare about rows.
 _DECLARED = {"data.class-names": "0..9", "data.input-shape": "64", "data.roster": "users.txt"} | {
@@ -31,12 +26,6 @@ NEEDED: dict[tuple[str, str], dict[str, Any]] = {
     ("data", "hub"): {"data.path": "cifar10", **_DECLARED},
     ("data", "on-nodes"): {"data.path": "rows.csv", "data.feature-columns": "a,b", **_DECLARED},
     ("task", "function"): {"task.function": "tasks:make"},
-    # What would be forecast, and with it other values of a run than the one under test.
-    ("cohorts", "check-in"): {
-        "cohorts.min-separation": 5,
-        "cohorts.max-participations": 24,
-        "cohorts.probability": 0.5,
-    },
 }
 #: With a column of texts, other features are left out.
 _TEXTS_ALONE = {"data.feature-columns": "", "data.input-shape": ""}
@@ -50,7 +39,6 @@ COMPANIONS: dict[tuple[str, Any], dict[str, Any]] = {
     ("data.vocabulary", "words"): {"data.vocabulary-path": "public.txt"},
     ("model.output", "tied"): {"model.dense-units": 32},
     ("privacy.unit", "example"): {"data.partition": "each-example"},
-    ("cohorts.trace-digest", _DIGEST): {"cohorts.trace": str(_TRACE)},
     ("privacy.amplified", True): {"cohorts.kind": "balls-in-bins"},
     ("optimizer.epsilon", 0.0): {"optimizer.kind": "adam"},
     ("optimizer.epsilon", 1e9): {"optimizer.kind": "adam"},
@@ -93,15 +81,6 @@ RANGES: dict[str, tuple[list[Any], list[Any]]] = {
     "cohorts.min-separation": ([1, 10], [0, -2, 11, 241]),
     "cohorts.max-participations": ([24], [0, -2, 23, 25, 10**30]),
     "cohorts.seed": ([0, 2**63 - 1], [-2, 2**63]),
-    "cohorts.rounds-per-day": ([12, 48], [0, -2, 86_401]),
-    "cohorts.presence": ([0.7, 1.0], [-0.1, 1.1]),
-    "cohorts.away": ([0.0, 0.2], [-0.1, 1.1]),
-    "cohorts.late": ([0.0, 0.2], [-0.1, 1.1]),
-    "cohorts.leaving": ([0.0, 0.2], [-0.1, 1.1]),
-    "cohorts.drop-out": ([0.0, 0.2], [-0.1, 1.1]),
-    "cohorts.impatient": ([0.0, 1.0], [-0.1, 1.1]),
-    "cohorts.margin": ([0.0, 0.3], [0.5, -0.1]),
-    "cohorts.probability": ([0.01, 1.0], [0.0, 1.1]),
     "own.bound": ([1e-9, 1e9], [0.0, -0.3]),
     "own.share": ([1e-6, 0.999], [0.0, 1.0]),
     "privacy.clip-norm": ([1e-9, 1e9], [0.0, -0.3]),
@@ -180,9 +159,6 @@ TEXTS: dict[str, list[str]] = {
     "data.roster": ["users.txt", 'a "b"/é'],
     "data.test-path": ["test.csv", 'a "b"/é'],
     "model.hidden-units": ["8,4", "64", "none"],
-    "cohorts.trace": [str(_TRACE)],
-    "cohorts.trace-digest": [_DIGEST],
-    "cohorts.zones": ["0", "16,1,1"],
     "privacy.user-namespace": ["hospital 3"],
     "mechanism.objective": ["max", "last", "weights:1.0,2.0"],
     "mechanism.workload": ["auto", "window:3", "prefix*cosine"],
@@ -206,7 +182,7 @@ CHOICES: dict[str, list[str]] = {
     "model.pooling": ["none", "last", "mean"],
     "model.positions": ["sinusoidal", "learnt"],
     "model.norms": ["after", "before"],
-    "cohorts.kind": ["cyclic", "random", "cyclic-poisson", "balls-in-bins", "b-min-sep", "check-in"],
+    "cohorts.kind": ["cyclic", "random", "cyclic-poisson", "balls-in-bins", "b-min-sep", "available"],
     "privacy.kind": ["user-level", "none"],
     "privacy.unit": ["user", "example"],
     "privacy.adjacency": ["zero-out", "replace-one"],

@@ -249,7 +249,6 @@ class _Opened:
 
     def __init__(self, session: Session, layout: ModelLayout) -> None:
         self.session, self.layout = session, layout
-        self._schedule = session.cohort_schedule()
         self._begin_round()
 
     def _begin_round(self) -> None:
@@ -263,8 +262,7 @@ class _Opened:
         if self._cohort is None:
             if t >= self.session.server.horizon:
                 raise ConfigError(f"t must be below {self.session.server.horizon}, all rounds; got {t}.")
-            planned = [self.session.roster[user] for user in map(int, self._schedule.cohort(t))]
-            self._cohort = self.session.admit(t, planned)
+            self._cohort = list(self.session.cohort(t).values())
         return self._cohort
 
     def add(self, user: str, update: Arrays) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 from torch import Tensor
 
 from fedmf.accounting import UserLevel
-from fedmf.cohorts import CheckInCohorts, Cohorts, CyclicCohorts
+from fedmf.cohorts import Cohorts, CyclicCohorts
 from fedmf.data import PublicInput
 from fedmf.errors import ConfigError
 from fedmf.runs.directory import RunDirectory
@@ -42,7 +42,7 @@ def asked_cohorts(cohorts: Cohorts | None, rounds: int, size: int) -> Cohorts:
     """Those that are given, or n cohorts of m users in turn.
 
     Raises:
-        ConfigError: they do not fit the numbers beside them, or begin by the clock.
+        ConfigError: they do not fit the numbers beside them.
     """
     try:
         found = cohorts or CyclicCohorts(rounds=rounds, size=size)
@@ -50,11 +50,6 @@ def asked_cohorts(cohorts: Cohorts | None, rounds: int, size: int) -> Cohorts:
         raise ConfigError(str(error)) from None
     if (found.rounds, found.size) != (rounds, size):
         raise ConfigError("cohorts must have the rounds and users_per_round that are given beside them.")
-    if isinstance(found, CheckInCohorts) and found.live:
-        raise ConfigError(
-            "cohorts must not be live around another strategy or program; got live = true. Rounds by the "
-            "clock are those of fedmf's own server app."
-        )
     return found
 
 

@@ -28,7 +28,6 @@ def header_of(
     constants: Sequence[PublicInput] = (),
 ) -> RunHeader:
     """What the ledger must remember to account for the run and to continue it exactly."""
-    planned = run.cohorts.public_inputs()
     return RunHeader(
         run=run.to_dict(),
         plan=plan,
@@ -38,10 +37,7 @@ def header_of(
         key_public=key.public,
         clipped_by="server" if run.execution.messages == "per-user" else "workers",
         not_private=("central test part",) if test_owner == "training users" else (),
-        public_inputs=(
-            *(dataclasses.asdict(entry) for entry in (*run.task_source.public_inputs(), *constants)),
-            *(dict(zip(("name", "value", "source"), entry, strict=True)) for entry in planned),
-        ),
+        public_inputs=tuple(map(dataclasses.asdict, (*run.task_source.public_inputs(), *constants))),
     )
 
 

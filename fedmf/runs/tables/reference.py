@@ -49,7 +49,7 @@ WANTED: Final = {
     "an adaptive clip norm": "clipping.kind clipping.quantile clipping.unit-steps",
     "less memory for noise": "mechanism.bands mechanism.buffers",
     "participation that is limited otherwise": "cohorts.min-separation cohorts.max-participations",
-    "devices that come when they can": "cohorts.kind cohorts.trace cohorts.rounds-per-day",
+    "users that come when they can": "cohorts.kind cohorts.seed",
     "another server optimizer": "optimizer.kind optimizer.momentum optimizer.schedule optimizer.warmup",
     "users that own very unequal data, made up": "data.partition data.dirichlet-alpha data.size-exponent",
     "rows of a table without a contract": (

@@ -12,7 +12,7 @@ from support.apps_of_runs import TASK, same_as_a_run, wrapped
 from support.small_runs import small_run
 
 import fedmf
-from fedmf.cohorts import CheckInCohorts
+from fedmf.cohorts import AvailableCohorts
 from fedmf.errors import ConfigError
 from fedmf.flower import CorrelatedNoise
 from fedmf.flower.wrapper.layout import ArrayLayout
@@ -55,16 +55,9 @@ def test_sampled_cohorts_are_amplified_as_in_a_run(accountant: str, tmp_path: Pa
     same_as_a_run(small_run(TASK, **keys(accountant)), tmp_path)
 
 
-def test_devices_that_come_when_they_can_are_those_of_a_run(tmp_path: Path) -> None:
-    """All of them say they are ready whenever they are awake: the server keeps their timers."""
-    contract = {"min_separation": 4, "max_participations": 2}
-    devices = CheckInCohorts(
-        rounds=12, size=3, rounds_per_day=48, zones=(0, 8, 16), impatient=1.0, **contract
-    )
-    run = dataclasses.replace(small_run(TASK, mechanism="identity"), cohorts=devices)
-    same_as_a_run(run, tmp_path)
-    with pytest.raises(ConfigError, match=r"cohorts must not be live around another strategy"):
-        wrapped(run, tmp_path / "live", cohorts=dataclasses.replace(devices, live=True))
+def test_available_cohorts_are_those_of_a_run(tmp_path: Path) -> None:
+    available = AvailableCohorts(rounds=12, size=3, min_separation=4, max_participations=2)
+    same_as_a_run(dataclasses.replace(small_run(TASK, mechanism="identity"), cohorts=available), tmp_path)
 
 
 def test_amplification_needs_sampled_cohorts(tmp_path: Path) -> None:

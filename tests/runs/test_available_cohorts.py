@@ -1,0 +1,247 @@
+"""Whole runs of users that come when they can: the contract, resuming, who is connected, withdrawals."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from support.small_runs import client_for, linear_task, run_small, small_run
+
+import fedmf
+from fedmf.cohorts import AvailableCohorts
+from fedmf.errors import ConfigError, ParticipationViolation
+from fedmf.flower.local_run.grid import InProcessGrid
+from fedmf.flower.simulation import WorkerPool, run_on_grid
+from fedmf.records import Admission, Ledger, Underway
+from fedmf.rounds import RoundReport, run_in_process
+from fedmf.runs import Run, Session
+
+USERS, ROUNDS = 24, 12
+
+
+def available_run(**given: object) -> Run:
+    """24 users whose updates are known; three users a round."""
+    run = small_run(linear_task(USERS, 5), mechanism="bsr", bands=4)
+    return dataclasses.replace(run, cohorts=AvailableCohorts(**{"rounds": ROUNDS, "size": 3, **given}))
+
+
+class ComingAndGoing(WorkerPool):
+    """Workers that serve user u in round t if ``there(u, t)``."""
+
+    def __init__(self, session: Session, there: Callable[[int, int], bool]) -> None:
+        dataset = session.task.dataset
+        super().__init__(dataset.user_ids, lambda users: np.ones(users.size, np.int64))
+        self.session, self.there = session, there
+
+    def nodes_of(self, users: NDArray[np.int64]) -> list[int | None]:
+        t, nodes = self.session.server.t, super().nodes_of(users)
+        return [node if self.there(int(user), t) else None for user, node in zip(users, nodes, strict=True)]
+
+
+def carried_out(path: Path, run: Run, there: Callable[[int, int], bool]) -> list[RoundReport]:
+    reports: list[RoundReport] = []
+    with fedmf.start(run, path) as session:
+        pool = ComingAndGoing(session, there)
+        run_on_grid(session, InProcessGrid(client_for(session)), lambda r, _: reports.append(r), pool)
+    return reports
+
+
+def joined(path: Path) -> dict[str, list[int]]:
+    """The rounds of each user, by the ledger."""
+    rounds: dict[str, list[int]] = {}
+    with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
+        for t, user in sorted(ledger.participations()):
+            rounds.setdefault(user, []).append(t)
+    return rounds
+
+
+def stopped_after(path: Path, run: Run, rounds: int) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(report: RoundReport, _row: object) -> None:
+        if report.t + 1 == rounds:
+            raise Stop
+
+    with pytest.raises(Stop), fedmf.start(run, path) as session:
+        run_on_grid(session, InProcessGrid(client_for(session)), stop)
+
+
+def go_on(path: Path, run: Run) -> np.ndarray:
+    with Session.resume(path, run) as session:
+        run_on_grid(session, InProcessGrid(client_for(session)))
+        return session.server.parameters.numpy().copy()
+
+
+@pytest.mark.parametrize(("b", "k"), [(1, 12), (4, 2), (3, 4), (8, 1), (12, 1)])
+def test_the_contract_is_kept_and_rounds_are_as_full_as_it_allows(b: int, k: int, tmp_path: Path) -> None:
+    """Everybody is connected: m users come unless (k, b) leaves fewer, and then all of those."""
+    run = available_run(min_separation=b, max_participations=k)
+    run_small(tmp_path / "run", run)
+    rounds = joined(tmp_path / "run")
+    last: dict[str, int] = {}
+    count: Counter[str] = Counter()
+    for t in range(ROUNDS):
+        came = sorted(user for user, own in rounds.items() if t in own)
+        roster = [f"u{u:03d}" for u in range(USERS)]
+        able = [user for user in roster if t - last.get(user, -b) >= b and count[user] < k]
+        assert set(came) <= set(able)
+        assert len(came) == min(3, len(able))
+        last |= dict.fromkeys(came, t)
+        count.update(came)
+    statement = json.loads((tmp_path / "run" / "statement.json").read_text())
+    assert (statement["min_separation"], statement["max_participations"]) == (b, k)
+    assert statement["realised_max_participations"] <= k
+    assert statement["epsilon_realised"] <= statement["epsilon_planned"] == pytest.approx(8.0, rel=1e-6)
+    assert statement["sampling"] == "none: available cohorts, no amplification claimed"
+    assert any("decide whether that user is connected" in text for text in statement["assumptions"])
+
+
+def test_what_is_unset_leaves_room_for_half_of_the_users_to_be_away(tmp_path: Path) -> None:
+    contract = available_run().participation
+    assert (contract.rounds, contract.max_participations, contract.min_separation) == (12, 3, 4)
+    assert AvailableCohorts(rounds=9, size=5).participation(7).min_separation == 1
+
+
+def test_only_connected_users_are_drawn_and_the_denominator_stays(tmp_path: Path) -> None:
+    """In rounds 0-2 one user is there, in 3-5 nobody, later the even ones."""
+
+    def there(user: int, t: int) -> bool:
+        return user == 5 if t < 3 else t >= 6 and user % 2 == 0
+
+    run = available_run(min_separation=2, max_participations=6)
+    reports = carried_out(tmp_path / "run", run, there)
+    assert [(report.asked, report.present) for report in reports] == [
+        (1, 1), (0, 0), (1, 1), *(3 * [(0, 0)]), *(6 * [(3, 3)]),
+    ]  # fmt: skip
+    rounds = joined(tmp_path / "run")
+    assert rounds.pop("u005") == [0, 2]
+    assert all(int(user[1:]) % 2 == 0 and min(own) >= 6 for user, own in rounds.items())
+    with fedmf.resume(run, tmp_path / "run") as session:
+        assert session.plan.cohorts.size == 3
+        assert session.statement().to_dict()["rounds_empty"] == 4
+
+
+def test_every_user_is_drawn_about_as_often_as_any_other(tmp_path: Path) -> None:
+    """600 places for 10 users of whom any may come: five deviations of a binomial are 36."""
+    run = dataclasses.replace(
+        small_run(linear_task(10, 2), mechanism="identity"),
+        cohorts=AvailableCohorts(rounds=200, size=3, min_separation=1, max_participations=200),
+    )
+    run_small(tmp_path / "run", run)
+    counts = [len(own) for own in joined(tmp_path / "run").values()]
+    assert len(counts) == 10
+    assert sum(counts) == 600
+    assert max(abs(count - 60) for count in counts) < 36
+
+
+def test_without_the_rule_the_ledger_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = available_run(min_separation=4, max_participations=2)
+    monkeypatch.setattr(Admission, "admit", lambda self, t, users: list(users))
+    with pytest.raises(ParticipationViolation, match=r"b \(min_separation\) is 4"):
+        run_small(tmp_path / "without", run)
+
+
+def test_a_rule_off_by_one_is_stopped_by_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = available_run(min_separation=4, max_participations=3)
+
+    def early(admission: Admission, t: int, users: list[str]) -> list[str]:
+        return admission._ledger.admissible(t + 1, users)
+
+    monkeypatch.setattr(Admission, "admit", early)
+    with pytest.raises(ParticipationViolation, match=r"b \(min_separation\) is 4"):
+        run_small(tmp_path / "run", run)
+
+
+def test_who_is_admitted_follows_from_the_round_before_though_its_commit_is_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each commit begins after the next round might have been planned."""
+    cohorts = AvailableCohorts(rounds=ROUNDS, size=3, min_separation=4, max_participations=3)
+    run, do = dataclasses.replace(small_run(mechanism="identity"), cohorts=cohorts), Underway._do
+    commits = list[str]()
+
+    def late(self: Underway) -> None:
+        commits.append(threading.current_thread().name)
+        time.sleep(0.05)
+        do(self)
+
+    monkeypatch.setattr(Underway, "_do", late)
+    with fedmf.start(run, tmp_path / "run") as session:
+        run_in_process(session)
+    assert set(commits) == {"fedmf-commit"}
+    rounds = joined(tmp_path / "run")
+    assert min(b - a for own in rounds.values() for a, b in itertools.pairwise(own)) == 4
+
+
+def test_a_resumed_run_takes_the_same_users_and_releases_the_same_models(tmp_path: Path) -> None:
+    run = available_run(min_separation=3, max_participations=3)
+    whole = run_small(tmp_path / "whole", run)
+    stopped_after(tmp_path / "run", run, 5)
+    assert np.array_equal(go_on(tmp_path / "run", run), whole)
+    assert joined(tmp_path / "run") == joined(tmp_path / "whole")
+    other = run_small(tmp_path / "other", available_run(min_separation=3, max_participations=3, seed=1))
+    assert joined(tmp_path / "other") != joined(tmp_path / "whole")
+    assert not np.array_equal(other, whole)
+
+
+def test_who_withdraws_is_never_asked_again_and_keeps_what_was_promised(tmp_path: Path) -> None:
+    run = available_run(min_separation=2, max_participations=6)
+    stopped_after(tmp_path / "run", run, 5)
+    before = joined(tmp_path / "run")
+    gone = min(before)
+    with Session.resume(tmp_path / "run", run) as session:
+        roster = session.task.dataset.user_ids
+        session.directory.admission.withdraw(gone, roster)
+        with pytest.raises(ConfigError, match=r"user \(who withdraws\) must be one of the run; got 'bob'"):
+            session.directory.admission.withdraw("bob", roster)
+    go_on(tmp_path / "run", run)  # another process, which reads who withdrew
+    after = joined(tmp_path / "run")
+    assert after[gone] == before[gone]
+    statement = json.loads((tmp_path / "run" / "statement.json").read_text())
+    assert statement["epsilon_realised"] <= statement["epsilon_planned"]
+    assert (tmp_path / "run" / "withdrawn-users").stat().st_mode & 0o077 == 0
+
+
+def test_withdrawals_leave_an_amplified_promise_as_it_is(tmp_path: Path) -> None:
+    """Theorem 2: staying away is a zero contribution; the draws of everybody else go on."""
+    run, found, models = small_run(schedule="balls-in-bins", amplified=True, mechanism="identity"), [], []
+    for name, withdrawn in (("stays", 0), ("goes", 3)):
+        with fedmf.start(run, tmp_path / name) as session:
+            roster = session.task.dataset.user_ids
+            for user in roster[:withdrawn]:
+                session.directory.admission.withdraw(user, roster)
+            run_on_grid(session, InProcessGrid(client_for(session)))
+            found.append(session.statement().to_dict())
+            models.append(joined(tmp_path / name))
+    assert (
+        found[0]["epsilon_planned"] == found[1]["epsilon_planned"] < found[1]["epsilon_planned_known_cohorts"]
+    )
+    assert found[0]["noise_std"] == found[1]["noise_std"]
+    gone = set(models[0]) - set(models[1])
+    assert len(gone) == 3
+    assert models[1] == {user: rounds for user, rounds in models[0].items() if user not in gone}
+
+
+def test_a_damaged_list_of_withdrawals_is_refused(tmp_path: Path) -> None:
+    run = available_run()
+    stopped_after(tmp_path / "run", run, 1)
+    (tmp_path / "run" / "withdrawn-users").write_text('"u000"\n"u0')
+    with pytest.raises(ConfigError, match=r"withdrawn-users must be as fedmf wrote it"):
+        Session.resume(tmp_path / "run", run)
+
+
+def test_amplification_and_shared_time_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"cohorts must be sampled for an amplified run; got 'available'"):
+        small_run(schedule="available", amplified=True)
+    with pytest.raises(ConfigError, match=r"min_replies must be 0 with available cohorts; got 2\."):
+        small_run(schedule="available", min_replies=2, messages="per-user")
