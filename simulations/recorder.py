@@ -1,304 +1,232 @@
-"""What two versions of the package write for the same runs and streams, compared on one machine.
+"""Compare two versions of fedmf: the same public-seed runs and streams, carried out by both.
 
     python simulations/recorder.py --before ../old-checkout             # this tree against another
     python simulations/recorder.py --before ../old-checkout --only jme
 
-The oracle of a rebuilding: ledger rows and chains, released models, statements, evidence, configurations and
-tables must be equal to the bit. The samples of tests/samples (every feature on and off, all kinds of cohorts,
-a wrapped Flower app, streams) and a few combinations are carried out by each version in a process of its own,
-in which the operating system's random bits are always the same. This tree does it twice: what differs between
-its own two records (times) is not compared, and counted. Nothing of this is kept.
+For each run: every released model, which users counted in which round, ε and μ as planned and as realised,
+and σ. For each stream: every release, and the same figures. Each row says that all of it is equal to the bit,
+or the largest absolute difference of the numbers and what else differs.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
 
-from samples.make import RUNS, SMALL, STREAMS  # noqa: E402  # pyright: ignore[reportMissingImports]
-
-#: Beyond the samples: every engine and message mode, and features together.
-FURTHER: dict[str, dict[str, Any]] = {
-    "loop": {"local.engine": "loop"},
-    "vectorised": {"local.engine": "vectorised"},
-    "per-user messages": {"execution.messages": "per-user"},
-    "several users a message": {"execution.messages": "per-user", "execution.users-per-message": 3},
-    "quantile clipping, adam": {"clipping.kind": "quantile", "optimizer.kind": "adam"},
+#: Of every run, as assignments; one more of a key replaces it, and `key=` takes it away.
+SMALL = (
+    "data.kind=synthetic data.users=24 data.features=6 data.examples-per-user=3 model.kind=mlp "
+    "model.hidden-units=5 cohorts.rounds=12 cohorts.size=6 privacy.epsilon=8 privacy.delta=1e-5 "
+    "privacy.noise-seed=7 execution.evaluate-every=4 mechanism.kind=bisr mechanism.bands=3 "
+    "local.engine=loop"
+)
+DIGITS = "data.kind=digits data.users=60 data.features= data.examples-per-user="
+EXAMPLES = f"{DIGITS} data.partition=each-example data.users=1438 cohorts.size=40 local.batch-size=1"
+JME = "optimizer.kind=jme-adam optimizer.relative-epsilon=1.0"
+RUNS = {
+    "engine loop": "",
+    "engine auto": "local.engine=auto",
+    "engine vectorised": "local.engine=vectorised",
+    "logistic regression": "model.kind=logistic model.hidden-units=",
+    "digits, cnn": f"{DIGITS} model.kind=cnn model.hidden-units= data.input-shape=1,8,8",
+    "digits, several steps": f"{DIGITS} local.batch-size=4 local.epochs=2 local.momentum=0.9",
+    **{f"mechanism {name}": f"mechanism.kind={name}" for name in ("bsr", "banded-toeplitz", "banded")},
+    **{
+        f"mechanism {name}": f"mechanism.kind={name} mechanism.bands="
+        for name in ("identity", "square-root", "blt", "tree", "cgd", "nu-ftrl", "optimal-diagonal", "dense")
+    },
+    "random cohorts": "cohorts.kind=random mechanism.kind=banded-toeplitz",
+    "cyclic-poisson, amplified": "cohorts.kind=cyclic-poisson mechanism.kind=banded privacy.amplified=true",
+    "balls-in-bins, amplified": "cohorts.kind=balls-in-bins mechanism.kind=cgd mechanism.bands= "
+    "privacy.amplified=true",
+    "b-min-sep, amplified": "cohorts.kind=b-min-sep cohorts.min-separation=3 mechanism.kind=banded-toeplitz "
+    "privacy.amplified=true",
+    "momentum": "optimizer.momentum=0.9",
+    "adam": "optimizer.kind=adam",
+    "jme-adam": JME,
+    "jme-adam, blocks": f"{JME} optimizer.blocks=channel",
+    "quantile clipping": "clipping.kind=quantile",
+    "quantile clipping, adam": "clipping.kind=quantile optimizer.kind=adam",
+    "replace-one": "privacy.adjacency=replace-one mechanism.kind=blt mechanism.bands=",
+    "sparse checkpoints": "execution.checkpoint-every=3",
+    "example-level": f"{EXAMPLES} privacy.unit=example",
+    "no noise": "privacy.kind=none privacy.epsilon= privacy.delta= privacy.noise-seed=",
+    "grid, slices": "execution.messages=slice",
+    "grid, per-user": "execution.messages=per-user",
+    "grid, several users a message": "execution.messages=per-user execution.users-per-message=3",
 }
-
-#: Apps of Flower, wrapped, by what they have beside the plain one.
-WRAPPED: dict[str, list[str]] = {
-    "wrapper": [],
-    "wrapper, quantile clipping": ["quantile clipping"],
-    "wrapper, stopped": ["stopped", "quantile clipping"],
+#: What a version before this one calls otherwise.
+BEFORE = {"example-level": f"{EXAMPLES} privacy.kind=example-level"}
+STREAMS = {
+    "stream, average": "",
+    "stream, prefix": "--workload prefix",
+    "stream, exponential": "--workload exponential:0.9 --method ime",
+    "stream, window": "--workload window:8 --method cs",
+    "stream, users": "--user-column user --max-participations 3 --min-separation 4",
+    "stream, replace-one": "--adjacency replace-one --method pp",
+    "stream, diagonal": "--second diagonal --every 3",
 }
+WRAPPED = {"wrapped FedAvg": "FedAvg", "wrapped FedAdam": "FedAdam", "wrapped FedAvgM": "FedAvgM"}
 
-#: A driver in the version's own process: random bits and the clock stand still, then each command in turn.
+#: Carries out what it reads, a line each, in one version; writes NumPy files of numbers and prints the rest.
 _DRIVER = """
-import contextlib, io, json, os, random, runpy, secrets, sys, tempfile, traceback, warnings
+import contextlib, io, json, os, sys, traceback, warnings
+from pathlib import Path
 warnings.simplefilter("ignore")
-os.urandom = lambda count: bytes(i * 37 % 256 for i in range(count))
-secrets.token_bytes = lambda count=32: os.urandom(count)
-import torch
+import numpy as np, torch
 torch.set_num_threads(1)
-def command(arguments):
-    out, sys.argv = io.StringIO(), ["fedmf", *arguments]
-    code = 0
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()) as err:
-        try:
-            runpy.run_module("fedmf", run_name="__main__", alter_sys=False)
-        except SystemExit as ended:
-            code = ended.code or 0
-        except BaseException:
-            traceback.print_exc()
-            code = "traceback"
-    return {"code": code, "out": out.getvalue(), "err": err.getvalue() if code else ""}
-def wrapped(tests, folder, features):
-    sys.path.insert(0, tests)
-    import support.wrapped_apps as apps
-    from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+FIGURES = ("epsilon_planned", "epsilon_realised", "mu_planned", "mu_realised", "noise_multiplier")
+def told(path, models, name):
+    import fedmf
+    from fedmf.records import Ledger
+    statement = fedmf.account(path).to_dict()
+    with Ledger.open(Path(path) / "ledger.sqlite", read_only=True) as ledger:
+        counted = sorted([t, user] for t, user in ledger.participations())
+    np.save(name + ".npy", np.array(models))
+    return {"counted": counted, **{figure: statement[figure] for figure in FIGURES}}
+def run(name, text):
+    import fedmf
+    from fedmf.flower import InProcessGrid
+    from fedmf.flower.simulation import run_on_grid
+    from fedmf.rounds import run_in_process
+    from fedmf.runs import parse_assignments, run_of
+    from support.small_runs import client_for
+    models, given = [], dict(word.split("=", 1) for word in text.split())
+    keys = parse_assignments([f"{key}={value}" for key, value in given.items() if value])
+    with fedmf.start(run_of(keys), name) as session:
+        def after(*_):
+            models.append(session.server.parameters.double().numpy().copy())
+        if name.startswith("grid"):
+            run_on_grid(session, InProcessGrid(client_for(session)), after)
+        else:
+            run_in_process(session, after)
+    return told(name, models, name)
+def wrapped(name, inner):
     from flwr.serverapp import ServerApp
-    from flwr.serverapp.strategy import FedAdam
-    from fedmf.flower import UsersSayWho, run_app
-    from fedmf.parts import QuantileClipping
-    keys = {
-        "quantile clipping": {"adaptive_clipping": QuantileClipping(quantile=0.3, rounds_per_update=1)},
-    }
-    def part(rounds):
-        server = ServerApp()
-        @server.main()
-        def main(grid, context):
-            chosen = dict(item for feature in features for item in keys.get(feature, {}).items())
-            if "stopped" in features:
-                chosen["identity"] = UsersSayWho(apps.ROSTER)
-            private = apps.private(FedAdam(), Path(folder), **chosen)
-            private.start(grid=grid, initial_arrays=apps.model(), num_rounds=rounds)
-            private.close()
-        app = apps.saying if "stopped" in features else apps.adding
-        client = app(lambda user, context: apps.update_of(user))
-        run_app(server, client, num_supernodes=12)
-    for rounds in ((2, 6) if "stopped" in features else (6,)):
-        part(rounds)
-    return {"code": 0, "out": "", "err": ""}
+    from fedmf.flower import run_app
+    from support.wrapped_apps import INNER, adding, flat, model, private, update_of
+    server, models = ServerApp(), []
+    @server.main()
+    def main(grid, context):
+        strategy = private(INNER[inner](), Path(name))
+        look = lambda t, arrays: models.append(flat(arrays))
+        strategy.start(grid=grid, initial_arrays=model(), num_rounds=6, evaluate_fn=look)
+        strategy.close()
+    run_app(server, adding(lambda user, context: update_of(user)), num_supernodes=12)
+    return told(name, models, name)
+def stream(name, options):
+    from fedmf.cli.app import run as command
+    users, drawn = "--user-column" in options, np.random.default_rng(0).normal(0.3, 0.2, (20, 2))
+    rows = [f"{x:.6f},{y:.6f}" + f",u{t % 6}" * users for t, (x, y) in enumerate(drawn)]
+    Path("rows.csv").write_text("\\n".join(["speed,load" + ",user" * users, *rows]) + "\\n")
+    base = "stream --input rows.csv --norm-bound 1 --epsilon 8 --delta 1e-5 --rounds 20 --seed 7 "
+    base += "--columns speed,load " + "--each-row-a-user " * (not users) + options
+    code = command([*base.split(), "--state", name, "--output", name + ".jsonl"])
+    if code:
+        raise RuntimeError(f"exit code {code}")
+    from fedmf.streaming import account_stream
+    flat = lambda value: [x for v in value for x in flat(v)] if isinstance(value, list) else [value]
+    lines = [json.loads(line) for line in open(name + ".jsonl")]
+    numbers = [x for line in lines for v in line.values() for x in flat(v) if isinstance(x, int | float)]
+    np.save(name + ".npy", np.array(numbers, dtype=float))
+    return {figure: account_stream(Path(name))[figure] for figure in FIGURES}
 for line in sys.stdin:
-    todo = json.loads(line)
-    try:
-        said = command(todo["command"]) if "command" in todo else wrapped(*todo["wrapped"])
-    except BaseException:
-        said = {"code": "traceback", "out": "", "err": traceback.format_exc()}
-    print(json.dumps(said), file=sys.__stdout__, flush=True)
+    how, name, what = json.loads(line)
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            facts = {"run": run, "stream": stream, "wrapped": wrapped}[how](name, what)
+        except BaseException as error:
+            facts = {"error": (str(error) or repr(error)) + said.getvalue()[-200:]}
+    print(json.dumps(facts), file=sys.__stdout__, flush=True)
 """
 
 
 class Version:
-    """A checkout and the process that carries commands out with it.
-
-    Args:
-        tree: of the checkout.
-        folder: where its runs go.
-    """
+    """A checkout and the process that carries out runs with it, in a folder of its own."""
 
     def __init__(self, tree: Path, folder: Path) -> None:
-        self.tree, self.folder = tree, folder
-        folder.mkdir(parents=True)
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(tree),
-            "XDG_STATE_HOME": str(folder / "state"),
-            "OMP_NUM_THREADS": "1",
-            "COLUMNS": "100",
-        }
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _DRIVER],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
+        self.folder = folder
+        folder.mkdir()
+        state = {"XDG_STATE_HOME": str(folder / "state"), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tree)}
+        command = [sys.executable, "-c", _DRIVER, str(tree / "tests")]
+        more: dict[str, Any] = {"cwd": folder, "env": {**os.environ, **state}, "text": True}
+        self._process: Any = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, **more
         )
 
-    def says(self, **todo: Any) -> dict[str, Any]:
-        """What the process answers to a command, or to a wrapped app that it is to run."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(todo) + "\n")
+    def facts(self, how: str, name: str, what: str) -> tuple[dict[str, Any], np.ndarray]:
+        """What a run or stream gave: figures and participations, and all numbers that were released."""
+        self._process.stdin.write(json.dumps([how, name, what]) + "\n")
         self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
+        said = json.loads(self._process.stdout.readline() or '{"error": "the process ended"}')
+        return said, np.load(self.folder / f"{name}.npy") if "error" not in said else np.empty(0)
 
     def close(self) -> None:
         """End it."""
         self._process.communicate()
 
-    def run(self, name: str, keys: dict[str, Any]) -> dict[str, str]:
-        """A run, its statement and its model."""
-        sets = [f"--set={key}={_toml(value)}" for key, value in keys.items() if value is not None]
-        (self.folder / "empty.toml").write_text("[data]\nkind = 'synthetic'\n")
-        facts = self._command("simulate", "simulate", "empty.toml", *sets, "--out", name)
-        facts |= self._read(name)
-        facts |= self._command("export", "export", name, "--output", f"{name}.safetensors")
-        return facts | _contents(self.folder / f"{name}.safetensors", "model")
 
-    def wrapped(self, name: str, features: list[str]) -> dict[str, str]:
-        """A wrapped Flower app."""
-        said = self.says(wrapped=[str(self.tree / "tests"), str(self.folder / name), features])
-        return {"wrapper/code": str(said["code"]), "wrapper/error": said["err"]} | self._read(name)
-
-    def stream(self, name: str, options: list[str]) -> dict[str, str]:
-        """A stream of 20 rows, its output and its statement."""
-        import numpy as np
-
-        users = "--user-column" in options
-        rng = np.random.default_rng(0)
-        rows = [
-            f"{x:.6f},{y:.6f}" + f",u{t % 6}" * users
-            for t, (x, y) in enumerate(rng.normal(0.3, 0.2, (20, 2)))
+def difference(
+    before: tuple[dict[str, Any], np.ndarray], after: tuple[dict[str, Any], np.ndarray]
+) -> list[str]:
+    """In what they differ; nothing if all is equal to the bit."""
+    (said, numbers), (now, others) = before, after
+    if "error" in said or "error" in now:
+        return [
+            f"{name}: {facts['error']}"
+            for name, facts in (("before", said), ("after", now))
+            if "error" in facts
         ]
-        (self.folder / f"{name}.csv").write_text("\n".join(["speed,load" + ",user" * users, *rows]) + "\n")
-        whole = ["--rounds", "20"]
-        base = ["--norm-bound", "1", "--epsilon", "8", "--delta", "1e-5", *whole, "--seed", "7", *options]
-        base += ["--columns", "speed,load", *([] if users else ["--each-row-a-user"])]
-        facts = self._command("stream", "stream", "--input", f"{name}.csv", "--state", name, *base)
-        return facts | self._read(name)
-
-    def _command(self, what: str, *arguments: str) -> dict[str, str]:
-        said = self.says(command=arguments)
-        lines = {f"{what}/line {i}": line for i, line in enumerate(said["out"].splitlines())}
-        return lines | {f"{what}/code": str(said["code"]), f"{what}/error": said["err"]}
-
-    def _read(self, name: str) -> dict[str, str]:
-        facts = dict[str, str]()
-        for file in sorted(p for p in (self.folder / name).rglob("*") if p.is_file()):
-            facts |= _contents(file, str(file.relative_to(self.folder / name)))
-        facts |= self._command("account", "account", name, "--full")
-        said = self.says(command=["account", name, "--json"])
-        return facts | dict(_leaves("account", json.loads(said["out"] or "null")))
-
-
-def _toml(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _contents(path: Path, name: str) -> dict[str, str]:
-    """A file's facts, as finely as its kind allows: a difference has a place."""
-    if not path.exists():
-        return {name: "missing"}
-    if path.suffix == ".sqlite":
-        return dict(_rows(path, name))
-    if path.suffix == ".json":
-        return dict(_leaves(name, json.loads(path.read_text())))
-    if path.suffix == ".parquet":
-        import pyarrow.parquet
-
-        return dict(_leaves(name, pyarrow.parquet.read_table(path).to_pydict()))
-    if path.suffix in {".toml", ".txt", ".jsonl", ".key", ".html"}:
-        return {f"{name}/line {i}": line for i, line in enumerate(path.read_text().splitlines())}
-    return {name: hashlib.sha256(path.read_bytes()).hexdigest()}
-
-
-def _rows(path: Path, name: str) -> Iterator[tuple[str, str]]:
-    database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name").fetchall()
-    for (table,) in tables:
-        rows = database.execute(f'SELECT * FROM "{table}"')
-        columns = [column[0] for column in rows.description]
-        for i, row in enumerate(rows):
-            for column, value in zip(columns, row, strict=True):
-                shown = hashlib.sha256(value).hexdigest() if isinstance(value, bytes) else repr(value)
-                yield f"{name}/{table}/{i}/{column}", shown
-    database.close()
-
-
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _leaves(f"{name}/{key}", item)
-    elif isinstance(value, list):
-        for i, item in enumerate(value):
-            yield from _leaves(f"{name}/{i}", item)
-    else:
-        yield name, repr(value)
-
-
-def subjects() -> dict[str, tuple[str, Any]]:
-    """What is carried out, by name: how, and with what."""
-    runs = {name: ("run", {**SMALL, **keys}) for name, keys in {**RUNS, **FURTHER}.items()}
-    streams = {name: ("stream", options) for name, options in STREAMS.items()}
-    apps = {name: ("wrapped", features) for name, features in WRAPPED.items()}
-    return {**runs, **streams, **apps}
-
-
-def record(version: Version, name: str, how: str, what: Any) -> dict[str, str]:
-    """The facts of a subject under a version."""
-    place = name.replace(",", "").replace(" ", "-")
-    return getattr(version, how)(place, what)
+    found = [
+        f"{name} {said[name]!r} -> {now[name]!r}"
+        for name in said
+        if said[name] != now[name] and name != "counted"
+    ]
+    found += ["which users counted"] * (said.get("counted") != now.get("counted"))
+    if numbers.shape != others.shape:
+        return [*found, f"{numbers.shape} numbers released, then {others.shape}"]
+    if not np.array_equal(numbers, others):
+        largest = np.abs(numbers - others).max()
+        found.append(f"released numbers by at most {largest:.3g} (largest {np.abs(numbers).max():.3g})")
+    return found
 
 
 def main() -> int:
-    """Carry out, compare, print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Carry out, compare, print a line for each."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--before", type=Path, required=True, help="checkout of the other version")
     parser.add_argument("--only", default="", help="subjects whose name holds this")
-    parser.add_argument("--show", type=int, default=5, help="differences shown of each subject")
-    parser.add_argument(
-        "--except", dest="left_out", action="append", default=[], help="a part of the names of facts"
-    )
     given = parser.parse_args()
-    chosen = {name: todo for name, todo in subjects().items() if given.only in name}
+    subjects = [("run", name, f"{SMALL} {keys}") for name, keys in RUNS.items()]
+    subjects += [("stream", name, options) for name, options in STREAMS.items()]
+    subjects += [("wrapped", name, inner) for name, inner in WRAPPED.items()]
+    chosen = [subject for subject in subjects if given.only in subject[1]]
     different = 0
     with tempfile.TemporaryDirectory(prefix="recorder-") as scratch:
-        trees = {"before": given.before.resolve(), "after": ROOT, "again": ROOT}
-        versions = {name: Version(tree, Path(scratch) / name) for name, tree in trees.items()}
-        with ThreadPoolExecutor(len(versions)) as pool:
-            for name, (how, what) in chosen.items():
-                before, after, again = pool.map(
-                    lambda version, how=how, what=what, name=name: record(version, name, how, what),
-                    versions.values(),
-                )
-                moving = {fact for fact in after.keys() | again.keys() if after.get(fact) != again.get(fact)}
-                wrong = sorted(
-                    fact
-                    for fact in (before.keys() | after.keys()) - moving
-                    if before.get(fact) != after.get(fact)
-                    and not any(part in fact for part in given.left_out)
-                )
-                kinds = Counter(fact.split("/")[0] for fact in moving)
-                print(
-                    f"{name:48s} {len(after) - len(moving):6d} compared, {len(wrong):4d} differ; moving: "
-                    + ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())),
-                    flush=True,
-                )
-                for fact in wrong[: given.show]:
-                    print(
-                        f"    {fact}: {before.get(fact, 'absent')!s:.60} -> {after.get(fact, 'absent')!s:.60}"
-                    )
-                ended = [
-                    f"{fact}: {after[fact]}"
-                    for fact in after
-                    if fact.endswith("/code") and after[fact] != "0"
-                ]
-                if ended:
-                    print("    did not end well:", ", ".join(ended), after.get("simulate/error", "")[-300:])
-                different += len(wrong)
-        for version in versions.values():
-            version.close()
-    print(f"{len(chosen)} subjects, {different} differences")
+        old, new = (
+            Version(tree.resolve(), Path(scratch) / name)
+            for name, tree in (("before", given.before), ("after", ROOT))
+        )
+        for how, name, what in chosen:
+            earlier = f"{SMALL} {BEFORE[name]}" if name in BEFORE else what
+            wrong = difference(old.facts(how, name, earlier), new.facts(how, name, what))
+            print(f"{name:32s} {'; '.join(wrong) or 'equal'}", flush=True)
+            different += bool(wrong)
+        old.close()
+        new.close()
+    print(f"{len(chosen)} compared, {different} differ")
     return int(different > 0)
 
 
