@@ -116,7 +116,7 @@ def test_a_malformed_reply_is_zeros_for_all_its_users(kind: str) -> None:
     one, message = asked()
     reply = answer_reply(message, 3, users, Answer(rows, ()))
     total = FixedPointSum(D, CLIP)
-    assert tuple(one.add(in_bytes(reply) if as_bytes else reply, USERS, total)) == USERS
+    assert tuple(one.add(in_bytes(reply), USERS, total)) == USERS
     assert not total.fixed_point.any()
     assert total.users == len(USERS)
 
