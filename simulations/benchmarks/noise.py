@@ -45,7 +45,7 @@ def job(name: str, d: int, threads: int) -> Job:
     places, weights = tuple(range(p)), tuple(-0.5 / (j + 1) for j in range(p))
     if kind in ("independent", "regenerated"):
         return lambda: kernels.add_(RowPass(places, weights), out, 0)
-    stored = torch.ones(p, d)
+    stored = torch.ones(p, d, dtype=torch.float64)
     if kind == "stored":
         return lambda: kernels.add_(RowPass((7,), (1.0,), 1.0, places, weights, (0,), (0.0,)), out, 0, stored)
     decays = tuple(0.9**j for j in range(1, p + 1))

@@ -169,11 +169,6 @@ _ITEMS = (
         ("stream-anomalies.md",), ("moments/stream_anomalies.py",), ("moments/stream_anomalies.py",),
     ),
     Item(
-        "deterministic-bounds", _OURS, "Balls-in-Bins without sampling", "n = 2048 and 3900, ε = 0.5 … 8",
-        ("deterministic-bounds.md",), (), ("accounting/deterministic_bounds.py",),
-        kept=("deterministic-bounds.json",), unrun="it takes an hour of searches",
-    ),
-    Item(
         "jax-privacy", _OURS, "designs beside jax-privacy", "RMSE and MaxSE in 28 settings, n = 64 … 2000",
         ("jax-privacy-errors.md",), ("design/jax_privacy_errors.py", "--quick"),
         ("design/jax_privacy_errors.py",), kept=("jax-privacy.json",),
