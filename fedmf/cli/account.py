@@ -136,13 +136,10 @@ def _again(directories: list[Path]) -> str:
 def _noted(header: RunHeader, rows: Mapping[int, Mapping[str, Any]]) -> list[tuple[str, str]]:
     """What the records say of the newest model that was evaluated, the columns of ``metrics.parquet``: how
     good it is, and what was released beside it."""
-    from fedmf.parts import beside_the_plan
-
     if not rows:
         return []
     rounds, row = max(rows.items())
-    parts = (*header.plan.parts, *beside_the_plan(header.run))
-    columns = [column for part in parts for column in part.columns]
+    columns = [column for part in header.plan.parts for column in part.columns]
     quality = []
     for column, value in row.items():
         name = column.removesuffix("_not_private")

@@ -7,21 +7,16 @@ from fedmf.lazy import lazily
 if TYPE_CHECKING:
     from fedmf.parts.clip_norm import CLIPPINGS, Clipping, FixedClipping, NormCourse, QuantileClipping
     from fedmf.parts.kinds import (
-        NAMED,
         PARTS,
-        beside_the_plan,
         parts_from,
         stated,
     )
     from fedmf.parts.own_statistic import OwnStatistic
     from fedmf.parts.part import (
-        Claim,
-        FileRow,
         LivePart,
         Part,
         Setting,
         Stage,
-        Step,
         check_shares,
         update_factor,
     )
@@ -30,11 +25,8 @@ else:
 
 __all__ = [
     "CLIPPINGS",
-    "NAMED",
     "PARTS",
-    "Claim",
     "Clipping",
-    "FileRow",
     "FixedClipping",
     "LivePart",
     "NormCourse",
@@ -43,8 +35,6 @@ __all__ = [
     "QuantileClipping",
     "Setting",
     "Stage",
-    "Step",
-    "beside_the_plan",
     "check_shares",
     "parts_from",
     "stated",

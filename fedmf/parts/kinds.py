@@ -18,8 +18,6 @@ PARTS: Final[dict[str, Mapping[str, type[Part]]]] = {
 
 #: Of every run; the others are there if they were chosen.
 _ALWAYS: Final = "clipping"
-#: Fields of a run with names of their own.
-NAMED: Final = (_ALWAYS,)
 
 
 def parts_from(values: Mapping[str, Any]) -> tuple[Part, ...]:
@@ -53,9 +51,3 @@ def stated(statement: Mapping[str, Any]) -> Iterator[tuple[type[Part], Mapping[s
     for name in PARTS:
         if statement.get(name) is not None:
             yield part_of(name, statement[name]), statement[name]
-
-
-def beside_the_plan(run: Mapping[str, Any]) -> tuple[Part, ...]:
-    """The parts of a recorded run that its plan does not hold: they cost nothing of μ²."""
-    names = [name for name in PARTS if name in run and not part_of(name, run[name]).planned]
-    return tuple(value_of(PARTS[name], run[name]) for name in names)

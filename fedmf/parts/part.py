@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from fedmf.factorization import Factorization
-from fedmf.participation import Adjacency, Participation
 from fedmf.values import Value
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from fedmf.noise import KeySchedule
-    from fedmf.optim import ServerOptimizer
     from fedmf.training import FixedPointSum, RowStatistic, Statistic
 
 #: Makes up for the rounding of a square root and a quotient, in the safe direction.
@@ -31,15 +27,11 @@ class Setting:
     Attributes:
         amplified: whether the noise is calibrated for secret cohorts.
         paired: whether the optimizer needs a second moment.
-        noisy: whether there is noise.
-        moves_clip_norm: whether a part lets the clip norm follow releases.
         dimension: d; None before the model is known.
     """
 
     amplified: bool
     paired: bool
-    noisy: bool = True
-    moves_clip_norm: bool = False
     dimension: int | None = None
 
 
@@ -52,9 +44,6 @@ class Stage:
         size: m, the planned cohort size.
         clip_norm: ζ_0.
         noise_std: standard deviation of the z of a sum of vectors of norm 1 that has all of μ².
-        participation: the (n, k, b) contract.
-        adjacency: "zero-out" or "replace-one".
-        dimension: d.
         keys: which key makes which row.
     """
 
@@ -62,46 +51,7 @@ class Stage:
     size: int
     clip_norm: float
     noise_std: float
-    participation: Participation
-    adjacency: Adjacency
-    dimension: int
     keys: KeySchedule
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What a run says that its releases cost: μ of the planned noise of training, and δ."""
-
-    mu: float
-    delta: float
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """What the server did in a round, for parts that look at what is released.
-
-    Attributes:
-        rule: of the server.
-        before: θ_t.
-        state: of the rule before the round.
-        after: θ_{t+1}.
-        mean: the noisy mean; None where a fused step never made it.
-    """
-
-    rule: ServerOptimizer
-    before: Tensor
-    state: Mapping[str, Tensor]
-    after: Tensor
-    mean: Tensor | None
-
-
-@dataclass(frozen=True)
-class FileRow:
-    """Bytes that are durable at a place of one of a part's files before a round is committed."""
-
-    name: str
-    at: int
-    content: bytes
 
 
 @dataclass(frozen=True)
@@ -119,8 +69,6 @@ class Part(Value, ABC):
 
     #: By which runs, plans and statements record it.
     name: ClassVar[str]
-    #: Whether it is in the plan: it takes a share of μ², or moves noise or clip norm.
-    planned: ClassVar[bool] = True
 
     @property
     def mu_share(self) -> float:
@@ -129,8 +77,8 @@ class Part(Value, ABC):
 
     @property
     def own_factor(self) -> float:
-        """1/b: see `own_factor`."""
-        return own_factor(self.mu_share)
+        """1/b, rounded up: noise of a statistic of bound 1 per noise of x/ζ with all of μ²."""
+        return _UPWARDS / math.sqrt(self.mu_share)
 
     def check(self, setting: Setting) -> None:
         """Refuse what no theorem covers together.
@@ -148,11 +96,6 @@ class Part(Value, ABC):
         del stage
         return None
 
-    def files(self, rounds: int) -> Mapping[str, bytes]:
-        """What it keeps in the directory of a run of n rounds, as it is before the first, by name."""
-        del rounds
-        return {}
-
     def unit(self, clip_norm: float) -> float:
         """In what unit the server sees the mean of updates clipped to this norm."""
         del clip_norm
@@ -169,28 +112,18 @@ class Part(Value, ABC):
         return ()
 
     @property
-    def noted(self) -> bool:
-        """Whether `facts` reads what was noted of released models."""
-        return bool(self.columns)
-
-    @property
     def assumptions(self) -> tuple[str, ...]:
         """Under what the figures of a statement hold beside those that every run has."""
         return ()
 
-    def facts(self, metrics: Mapping[int, Mapping[str, Any]], claim: Claim) -> dict[str, Any]:
+    def facts(self, metrics: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
         """What the operator's statement says of it, JSON-able.
 
         Args:
             metrics: what was noted of released models, by rounds released; without them, what follows from
                 the plan alone.
-            claim: of the run.
         """
-        del metrics, claim
-        return self.chosen()
-
-    def chosen(self) -> dict[str, Any]:
-        """What of it follows from the plan, so that every statement may say it."""
+        del metrics
         return self.to_dict()
 
     @classmethod
@@ -200,14 +133,8 @@ class Part(Value, ABC):
         return {}
 
     @classmethod
-    def against(cls, facts: Mapping[str, Any]) -> str | None:
-        """What in `facts` speaks against what the run claims."""
-        del facts
-        return None
-
-    @classmethod
     def in_short(cls, facts: Mapping[str, Any]) -> Mapping[str, str]:
-        """The same in a summary of a few lines."""
+        """What a summary of a few lines adds likewise."""
         del facts
         return {}
 
@@ -228,13 +155,6 @@ class LivePart(ABC):
 
     name: str
     state: Mapping[str, Any]
-    #: Whether checkpoints hold its state.
-    keeps_state: ClassVar[bool] = True
-
-    def join(self, t: int, total: FixedPointSum) -> FixedPointSum:
-        """The sum of round t with what the part adds to it; the given one is left as it is."""
-        del t
-        return total
 
     @abstractmethod
     def after(self, t: int, total: FixedPointSum) -> Mapping[str, Any]:
@@ -260,21 +180,6 @@ class LivePart(ABC):
         """ζ of the next round; None where the part does not say."""
         return None
 
-    def rows(self, t: int, step: Step) -> Sequence[FileRow]:
-        """What of round t must be durable before it is committed."""
-        del t, step
-        return ()
-
-    def when_stated(self, rounds: int, read: Callable[[str], bytes]) -> Mapping[str, float]:
-        """What is noted when so many rounds are stated.
-
-        Args:
-            rounds: released.
-            read: one of the part's files.
-        """
-        del rounds, read
-        return {}
-
     def noted(self) -> Mapping[str, float]:
         """What it has released last, by the part's `Part.columns`."""
         return {}
@@ -282,11 +187,6 @@ class LivePart(ABC):
     @property
     def beforehand(self) -> str | None:
         """What its releases will be able to tell, from the plan alone: a line for whoever begins the run."""
-        return None
-
-    @property
-    def alarm(self) -> str | None:
-        """What its releases say against the run: a line for everybody, from released figures alone."""
         return None
 
 
@@ -315,11 +215,6 @@ def refuse_beside(what: str, against: Mapping[str, bool]) -> None:
             raise ValueError(f"{what} must be left out with {other}: no theorem covers the two.")
 
 
-def own_factor(mu_share: float) -> float:
-    """1/b, rounded up: noise of a statistic of bound 1 and share b² per noise of x/ζ with all of μ²."""
-    return _UPWARDS / math.sqrt(mu_share)
-
-
 def update_factor(parts: Sequence[Part]) -> float:
     """1/a, by which the noise of updates is larger than with all of μ² for them alone, rounded up."""
     left = _left(parts)
@@ -332,7 +227,7 @@ def _left(parts: Sequence[Part]) -> Fraction:
 
 
 def check_shares(parts: Sequence[Part]) -> None:
-    """Refuse parts that leave nothing to updates, that the plan does not count, or that share a name.
+    """Refuse parts that leave nothing to updates, or that share a name.
 
     Raises:
         ValueError: they do.
@@ -340,12 +235,6 @@ def check_shares(parts: Sequence[Part]) -> None:
     names = [part.name for part in parts]
     if len(set(names)) < len(names):
         raise ValueError(f"parts (of a run) must have names of their own; got {', '.join(names)}.")
-    for part in parts:
-        if not part.planned and (part.mu_share or part.moves_clip_norm):
-            raise ValueError(
-                f"planned must be true of {part.name}, which takes a share of μ² or moves the clip norm: the "
-                "noise of updates would not pay for it."
-            )
     if any(part.mu_share < 0 for part in parts) or _left(parts) <= 0:
         shares = ", ".join(f"{part.name} {part.mu_share!r}" for part in parts)
         raise ValueError(f"share (b², of all parts together) must be below 1; got {shares}.")

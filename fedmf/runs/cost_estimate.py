@@ -92,7 +92,7 @@ def dry_run(run: Run, device: str = "cpu") -> dict[str, str]:
     if plan.amplification is not None:
         promised += f" while cohorts stay secret; {at_least(known)} against whoever knows them"
     against = NoiseAndSignal.of(plan, model.dimension)
-    stage = plan.stage(KeySchedule(NoiseKey.from_os(), [], 0), model.dimension)
+    stage = plan.stage(KeySchedule(NoiseKey.from_os(), [], 0))
     opened = {part.name: part.open(stage) for part in plan.parts}
     told = {name: live.beforehand for name, live in opened.items() if live is not None and live.beforehand}
     contract = plan.participation

@@ -14,7 +14,6 @@ from torch import Tensor
 from fedmf.data import PublicInput
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
-from fedmf.parts import FileRow
 from fedmf.records import (
     Admission,
     Ledger,
@@ -35,7 +34,6 @@ from fedmf.runs.recorded import (
     KEY,
     LEDGER,
     header_of,
-    keep_of_part,
     key_of,
     recorded_header,
     require_run,
@@ -121,9 +119,6 @@ class RunDirectory:
             if save_whole is not None:
                 save_whole(building / WHOLE_MODEL)
             write_durably(building / FAILURES, b"", mode=0o600)
-            for part in run.parts:
-                for name, content in part.files(plan.participation.rounds).items():
-                    write_durably(building / name, content)
             save_key(building / KEY, key)
             Ledger.create(building / LEDGER, plan.participation, header.to_dict(), key).close()
 
@@ -197,15 +192,6 @@ class RunDirectory:
         checkpoint = _state_name(t + 1), packed.digest.hex()
         self._commit_round(t, users, checkpoint, packed)
         self._checkpoint = checkpoint
-
-    def keep_rows(self, rows: Sequence[FileRow]) -> None:
-        """Make what parts keep of a round durable, before it is committed.
-
-        Raises:
-            LedgerError: the disk failed; nothing was committed.
-        """
-        for row in rows:
-            keep_of_part(self.path, row)
 
     def begin(self, commit: Underway) -> None:
         """Let a `commit` or `commit_row` be under way; until it has ended nothing else may be asked of the

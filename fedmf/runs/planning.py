@@ -61,7 +61,7 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int) -> Plan:
             noise_multiplier,
             amplification,
             second,
-            tuple(part for part in run.parts if part.planned),
+            run.parts,
         )
     except ValueError as error:
         raise ConfigError(str(error)) from None

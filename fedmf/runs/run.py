@@ -165,13 +165,7 @@ class Run:
             paired: whether the optimizer needs a second moment.
             dimension: d, once it is known.
         """
-        return Setting(
-            self.privacy.counts_sampling,
-            paired,
-            self.is_private,
-            any(part.moves_clip_norm for part in self.parts),
-            dimension,
-        )
+        return Setting(self.privacy.counts_sampling, paired, dimension)
 
     @property
     def given_objects(self) -> tuple[Task | None, ServerOptimizer | None]:

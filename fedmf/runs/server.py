@@ -13,9 +13,9 @@ from torch import Tensor
 from fedmf.errors import HorizonExceededError
 from fedmf.noise import BlockedNoise, Domain, GaussianSource, KeySchedule
 from fedmf.optim import RoundRelease, ServerOptimizer, ServerPass
-from fedmf.parts import FileRow, LivePart, Step, beside_the_plan
+from fedmf.parts import LivePart
 from fedmf.runs.directory import RunDirectory
-from fedmf.runs.recorded import PhaseTimes, read_of_part
+from fedmf.runs.recorded import PhaseTimes
 from fedmf.runs.releases import Made, RoundUnderWay, second_stream, sums_for
 from fedmf.statements import Plan
 from fedmf.training import FixedPointSum, ReusedVectors
@@ -82,10 +82,8 @@ class PrivateServer:
         self.keys = KeySchedule.of_record(directory.key, directory.ledger, self._t)
         self._noise = self._noise_stream(initial.numel())
         self.sums = sums_for(optimizer, initial.numel(), plan.privacy.clip_norm, plan.parts)
-        stage = plan.stage(self.keys, initial.numel())
-        opened = [part.open(stage) for part in (*plan.parts, *beside_the_plan(directory.header.run))]
+        opened = [part.open(plan.stage(self.keys)) for part in plan.parts]
         self._parts: list[LivePart] = [part for part in opened if part is not None]
-        self._alarmed: set[str] = set()
         self._second = second_stream(plan, optimizer, self.keys, self.device)
         if restored is None:
             self.lost = range(0)
@@ -97,8 +95,7 @@ class PrivateServer:
             _, parameters, state, noise = restored
             self._check_noise(noise)
             for part in self._parts:
-                if part.keeps_state:
-                    part.load_state(noise[part.name])
+                part.load_state(noise[part.name])
                 self.sums = self.sums.at(part.clip_norm)
             self.lost = self._lost_rounds(noise)
             self._parameters = parameters.to(self.device)
@@ -169,19 +166,6 @@ class PrivateServer:
     def beforehand(self) -> list[str]:
         """What the parts will be able to tell, in lines, from the plan alone."""
         return [part.beforehand for part in self._parts if part.beforehand is not None]
-
-    def new_alarms(self) -> list[str]:
-        """What released figures of parts say against the run, a line each, those not asked for before."""
-        alarms = {part.name: part.alarm for part in self._parts if part.name not in self._alarmed}
-        new = {name: alarm for name, alarm in alarms.items() if alarm is not None}
-        self._alarmed |= new.keys()
-        return list(new.values())
-
-    def noted_when_stated(self) -> dict[str, float]:
-        """What the parts say when the rounds released so far are stated."""
-        read = partial(read_of_part, self.directory.path)
-        told = [part.when_stated(self.t, read) for part in self._parts]
-        return {name: value for said in told for name, value in said.items()}
 
     def _part_states(self) -> dict[str, Mapping[str, Any]]:
         """What each part needs for the next round."""
@@ -283,42 +267,29 @@ class PrivateServer:
     def _made(self, total: FixedPointSum, users: Sequence[str]) -> Made:
         """Round t, not yet final."""
         self.keys.open_in(self.directory.ledger)
-        joined = total
         with self.times.measure(self._t + 1, "noise and step"):
-            for part in self._parts:
-                joined = part.join(self._t, joined)
-            parameters, state, mean = self._stepped(joined)
+            parameters, state = self._stepped(total)
         parts = {part.name: part.after(self._t, total) for part in self._parts}
-        commit = self._commit(users, parameters, state, parts)
-        step = Step(self._optimizer, self._parameters, self._state, parameters, mean)
-        rows = [row for part in self._parts for row in part.rows(self._t, step)]
-        if rows:
-            commit = partial(self._keep_and, rows, commit)
-        return Made(self._t, parameters, state, parts, commit)
+        return Made(self._t, parameters, state, parts, self._commit(users, parameters, state, parts))
 
-    def _keep_and(self, rows: Sequence[FileRow], commit: Callable[[], None]) -> None:
-        self.directory.keep_rows(rows)
-        commit()
-
-    def _stepped(self, total: FixedPointSum) -> tuple[Tensor, Mapping[str, Tensor], Tensor | None]:
-        """θ_{t+1}, the optimizer's state after its step on sums and noise divided by m, and its argument."""
+    def _stepped(self, total: FixedPointSum) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """θ_{t+1}, and the optimizer's state after its step on sums and noise divided by m."""
         rule, t = self._optimizer, self._t
         m = self.plan.cohorts.size * self.plan.unit(self.clip_norm)
         std = self.plan.noise_std_at(self.clip_norm)
         whole = ServerPass(self._noise, m, std, self._vectors)
         if ServerPass.steps(rule, self._parameters):
-            return *whole.step(t, total, rule, self._parameters, self._state), None
+            return whole.step(t, total, rule, self._parameters, self._state)
         mean = whole.mean(t, total, self._parameters)
         variance = (std / m) ** 2 * float(self._row_variances[t])
         release = RoundRelease(mean, variance, *self._second.release(t, total))
-        return *rule.step(t, self._parameters, release, self._state), mean
+        return rule.step(t, self._parameters, release, self._state)
 
     def _noise_state(self, parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Where each stream of noise stands, and the parts after a round."""
         state = self._noise.state_dict() | self._second.state_dict()
         for part in self._parts:
-            if part.keeps_state:
-                state[part.name] = part.state_dict(parts[part.name])
+            state[part.name] = part.state_dict(parts[part.name])
         return state
 
     def _commit(

@@ -245,8 +245,6 @@ class Session:
     def evaluate(self) -> dict[str, Any] | None:
         """Make the row of metrics of the released model, if this round is due and has none.
 
-        What released figures of a part say against the run is logged once.
-
         It has what the central test part says, where the task is known here, ε so far, and what parts
         released. A process that died before it was made is made up for by the next call.
 
@@ -254,8 +252,6 @@ class Session:
             The row.
         """
         t = self.server.t
-        for line in self.server.new_alarms():
-            _log.warning(line)
         if self.evaluation_due(t) and t not in self.metrics:
             with self.server.times.measure(t, "evaluation"):
                 epsilon, values = self.plan.epsilon_after(t), self._central_values()
@@ -311,11 +307,6 @@ class Session:
 
     def statement(self) -> PrivacyStatement:
         """The privacy statement of what was released so far, from rows that were whole when opened."""
-        t = self.server.t
-        if t in self.metrics:
-            noted = self.server.noted_when_stated()
-            if not noted.keys() <= self.metrics[t].keys():
-                self._keep(t, {**self.metrics[t], **noted})
         opened = self.directory
         return replace(build_statement(opened.header, opened.ledger), verdict=Verdict())
 

@@ -108,16 +108,13 @@ class Plan:
         privacy, C = self.privacy, self.mechanism.factorization
         return self.second.beside(C, privacy.clip_norm, privacy.adjacency, self.cohorts.size)
 
-    def stage(self, keys: KeySchedule, dimension: int) -> Stage:
-        """What parts need of it in order to release something, of a model of so many parameters."""
+    def stage(self, keys: KeySchedule) -> Stage:
+        """What parts need of it in order to release something."""
         return Stage(
             self.mechanism.factorization,
             self.cohorts.size,
             self.privacy.clip_norm,
             self.relative_noise_std,
-            self.participation,
-            self.privacy.adjacency,
-            dimension,
             keys,
         )
 

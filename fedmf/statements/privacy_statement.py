@@ -20,7 +20,6 @@ from fedmf.accounting import (
 )
 from fedmf.cohorts import AvailableCohorts
 from fedmf.errors import LedgerError
-from fedmf.parts import NAMED, Claim, Part, beside_the_plan
 from fedmf.statements.header import RunHeader
 from fedmf.statements.plan import Plan
 from fedmf.statements.planned import TOLERANCE, PlannedPrivacy, check_sensitivity, planned_privacy
@@ -103,7 +102,6 @@ class PrivacyStatement:
             "users_participated": recorded.users,
             "cohort_size": plan.cohorts.size,
             "clip_norm": plan.privacy.clip_norm,
-            **dict.fromkeys(NAMED),
             **{name: dict(facts) for name, facts in self.parts.items()},
             "noise_multiplier": plan.noise_multiplier,
             "sensitivity": plan.sensitivity.value,
@@ -170,7 +168,7 @@ class PrivacyStatement:
         """
         left_out = {*REALISED, "not_private", "records"}
         kept = {name: value for name, value in self.to_dict().items() if name not in left_out}
-        kept |= _chosen(self.header)  # what a part released does not follow from a plan
+        kept |= {part.name: part.to_dict() for part in self.header.plan.parts}  # not what it released
         realised = self.header.plan.privacy.words.say(REALISED_ASSUMPTION)
         for name, text in (("assumptions", realised), ("not_covered", REALISED_NOT_COVERED)):
             kept[name] = [entry for entry in kept[name] if entry != text]
@@ -213,11 +211,8 @@ def build_statement(header: RunHeader, record: ParticipationRecord) -> PrivacySt
         )
     with record.snapshot():
         recorded = record.replay()
-        noted = any(part.noted for part in _parts(header))
-        metrics = record.metrics() if noted else {}
-        sigma = plan.noise_multiplier
-        claim = Claim(gaussian_mu(sigma) if sigma > 0 else math.inf, plan.privacy.delta)
-        parts = {part.name: part.facts(metrics, claim) for part in _parts(header)}
+        metrics = record.metrics() if any(part.columns for part in plan.parts) else {}
+        parts = {part.name: part.facts(metrics) for part in plan.parts}
         patterns = record.patterns()
     if recorded.users > plan.users:
         raise LedgerError(f"the ledger holds {recorded.users} users; the header says there are {plan.users}.")
@@ -238,16 +233,6 @@ def build_statement(header: RunHeader, record: ParticipationRecord) -> PrivacySt
             "run's records contradict its plan; no privacy statement is made."
         )
     return PrivacyStatement(header, recorded, planned, realised, patterns.patterns, parts)
-
-
-def _parts(header: RunHeader) -> tuple[Part, ...]:
-    """All parts of a run."""
-    return *header.plan.parts, *beside_the_plan(header.run)
-
-
-def _chosen(header: RunHeader) -> dict[str, dict[str, Any]]:
-    """What of them follows from the plan."""
-    return {part.name: part.chosen() for part in _parts(header)}
 
 
 def _second_moment(plan: Plan) -> dict[str, Any] | None:

@@ -57,7 +57,7 @@ def summarise(
         (f"worst {unit.name}", f"epsilon {up(s['epsilon_realised'])}{knowing} {_MARK}" if private else ""),
         (f"median {unit.name}", f"epsilon {up(_median(s))}{knowing} {_MARK}" if private else ""),
     ]
-    return in_short(s, [*_refuted(s), headline(s)], rows, rest, place)
+    return in_short(s, [headline(s)], rows, rest, place)
 
 
 def headline(statement: Mapping[str, Any]) -> str:
@@ -190,11 +190,6 @@ def _level(value: float) -> str:
 def _median(s: Mapping[str, Any]) -> float | None:
     median: float | None = s["epsilon_realised_quantiles"]["0.5"]
     return median
-
-
-def _refuted(s: Mapping[str, Any]) -> list[str]:
-    found = [part.against(said) for part, said in stated(s)]
-    return [says for says in found if says is not None]
 
 
 def _epsilon(s: Mapping[str, Any]) -> str:

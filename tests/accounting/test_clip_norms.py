@@ -195,12 +195,6 @@ def test_parts_share_one_budget_and_none_goes_by_two_names() -> None:
         left = sum(1 / Fraction(factor) ** 2 for factor in factors)
         assert 1 - Fraction(1, 10**9) <= left <= 1
 
-    @dataclass(frozen=True)
-    class Uncounted(Other):
-        planned: ClassVar[bool] = False
-
-    with pytest.raises(ValueError, match="planned must be true of other"):
-        check_shares([Uncounted(0.1)])
     for wrong in ([QuantileClipping(share=0.5), Other(0.5)], [Other(1.0)], [Other(), Other(0.1)]):
         with pytest.raises(ValueError, match=r"must be below 1|must have names of their own"):
             check_shares(wrong)

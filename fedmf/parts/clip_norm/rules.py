@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from fedmf.accounting import at_least
-from fedmf.parts.part import Claim, LivePart, Part, Setting, Stage, check_share
+from fedmf.parts.part import LivePart, Part, Setting, Stage, check_share
 from fedmf.values import by_kind, check_whole
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ class FixedClipping(Clipping):
 
     kind: ClassVar[str] = "fixed"
 
-    def facts(self, metrics: Mapping[int, Mapping[str, Any]], claim: Claim) -> dict[str, Any]:
+    def facts(self, metrics: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
         """The rule; no norm was noted."""
-        del metrics, claim
+        del metrics
         return {**self.to_dict(), "clip_norms": {}}
 
 
@@ -134,9 +134,8 @@ class QuantileClipping(Clipping):
             "clip norm, whatever the clip norm did, and what it did may be public as the models are",
         )
 
-    def facts(self, metrics: Mapping[int, Mapping[str, Any]], claim: Claim) -> dict[str, Any]:
+    def facts(self, metrics: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
         """The rule, and ζ by rounds released as far as it was noted."""
-        del claim
         norms = {str(t): float(row[_COLUMN]) for t, row in metrics.items() if _COLUMN in row}
         return {**self.to_dict(), "clip_norms": norms}
 

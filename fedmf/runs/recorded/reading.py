@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,45 +13,9 @@ from typing import Any, Final
 from fedmf.accounting import Fault, Verdict
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.noise import NoiseKey
-from fedmf.parts import FileRow
-from fedmf.records import Ledger, Mark, load_key, write_at
+from fedmf.records import Ledger, Mark, load_key
 from fedmf.runs.recorded.header import recorded_header
 from fedmf.statements import PrivacyStatement, RunHeader, build_statement
-
-
-def read_of_part(path: Path, name: str) -> bytes:
-    """A file of a part.
-
-    Args:
-        path: the run directory.
-        name: of the file.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
-    try:
-        return (path / name).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read {path / name}: {error.strerror}.") from None
-
-
-def keep_of_part(path: Path, row: FileRow) -> None:
-    """Write a row at its place, durably.
-
-    Raises:
-        LedgerError: the disk failed; nothing was committed.
-    """
-    try:
-        file = os.open(path / row.name, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            write_at(file, row.content, row.at)
-            os.fsync(file)
-        finally:
-            os.close(file)
-    except OSError as error:
-        reason = f"cannot write {row.name}: {error.strerror}. Nothing was released."
-        raise LedgerError(reason) from None
-
 
 KEY, LEDGER = "noise.key", "ledger.sqlite"
 #: How often records are looked at that seem to lack something while a process writes them.

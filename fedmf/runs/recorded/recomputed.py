@@ -49,7 +49,7 @@ def _figures(header: RunHeader) -> Iterator[Figure]:
     noise = NoiseMechanism.from_dict(run["mechanism"])
     yield "participation", plan.participation, plan.cohorts.participation(plan.users, noise.bands)
     yield "sensitivity", plan.sensitivity, plan.release.stated(plan.participation)
-    yield "parts", [part.name for part in plan.parts], [part.name for part in parts_from(run) if part.planned]
+    yield "parts", [part.name for part in plan.parts], [part.name for part in parts_from(run)]
     for part in plan.parts:
         yield part.name, part.to_dict(), run[part.name]
     if not isinstance(plan.privacy, UserLevel):

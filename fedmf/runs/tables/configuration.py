@@ -27,7 +27,7 @@ from fedmf.data import DATASETS
 from fedmf.errors import ConfigError, one_line
 from fedmf.models import MODELS
 from fedmf.optim import OPTIMIZERS
-from fedmf.parts import NAMED, PARTS
+from fedmf.parts import PARTS
 from fedmf.runs.execution import Execution
 from fedmf.runs.given import GIVEN, recorded_optimizer
 from fedmf.runs.named_tasks import NAMED_TASKS, FunctionTask, NamedTask
@@ -150,7 +150,7 @@ def run_of(values: Mapping[str, Any]) -> Run:
             f"[{table}] {key} must be left out with task {task.kind!r}, which brings its own data and model; "
             f"got {given[unused[0]]!r}."
         )
-    chosen = [name for name in PARTS if name not in NAMED]
+    chosen = [name for name in PARTS if name != "clipping"]
     others = [name for name in TABLES if name not in ("task", "data", "model", *chosen)]
     beside = tuple(TABLES[name].parse(by_table[name]) for name in chosen if by_table[name])
     return Run(task, **{name: TABLES[name].parse(by_table[name]) for name in others}, beside=beside)
