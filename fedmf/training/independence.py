@@ -56,6 +56,12 @@ def _numbers(value: float) -> Fill:
     return fill
 
 
+def _one(values: Tensor, structure: TensorStructure) -> None:
+    """A single number is huge."""
+    if structure.bound is None:
+        values.view(-1)[values.numel() // 2] = 3e38
+
+
 def _same(place: int) -> Fill:
     """One whole number everywhere; numbers of another size."""
 
@@ -78,6 +84,7 @@ HOSTILE: Final[dict[str, tuple[Fill, int]]] = {
     "ordinary": (_nothing, 1),
     "first number": (_same(0), 1),
     "last number": (_same(-1), 1),
+    "one huge": (_one, 1),
     "huge": (_numbers(3e38), 1),
     "infinite": (_numbers(float("inf")), 1),
     "not a number": (_numbers(float("nan")), 1),

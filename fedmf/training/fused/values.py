@@ -130,12 +130,12 @@ BELOW_AT_ONCE: Final = 24
 
 def work(plan: Plan, held: int, width: int, most: int, plain: bool, dimension: int) -> Work:
     """Memory for steps of at most ``width`` examples of users of d parameters that take ``held`` numbers and
-    own at most ``most`` examples."""
+    own at most ``most`` examples. It is full of NaN: what is not cleared for a user shows."""
     if plan.lowest > 0:
         width = max(width, min(most, BELOW_AT_ONCE))
     begin = np.concatenate([[0], np.cumsum(plan.size * width)])
     pixels, marked = plan.height * plan.width, plan.marks_at[-1:]
-    return Work(
+    memory = Work(
         begin=begin,
         inputs=aligned(begin[-1] + SLACK),
         slopes=aligned(begin[-1] + SLACK),
@@ -154,3 +154,7 @@ def work(plan: Plan, held: int, width: int, most: int, plain: bool, dimension: i
         below=aligned(most * plan.size[plan.lowest] if plan.lowest > 0 else 0),
         row=aligned(dimension),
     )
+    for values in memory:
+        if values.dtype == np.float32:
+            values.fill(np.nan)
+    return memory
