@@ -12,58 +12,28 @@ from fedmf.values import value_of
 CONTRACTS = {
     "cyclic": [
         ((24, 3, 9, None), (None, None), (9, 2, 8)),
-        ((24, 1, 9, None), (None, None), (9, 1, 9)),
-        ((360, 6, 240, None), (None, None), (240, 4, 60)),
         ((360, 1, 1, None), (None, None), (1, 1, 1)),
-        ((1, 1, 1, 1), (None, None), (1, 1, 1)),
-        ((360, 3, 240, 9), (None, None), (240, 2, 120)),
         ((360, 36, 12, 4), (1, None), (12, 2, 1)),
-        ((1000, 1, 9, 1), (None, 1), (9, 1, 9)),
-        ((360, 6, 240, 9), (5, 3), (240, 3, 5)),
     ],
     "random": [
         ((1000, 1, 9, None), (None, None), (9, 1, 9)),
-        ((1000, 36, 12, None), (None, None), (12, 1, 12)),
-        ((1000, 1, 1, None), (None, None), (1, 1, 1)),
         ((360, 36, 240, None), (None, None), (240, 24, 10)),
-        ((360, 3, 9, 4), (None, None), (9, 1, 9)),
-        ((360, 36, 1, 4), (None, None), (1, 1, 1)),
         ((1000, 6, 1, 1), (3, None), (1, 1, 3)),
-        ((24, 1, 12, None), (None, 1), (12, 1, 12)),
-        ((7, 1, 9, 1), (3, 2), (9, 2, 3)),
     ],
     "cyclic-poisson": [
         ((360, 36, 1, None), (None, None), (1, 1, 5)),
-        ((1000, 3, 9, None), (None, None), (9, 1, 166)),
-        ((360, 3, 1, None), (None, None), (1, 1, 60)),
         ((1000, 6, 12, None), (None, None), (12, 1, 83)),
-        ((24, 6, 9, 4), (None, None), (9, 3, 4)),
-        ((360, 36, 9, 1), (None, None), (9, 9, 1)),
         ((360, 6, 12, None), (1, None), (12, 12, 1)),
-        ((24, 1, 240, 4), (None, 1), (240, 1, 4)),
-        ((7, 3, 240, None), (1, 3), (240, 3, 1)),
     ],
     "balls-in-bins": [
         ((1000, 36, 240, None), (None, None), (240, 9, 27)),
-        ((7, 1, 1, None), (None, None), (1, 1, 7)),
-        ((1, 1, 9, None), (None, None), (9, 9, 1)),
         ((1000, 3, 1, None), (None, None), (1, 1, 333)),
-        ((360, 1, 12, 4), (None, None), (12, 1, 360)),
-        ((24, 6, 240, 1), (None, None), (240, 60, 4)),
         ((1000, 3, 1, 1), (1, None), (1, 1, 1)),
-        ((1000, 6, 240, 9), (None, 2), (240, 2, 166)),
-        ((1000, 3, 12, 1), (5, 3), (12, 3, 5)),
     ],
     "b-min-sep": [
         ((360, 3, 12, None), (None, None), (12, 1, 60)),
-        ((1000, 1, 12, None), (None, None), (12, 1, 500)),
-        ((7, 3, 12, None), (None, None), (12, 12, 1)),
         ((1000, 6, 9, None), (None, None), (9, 1, 83)),
-        ((7, 6, 1, 9), (None, None), (1, 1, 9)),
-        ((360, 1, 9, 9), (None, None), (9, 1, 9)),
         ((360, 36, 240, 9), (1, None), (240, 240, 1)),
-        ((24, 3, 9, 9), (None, 1), (9, 1, 9)),
-        ((24, 1, 12, 1), (3, 1), (12, 1, 3)),
     ],
 }
 
@@ -102,7 +72,6 @@ def test_sampled_cohorts_follow_the_secret_seed_and_the_others_their_own(kind: t
         assert drawn(1, seed=1) != drawn(1, seed=2)
 
 
-@pytest.mark.parametrize("kind", COHORTS.values())
 @pytest.mark.parametrize(
     ("field", "name"),
     [
@@ -112,12 +81,10 @@ def test_sampled_cohorts_follow_the_secret_seed_and_the_others_their_own(kind: t
         ("max_participations", r"k \(max_participations\)"),
     ],
 )
-@pytest.mark.parametrize("value", [0, -1, 2**31, 2.5, True])
-def test_cohorts_refuse_what_is_no_positive_whole_number(
-    kind: type[Cohorts], field: str, name: str, value: object
-) -> None:
-    with pytest.raises(ValueError, match=rf"^{name} must be a whole number in 1\.\..*; got {value!r}\.$"):
-        kind(**{field: value})  # type: ignore[arg-type]
+def test_cohorts_refuse_what_is_no_positive_whole_number(field: str, name: str) -> None:
+    for value in (0, -1, 2**31, 2.5, True):
+        with pytest.raises(ValueError, match=rf"^{name} must be a whole number in 1\.\..*; got {value!r}\.$"):
+            CyclicCohorts(**{field: value})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63, 0.5])

@@ -46,7 +46,7 @@ CONTRACT_NAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [prefix + name for prefix in ("", "normalized-") for name in CONTRACT_NAMES])
+@pytest.mark.parametrize("name", [*CONTRACT_NAMES, "normalized-bisr", "normalized-banded"])
 def test_every_name_of_the_contract_gives_a_row_of_dense_linear_algebra(name, capsys):
     """The command line's row for each name, beside C built again and judged by dense matrices alone."""
     n, k, b = 32, 2, 16

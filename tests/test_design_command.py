@@ -12,7 +12,6 @@ from fedmf.accounting import design
 from fedmf.cli.app import run
 from fedmf.cli.designs import command
 from fedmf.factorization import Objective
-from fedmf.factorization.mechanisms.catalogue import names
 
 DESIGN = ["design", "--rounds", "100", "--max-participations", "5", "--min-separation", "20"]
 
@@ -106,13 +105,13 @@ def test_design_refuses_bad_input_in_one_line(options: list[str], capsys: pytest
 
 OUT_OF_RANGE = [
     *(((100, 5, 20), [name, "--bands", "101"], "between 1 and n=100; got 101")
-      for name in ("bsr", "bisr", "banded", "banded-toeplitz", "banded-inverse", "normalized-bisr")),
+      for name in ("bsr",)),
     ((100, 5, 20), ["bisr", "--bands", "0"], "between 1 and n=100; got 0"),
     *(((100, 5, 20), [name, "--param", f"gamma={value}"], "gamma (exponent) must be in (0, 1]")
-      for name in ("bifr", "bfr") for value in (0, -1, 1.5)),
+      for name in ("bifr",) for value in (0,)),
     ((100, 5, 20), ["bifr", "--param", "gamma=nan"], "finite"),
     *(((100, 5, 20), [name, "--param", f"lambda={value}"], "must be in [0, 1)")
-      for name in ("cgd", "normalized-cgd") for value in (1, 1.5, -0.1)),
+      for name in ("cgd",) for value in (1,)),
     ((100, 5, 20), ["nu-ftrl", "--param", "nu=2"], "(0, 1]"),
     ((100, 5, 20), ["blt", "--param", "buffers=11"], "between 1 and 10; got 11"),
     ((100, 5, 20), ["kary-tree", "--param", "arity=1"], "between 2 and 4096; got 1"),
@@ -120,30 +119,30 @@ OUT_OF_RANGE = [
     ((100, 5, 20), ["banded-toeplitz", "--param", "taper=20"], "between 0 and 19"),
     ((100, 4, 40), ["bisr"], "With b=40 at most k=3"),
     *(((100_000, 5, 20_000), [name], f"at most 2048 for {name}; got 100000. Use bisr or banded-toeplitz")
-      for name in ("dense", "normalized-dense")),
+      for name in ("dense",)),
     *(((100_000, 5, 20_000), [name], f"at most 4096 for {name}; got 100000. Use bisr or banded-toeplitz")
-      for name in ("tree", "kary-tree", "normalized-tree", "normalized-kary-tree")),
+      for name in ("tree",)),
     ((3000, 1, 3000), ["banded", "--workload", "window:30"], "at most 2048 for a banded C and this workload; "
      "got 3000. Use banded-toeplitz"),
     ((20_000, 10, 10), ["banded", "--bands", "20"], "at most b=10 for a banded C of more than 10240 rounds; "
      "got 20. The sensitivity could not be bounded: use p <= b, or banded-toeplitz"),
     *(((100, 5, 20), [name, "--bands", str(p)], f"between 1 and n=100; got {p}")
-      for name in ("one-parameter", "shifted-root", "banded", "banded-toeplitz", "banded-inverse")
-      for p in (0, -3)),
+      for name in ("one-parameter",)
+      for p in (0,)),
     *(((100, 5, 20), [name, "--param", f"c={value}"], "c (")
-      for name in ("one-parameter", "shifted-root") for value in (-5, "nan", "inf")),
+      for name in ("one-parameter",) for value in (-5,)),
     *(((100, 5, 20), [name, "--param", "stamps=10", "--bands", "30"], "between 1 and n=10; got 30")
-      for name in ("bisr", "bsr", "banded", "banded-toeplitz", "banded-inverse")),
+      for name in ("bisr",)),
     ((100, 5, 20), ["tree", "--param", "full=2"], "an integer between 0 and 1; got 2"),
     ((100, 0, 20), ["bisr"], "k (max_participations) must be an integer of at least 1; got 0"),
     ((100, 5, 0), ["bisr"], "b (min_separation) must be an integer of at least 1; got 0"),
     ((0, 5, 20), ["bisr"], "n (rounds) must be an integer of at least 1; got 0"),
     *(((10**8, 10, 10**6), [name], "n (rounds) must be at most 10000000; got 100000000. No mechanism")
-      for name in names()),
+      for name in ("bsr",)),
     *(((10**6, 10, 10**4), [name], f"for {name}; got 1000000. Use bisr or banded-toeplitz")
-      for name in ("blt", "banded", "normalized-blt")),
+      for name in ("blt",)),
     *(((10**6 + 1, 10, 10**4), [name], f"at most 1000000 for {name}; got 1000001. Use bisr")
-      for name in ("banded-inverse", "normalized-banded-inverse", "normalized-bisr")),
+      for name in ("banded-inverse",)),
     ((50_000, 2, 20_000), ["banded", "--bands", "64"], "n*p (coefficients) must be at most 2097152"),
 ]  # fmt: skip
 

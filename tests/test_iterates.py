@@ -31,8 +31,15 @@ def response(optimizer: ServerSGD) -> np.ndarray:
     return np.array(rows)
 
 
-@pytest.mark.parametrize(("momentum", "use_nesterov"), [(0.0, False), (0.8, False), (0.8, True)])
-@pytest.mark.parametrize(("kind", "warmup"), [("constant", 0), ("constant", 7), ("linear", 0), ("cosine", 5)])
+@pytest.mark.parametrize(
+    ("momentum", "use_nesterov", "kind", "warmup"),
+    [
+        (0.0, False, "constant", 0),
+        (0.8, False, "constant", 7),
+        (0.8, True, "linear", 0),
+        (0.8, True, "cosine", 5),
+    ],
+)
 def test_the_last_model_is_exact_and_all_are_without_momentum_or_schedule(
     momentum: float, use_nesterov: bool, kind: str, warmup: int
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,16 @@ SPREADS: dict[str, dict[str, Any]] = {
     "iid": {"partition": "iid", "users": 7},
     "power-law": {"partition": "power-law", "users": 7},
 }
-every_spread = pytest.mark.parametrize("spread", SPREADS.values(), ids=SPREADS)
+
+
+def by_turns(names: Iterable[str]) -> pytest.MarkDecorator:
+    """Each of these with one spread."""
+    spreads = [*SPREADS.values()]
+    return pytest.mark.parametrize(
+        ("hostile", "spread"), [pytest.param(name, spreads[i % 4], id=name) for i, name in enumerate(names)]
+    )
+
+
 #: What becomes of the row: its owner's features are NaN, it is nobody's, or it stays what it was.
 FAULTY, GONE, KEPT = "faulty", "gone", "kept"
 
@@ -122,8 +131,7 @@ def table_of(folder: Path, suffix: str, spread: dict[str, Any], **fields: Any) -
     return Table(path=str(folder / f"rows{suffix}"), **{**keys, **spread, **fields})
 
 
-@every_spread
-@pytest.mark.parametrize("hostile", LINES)
+@by_turns(LINES)
 def test_a_line_of_a_csv_file(tmp_path: Path, hostile: str, spread: dict[str, Any]) -> None:
     options = table_of(tmp_path, ".csv", spread)
     lines, (change, fate) = [csv_line(row) for row in range(ROWS)], LINES[hostile]
@@ -191,8 +199,7 @@ def write_parquet(path: Path, place: tuple[str, int] | None = None, value: Any =
     parquet.write_table(arrow.table({"who": who, **columns}), path)
 
 
-@every_spread
-@pytest.mark.parametrize("hostile", VALUES)
+@by_turns(VALUES)
 def test_a_row_of_a_parquet_file(tmp_path: Path, hostile: str, spread: dict[str, Any]) -> None:
     column, value, fate = VALUES[hostile]
     features = ("x",) if column == "x" else ("a", "b")
@@ -249,8 +256,7 @@ def quiet() -> None:
     datasets.disable_progress_bars()
 
 
-@every_spread
-@pytest.mark.parametrize("hostile", PICTURES)
+@by_turns(PICTURES)
 def test_a_row_of_a_folder_of_images(tmp_path: Path, hostile: str, spread: dict[str, Any]) -> None:
     column, value, fate = PICTURES[hostile]
     fields = {**DECLARED, **spread, "input_shape": (3, 4, 6), "roster": roster(tmp_path)}

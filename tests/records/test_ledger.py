@@ -44,8 +44,7 @@ def test_summary(ledger):
     assert (summary.max_participations, summary.min_separation, summary.largest_cohort) == (3, 3, 3)
 
 
-@pytest.mark.parametrize("most", range(1, 5))
-@pytest.mark.parametrize("apart", range(1, 6))
+@pytest.mark.parametrize(("most", "apart"), [(3, 3), (4, 2), (2, 3), (3, 4)])
 def test_replay_accepts_exactly_the_contracts_that_the_rows_keep(path, most, apart):
     """One user three times, four rounds apart and then three: the file checks out for k ≥ 3 and b ≤ 3."""
     with begin(path, Participation(20, 3, 3), {}) as ledger:
