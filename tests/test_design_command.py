@@ -2,15 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.command_line import one_line
 
-from fedmf import accounting
-from fedmf.accounting import design
 from fedmf.cli.app import run
-from fedmf.cli.designs import command
 from fedmf.factorization import Objective
 
 DESIGN = ["design", "--rounds", "100", "--max-participations", "5", "--min-separation", "20"]
@@ -79,9 +75,8 @@ def test_design_without_matplotlib_is_one_line(
     assert "needs matplotlib" in one_line(capsys)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_design_refuses_bad_input_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for options in [
         ["--epsilon", "0", "--delta", "1e-5"],
         ["--memory-vectors", "-1"],
         ["--mechanism", "square-root", "--workload", "exponential:2"],
@@ -96,11 +91,9 @@ def test_design_without_matplotlib_is_one_line(
         ["--max-participations", "6"],
         ["--workload", "median"],
         ["--sampling", "lottery"],
-    ],
-)
-def test_design_refuses_bad_input_in_one_line(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*DESIGN, *options, "--json"]) == 2
-    one_line(capsys)
+    ]:
+        assert run([*DESIGN, *options, "--json"]) == 2
+        one_line(capsys)
 
 
 OUT_OF_RANGE = [
@@ -147,14 +140,12 @@ OUT_OF_RANGE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("contract", "options", "message"), OUT_OF_RANGE)
-def test_design_names_the_limit_and_what_scales(
-    contract: tuple[int, int, int], options: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sizes = zip(("--rounds", "--max-participations", "--min-separation"), contract, strict=True)
-    request = [str(part) for pair in sizes for part in pair]
-    assert run(["design", *request, "--mechanism", *options, "--json"]) == 2
-    assert message in one_line(capsys)
+def test_design_names_the_limit_and_what_scales(capsys: pytest.CaptureFixture[str]) -> None:
+    for contract, options, message in OUT_OF_RANGE:
+        sizes = zip(("--rounds", "--max-participations", "--min-separation"), contract, strict=True)
+        request = [str(part) for pair in sizes for part in pair]
+        assert run(["design", *request, "--mechanism", *options, "--json"]) == 2
+        assert message in one_line(capsys)
 
 
 def test_the_table_and_its_order_follow_the_objective(capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,33 +175,3 @@ def test_rows_for_learning_rates_come_with_learning_rates(capsys: pytest.Capture
         assert run(["design", *short, "--workload", workload]) == 0
         rows = json.loads(capsys.readouterr().out)
         assert ("rated-bfr" in [row["mechanism"] for row in rows]) == wanted
-
-
-def test_a_comparison_is_kept_for_the_same_request_and_the_same_code(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    computed = []
-
-    def counted(*arguments: Any, **options: Any) -> list[dict[str, Any]]:
-        computed.append(options["epsilon"])
-        return design(*arguments, **options)
-
-    monkeypatch.setenv("FEDMF_CACHE", str(tmp_path))
-    monkeypatch.setattr(accounting, "design", counted)
-    said = []
-    for epsilon, code in (("2", "a"), ("2", "a"), ("3", "a"), ("2", "b")):
-        monkeypatch.setattr(command, "_code", lambda code=code: code)
-        asked = ["--mechanism", "bisr", "--bands", "4", "--epsilon", epsilon, "--delta", "1e-5", "--json"]
-        assert run([*DESIGN, *asked]) == 0
-        said.append(capsys.readouterr().out)
-    assert computed == [2.0, 3.0, 2.0]
-    assert said[0] == said[1] == said[3] != said[2]
-
-
-def test_code_is_that_of_the_whole_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(command, "__file__", str(tmp_path / "cli" / "designs" / "command.py"))
-    digests = set()
-    for content in ("", "k = 1", "k = 2"):
-        (tmp_path / "participation.py").write_text(content)
-        digests.add(command._code())
-    assert len(digests) == 3

@@ -65,18 +65,6 @@ class ServerSGD:
         keep = 1.0 - rate * self.move.weight_decay
         return np.array([self.momentum, self.nesterov, keep, rate], np.float32)
 
-    def update_between(self, t: int, before: Tensor, state: Mapping[str, Tensor], after: Tensor) -> Tensor:
-        """u of round t in float64, read off θ_t, its state and θ_{t+1}: the step is linear, η_t > 0.
-
-        Only for rules `in_parts`. It is right to the rounding of float32 models.
-        """
-        beta, nesterov, keep, rate = self.numbers(t).astype(np.float64).tolist()
-        direction = (after.double() - keep * before.double()) / rate
-        if self.momentum == 0.0:
-            return direction
-        kept = beta ** (2 if nesterov else 1) * state["velocity"].double()
-        return (direction - kept) / (1.0 + beta * nesterov)
-
     def init(self, parameters: Tensor) -> dict[str, Tensor]:
         """The state before round 0: the velocity v = 0, shape (d,), if β > 0."""
         return {"velocity": torch.zeros_like(parameters)} if self.momentum > 0 else {}

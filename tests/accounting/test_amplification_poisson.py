@@ -10,7 +10,6 @@ from scipy.stats import norm
 
 from fedmf.accounting.amplification.poisson import (
     poisson_delta,
-    poisson_epsilon,
     poisson_noise_multiplier,
 )
 from fedmf.accounting.amplification.sampling import amplified_noise_of
@@ -47,7 +46,6 @@ def test_noise_multiplier_is_enough_and_not_too_much():
     sigma = poisson_noise_multiplier(1.0, 1e-5, 0.05, 60)
     assert poisson_delta(sigma, 0.05, 60, 1.0) <= 1e-5
     assert poisson_delta(sigma * (1 - 2e-4), 0.05, 60, 1.0) > 1e-5
-    assert poisson_epsilon(sigma, 0.05, 60, 1e-5) == pytest.approx(1.0, rel=1e-3)
 
 
 def test_cyclic_poisson_is_poisson_over_a_groups_turns():

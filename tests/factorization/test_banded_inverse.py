@@ -46,22 +46,27 @@ def _numeric(function, x):
     return [(function(x + step)[0] - function(x - step)[0]) / 2e-6 for step in steps]
 
 
-@pytest.mark.parametrize(("n", "k", "b", "p"), [(9, 1, 9, 4), (12, 3, 4, 6), (11, 4, 3, 11), (10, 10, 1, 5)])
-@pytest.mark.parametrize(
-    "make", [prefix, average, lambda n: exponential(0.8, n), _weighted(prefix), _weighted(average), DECAYING]
-)
-def test_objective_is_the_squared_error_and_its_gradient_is_right(n, k, b, p, make):
-    contract, workload = Participation(n, k, b), make(n)
-    objective = EarliestObjective(contract, workload)
-    tail = np.sort(np.random.default_rng(0).random(p - 1))[::-1] * 0.6
-    value, slope = objective(tail)
-    h = objective.inverse(tail)
-    dense = np.linalg.inv(ltt(h, n))
-    earliest = np.linalg.norm(dense[:, : (k - 1) * b + 1 : b].sum(axis=1))
-    assert np.exp(value) == pytest.approx(
-        rmse(workload.materialize(), dense, float(earliest)) ** 2 * n, rel=1e-10
-    )
-    assert slope == pytest.approx(_numeric(objective, tail), rel=1e-6, abs=1e-7)
+def test_objective_is_the_squared_error_and_its_gradient_is_right():
+    for make in [
+        prefix,
+        average,
+        lambda n: exponential(0.8, n),
+        _weighted(prefix),
+        _weighted(average),
+        DECAYING,
+    ]:
+        for n, k, b, p in [(9, 1, 9, 4), (12, 3, 4, 6), (11, 4, 3, 11), (10, 10, 1, 5)]:
+            contract, workload = Participation(n, k, b), make(n)
+            objective = EarliestObjective(contract, workload)
+            tail = np.sort(np.random.default_rng(0).random(p - 1))[::-1] * 0.6
+            value, slope = objective(tail)
+            h = objective.inverse(tail)
+            dense = np.linalg.inv(ltt(h, n))
+            earliest = np.linalg.norm(dense[:, : (k - 1) * b + 1 : b].sum(axis=1))
+            assert np.exp(value) == pytest.approx(
+                rmse(workload.materialize(), dense, float(earliest)) ** 2 * n, rel=1e-10
+            )
+            assert slope == pytest.approx(_numeric(objective, tail), rel=1e-6, abs=1e-7)
 
 
 def test_the_gradient_of_the_penalty_is_right():
@@ -83,7 +88,7 @@ def test_overflow_is_rejected_with_a_finite_value():
 
 
 @pytest.mark.parametrize(
-    ("n", "k", "b", "p"), [(30, 2, 15, 6), (30, 3, 10, 10), (40, 2, 4, 8), (20, 20, 1, 3), (24, 1, 24, 5)]
+    ("n", "k", "b", "p"), [(30, 2, 15, 6), (30, 3, 10, 10), (40, 2, 4, 8), (12, 12, 1, 3), (24, 1, 24, 5)]
 )
 def test_a_derivative_free_search_with_the_true_sensitivity_finds_nothing_better(n, k, b, p):
     from scipy.optimize import minimize

@@ -6,11 +6,8 @@ from support import oracles
 
 from fedmf.factorization.algebra.search import minimize_on_interval
 from fedmf.factorization.mechanisms.catalogue import (
-    accepted_parameters,
     build,
     names,
-    names_taking,
-    optional_parameters,
     own_name,
     parameters,
 )
@@ -73,16 +70,6 @@ def test_no_name_of_others_is_one_of_ours_or_of_two_mechanisms() -> None:
     assert all(own_name(name) == name for name in names())
 
 
-@pytest.mark.parametrize("name", names())
-def test_params_rebuild_the_same_factorization(name):
-    contract = Participation(60, 3, 20)
-    first = build(name, contract)
-    again = build(name, contract, params=first.params)
-    assert set(first.params) == set(accepted_parameters(name))
-    assert again.params == first.params
-    assert again.factorization.to_dict() == first.factorization.to_dict()
-
-
 @pytest.mark.weekly
 @pytest.mark.parametrize(
     ("name", "symbol", "grid"),
@@ -130,9 +117,8 @@ def test_the_shifted_root_is_the_best_family_of_one_parameter(contract, bands):
         assert found < _rmse(rival, contract, bands=bands)
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "message"),
-    [
+def test_bad_requests_are_refused_by_name():
+    for name, given, message in [
         ("bisrr", {}, "Did you mean 'bisr'"),
         ("normalised-cgd", {}, "Did you mean 'normalized-cgd'"),
         ("", {}, "must be a known one"),
@@ -150,12 +136,10 @@ def test_the_shifted_root_is_the_best_family_of_one_parameter(contract, bands):
         ("bsr", {"params": {"bands": 2.5}}, "integer"),
         ("normalized-bsr", {"bands": 121}, "between 1 and n=120"),
         ("bsr", {"workload": prefix(7)}, "must have n=120 rounds"),
-    ],
-)
-def test_bad_requests_are_refused_by_name(name, given, message):
-    with pytest.raises(ValueError, match=message) as refusal:
-        build(name, CONTRACT, **given)
-    assert "\n" not in str(refusal.value)
+    ]:
+        with pytest.raises(ValueError, match=message) as refusal:
+            build(name, CONTRACT, **given)
+        assert "\n" not in str(refusal.value)
 
 
 def test_smallest_horizon():
@@ -188,15 +172,11 @@ def test_every_parameter_has_one_meaning_and_its_takers():
         assert family.name in names()
         for parameter in family.parameters:
             assert known[parameter.symbol] is parameter
-            assert family.name in names_taking(parameter.symbol)
     for symbol, parameter in known.items():
         assert parameter.symbol == symbol
         assert parameter.meaning
-        for name in names_taking(symbol):
-            assert symbol in (*accepted_parameters(name), *optional_parameters(name))
     real = {"alpha", "gamma", "lambda", "nu", "c", "eta", "mu", "smoothness", "variance"}
     assert {symbol for symbol, parameter in known.items() if not parameter.integer} == real
-    assert names_taking("nothing") == []
 
 
 def test_limits_fall_from_names_to_comparisons_and_to_normalised_forms():

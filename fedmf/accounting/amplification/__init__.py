@@ -7,11 +7,10 @@ from fedmf.accounting.amplification.min_separated import MinSeparatedPair
 from fedmf.accounting.amplification.monte_carlo import Estimate, MixturePair, estimate, upper_limit
 from fedmf.accounting.amplification.noise_level import (
     Calibrated,
-    amplified_epsilon,
     amplified_noise,
     certified_noise,
 )
-from fedmf.accounting.amplification.poisson import poisson_delta, poisson_epsilon, poisson_noise_multiplier
+from fedmf.accounting.amplification.poisson import poisson_delta, poisson_noise_multiplier
 from fedmf.accounting.amplification.sampling import (
     AmplifiedNoise,
     Sampling,
@@ -31,7 +30,6 @@ __all__ = [
     "MixturePair",
     "RunAmplification",
     "Sampling",
-    "amplified_epsilon",
     "amplified_mechanism",
     "amplified_noise",
     "amplified_noise_of",
@@ -42,7 +40,6 @@ __all__ = [
     "estimate",
     "mean_upper_limit",
     "poisson_delta",
-    "poisson_epsilon",
     "poisson_noise_multiplier",
     "upper_limit",
     "zero_out_budget",

@@ -18,7 +18,7 @@ from fedmf.accounting.amplification.monte_carlo import (
     estimate,
     upper_limit,
 )
-from fedmf.accounting.gaussian import gaussian_epsilon, gaussian_sigma
+from fedmf.accounting.gaussian import gaussian_sigma
 
 _PILOT = 512
 _PILOTS = 40
@@ -92,46 +92,6 @@ def approximate_noise(
         start: where to begin the search, as for `amplified_noise`.
     """
     return _root_of_both(pair, epsilon, delta, draws, seed, start)[0]
-
-
-def amplified_epsilon(
-    pair: MixturePair,
-    noise: float,
-    delta: float,
-    relative_error: float = 0.01,
-    max_samples: int = 2**20,
-    seed: int = 0,
-) -> Calibrated:
-    """The ε at which the estimate of δ(s, ε) is the target; 0 where δ(s, 0) is below it.
-
-    Args:
-        pair: P and Q.
-        noise: s > 0.
-        delta: δ in (0, 1).
-        relative_error: standard error of δ relative to δ.
-        max_samples: per side.
-        seed: of the accountant's random numbers.
-    """
-    high = gaussian_epsilon(noise / pair.largest_norm, delta)
-
-    def log_delta(epsilon: float, samples: float, at: int) -> float:
-        delta_estimate = estimate(pair, noise, epsilon, samples, max_samples, seed + at)
-        return math.log(max(delta_estimate.delta, 1e-300))
-
-    low, target = 0.0, math.log(delta)
-    if log_delta(0.0, 0.03, 0) <= target:
-        return Calibrated(0.0, 0.0, estimate(pair, noise, 0.0, relative_error, max_samples, seed))
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if log_delta(middle, 0.05, 0) > target else (low, middle)
-        if high - low < 2e-3 * high:
-            break
-    value, step = 0.5 * (low + high), 0.01
-    final = estimate(pair, noise, value, relative_error, max_samples, seed + 1)
-    ahead = log_delta(value * (1 + step), 0.02, 0) - log_delta(value * (1 - step), 0.02, 0)
-    slope = ahead / (2 * step * value)
-    value += (target - math.log(final.delta)) / slope
-    return Calibrated(max(value, 0.0), final.relative_error / abs(slope), final)
 
 
 def certified_noise(

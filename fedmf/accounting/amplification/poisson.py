@@ -36,21 +36,6 @@ def poisson_delta(noise_multiplier: float, probability: float, steps: int, epsil
     return float(_composed(noise_multiplier, probability, steps).get_delta_for_epsilon(epsilon))
 
 
-def poisson_epsilon(noise_multiplier: float, probability: float, steps: int, delta: float) -> float:
-    """ε of `steps` sampled Gaussian mechanisms at δ, an upper bound.
-
-    Args:
-        noise_multiplier: σ > 0.
-        probability: q in (0, 1].
-        steps: T ≥ 1.
-        delta: δ in (0, 1).
-
-    Raises:
-        ValueError: a value is out of range.
-    """
-    return float(_composed(noise_multiplier, probability, steps).get_epsilon_for_delta(delta))
-
-
 @lru_cache(maxsize=64)
 def poisson_noise_multiplier(epsilon: float, delta: float, probability: float, steps: int) -> float:
     """The smallest σ found for (ε, δ), rounded up by a relative 1e-4 at most.

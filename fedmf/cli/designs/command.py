@@ -5,20 +5,9 @@ from __future__ import annotations
 import json
 import os
 from enum import StrEnum
-from hashlib import sha256
-from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
 
 import typer
-
-if TYPE_CHECKING:
-    from fedmf.cli.designs.table import GrowingTable
-
-
-#: Bytes of the largest comparison that is kept, and of all of them.
-_LARGEST, _MOST = 2**22, 2**26
-_LIBRARIES: Final = ("numpy", "scipy", "numba", "torch")
 
 
 class AdjacencyName(StrEnum):
@@ -91,6 +80,7 @@ def design(
 
     Example: fedmf design --rounds 3900 --max-participations 10 --min-separation 390 --epsilon 8 --delta 1e-5
     """
+    from fedmf.accounting import design as compute
     from fedmf.participation import Participation
 
     parameters = parse_parameters(param)
@@ -104,8 +94,7 @@ def design(
 
     by_noise = noise_multiplier is not None
     with GrowingTable(by_noise) as table:
-        rows = _rows(
-            table,
+        rows = compute(
             participation=Participation(rounds, max_participations, min_separation),
             epsilon=epsilon,
             delta=delta,
@@ -118,6 +107,9 @@ def design(
             mechanisms=mechanism or None,
             bands=bands,
             params=parameters,
+            progress=table.begun,
+            arrived=table.arrived,
+            processes=_processes(),
         )
     if plot is not None:
         from fedmf.cli.plots import save_plot
@@ -127,32 +119,6 @@ def design(
         typer.echo(latex_table(rows, by_noise), nl=False)
     else:
         typer.echo(json.dumps(rows, indent=2)) if as_json else print_table(rows, by_noise)
-
-
-def _rows(table: GrowingTable, **asked: Any) -> list[dict[str, Any]]:
-    """The rows of a comparison, read if the same code computed them for the same request before."""
-    from fedmf.kept_files import KeptFiles, cache_directory
-
-    root = cache_directory()
-    files = None if root is None else KeptFiles(root, "comparisons", _LARGEST, _MOST)
-    name = sha256(f"{_code()} {sorted(asked.items())}".encode()).hexdigest()
-    content = None if files is None else files.read(name)
-    if content is not None:
-        return json.loads(content)
-    from fedmf.accounting import design as compute
-
-    rows = compute(**asked, progress=table.begun, arrived=table.arrived, processes=_processes())
-    if files is not None:
-        files.write(name, json.dumps(rows).encode())
-    return rows
-
-
-def _code() -> str:
-    """A digest of the package and of the libraries that compute: all that a row may depend on."""
-    digest, package = sha256(" ".join(map(version, _LIBRARIES)).encode()), Path(__file__).parents[2]
-    for file in sorted(package.rglob("*.py")):
-        digest.update(str(file.relative_to(package)).encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()
 
 
 def _processes() -> int:

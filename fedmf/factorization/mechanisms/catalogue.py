@@ -123,19 +123,6 @@ def parameters() -> dict[str, Parameter]:
     return {parameter.symbol: parameter for parameter in (*searched, *optional)}
 
 
-def names_taking(symbol: str) -> list[str]:
-    """The mechanisms that take a parameter, column-normalised forms left out.
-
-    >>> names_taking("gamma")
-    ['bifr', 'bfr', 'rated-bfr']
-    """
-    return [
-        family.name
-        for family in FAMILIES.values()
-        if any(parameter.symbol == symbol for parameter in family.parameters)
-    ]
-
-
 def build(
     name: str,
     participation: Participation,

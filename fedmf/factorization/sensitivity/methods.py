@@ -20,11 +20,8 @@ from fedmf.typing import Vector
 
 Kind = Literal["exact", "upper_bound"]
 ROUNDING = 1e-12
-_MOST_PATTERNS = 2_000_000
 _LARGEST_ENUMERATED = 2048
 _LARGEST_GRAM = 10_240
-# Patterns that are weighed at once.
-_CHUNK = 2**17
 
 
 class SensitivityNotExact(ValueError):
@@ -56,6 +53,8 @@ class Released(ABC):
     #: What it is called in refusals, and what to use instead where it is too long.
     called: str
     instead: str
+    #: How many patterns are enumerated at most.
+    most_patterns = 200_000
 
     @property
     @abstractmethod
@@ -98,7 +97,7 @@ def methods(released: Released) -> Iterator[Sensitivity]:
         yield Sensitivity(value, "exact", f"{reason}: dynamic program{released.source}")
         return
     yield from released.by_structure()
-    if n <= _LARGEST_ENUMERATED and count_patterns(n, k, b) <= _MOST_PATTERNS:
+    if n <= _LARGEST_ENUMERATED and count_patterns(n, k, b) <= released.most_patterns:
         yield released.by_enumeration()
     elif n <= _LARGEST_GRAM:
         yield released.by_rows()
@@ -139,11 +138,7 @@ def over_patterns(
     n, k, b = participation.rounds, participation.max_participations, participation.min_separation
     largest: list[tuple[float, NDArray[np.int64]]] = []
     for layer in pattern_layers(n, k, b):
-        for start in range(0, len(layer), _CHUNK):
-            chunk = layer[start : start + _CHUNK]
-            weights = weigh(chunk)
-            tops = [
-                (float(row[at]), chunk[at]) for row, at in zip(weights, weights.argmax(axis=1), strict=True)
-            ]
-            largest = [max(pair, key=lambda top: top[0]) for pair in zip(largest or tops, tops, strict=True)]
+        weights = weigh(layer)
+        tops = [(float(row[at]), layer[at]) for row, at in zip(weights, weights.argmax(axis=1), strict=True)]
+        largest = [max(pair, key=lambda top: top[0]) for pair in zip(largest or tops, tops, strict=True)]
     return largest

@@ -129,11 +129,51 @@ def pattern_layers(rounds: int, max_participations: int, min_separation: int) ->
     layer = np.arange(rounds, dtype=np.int64)[:, None]
     for size in range(1, max_participations + 1):
         if size > 1:
-            choices = np.maximum(rounds - layer[:, -1] - min_separation, 0)
-            parents = np.repeat(np.arange(len(layer)), choices)
-            within = np.arange(choices.sum()) - np.repeat(np.cumsum(choices) - choices, choices)
-            last = layer[parents, -1] + min_separation + within
+            parents, last = _continued(layer, rounds, min_separation)
             layer = np.concatenate([layer[parents], last[:, None]], axis=1)
         if not len(layer):
             return
         yield layer
+
+
+def heaviest_pattern(
+    gram: Array, max_participations: int, min_separation: int
+) -> tuple[float, NDArray[np.int64]]:
+    """max_π Σ_{i,j∈π} W_ij over every pattern, each sum made from that of the pattern without its last round.
+
+    Args:
+        gram: W, symmetric, shape (n, n).
+        max_participations: k.
+        min_separation: b.
+
+    Returns:
+        The sum and the first pattern that has it.
+
+    >>> heaviest_pattern(np.array([[1.0, 0.0, 0.9], [0.0, 2.0, 0.0], [0.9, 0.0, 1.0]]), 2, 2)
+    (3.8, array([0, 2]))
+    """
+    n, own = len(gram), gram.diagonal()
+    layer, sums = np.arange(n, dtype=np.int64)[:, None], own
+    best = float(sums.max()), layer[sums.argmax()]
+    for _ in range(1, max_participations):
+        parents, last = _continued(layer, n, min_separation)
+        if not last.size:
+            break
+        layer, sums = layer[parents], sums[parents] + own[last]
+        for earlier in layer.T:
+            sums += 2.0 * gram[earlier, last]
+        layer = np.concatenate([layer, last[:, None]], axis=1)
+        at = int(sums.argmax())
+        if sums[at] > best[0]:
+            best = float(sums[at]), layer[at]
+    return best
+
+
+def _continued(
+    layer: NDArray[np.int64], rounds: int, min_separation: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of every pattern with one more round: which pattern it continues, and that round."""
+    choices = np.maximum(rounds - layer[:, -1] - min_separation, 0)
+    parents = np.repeat(np.arange(len(layer)), choices)
+    within = np.arange(choices.sum()) - np.repeat(np.cumsum(choices) - choices, choices)
+    return parents, layer[parents, -1] + min_separation + within

@@ -33,10 +33,15 @@ from fedmf.factorization.sensitivity.methods import (
     SensitivityNotExact,
     kind_of,
     methods,
-    over_patterns,
     tightest,
 )
-from fedmf.factorization.sensitivity.separated import comb_sum, earliest_pattern, monotone_envelope, row_bound
+from fedmf.factorization.sensitivity.separated import (
+    comb_sum,
+    earliest_pattern,
+    heaviest_pattern,
+    monotone_envelope,
+    row_bound,
+)
 from fedmf.participation import Participation
 from fedmf.typing import Vector
 
@@ -155,6 +160,7 @@ class _Strategy(Released):
     source = ", Choquette-Choo et al. 2023"
     called = "sensitivity of this C"
     instead = "a Toeplitz or banded C (p <= b)"
+    most_patterns = 2_000_000
 
     @property
     def bands(self) -> int:
@@ -196,17 +202,8 @@ class _Strategy(Released):
 
     def _enumerated(self) -> Sensitivity:
         """max_π Σ |G_ij| over every pattern; exact if signs ±1 attain it on the pattern that is best."""
-        gram = _dense_gram(self.factorization)
-        size = np.abs(gram)
-
-        def weigh(layer: NDArray[np.int64]) -> NDArray[np.float64]:
-            sums = np.zeros((1, len(layer)))
-            for i in range(layer.shape[1]):
-                for j in range(layer.shape[1]):
-                    sums += size[layer[:, i], layer[:, j]]
-            return sums
-
-        ((square, worst),) = over_patterns(weigh, self.participation)
+        gram, contract = _dense_gram(self.factorization), self.participation
+        square, worst = heaviest_pattern(np.abs(gram), contract.max_participations, contract.min_separation)
         if _signs_attain(gram[np.ix_(worst, worst)]):
             case = "every pattern enumerated (Choquette-Choo et al. 2023, App. E)"
             return Sensitivity(square**0.5, "exact", case)

@@ -12,8 +12,6 @@ from fedmf.factorization.algebra import frozen_vector
 from fedmf.factorization.streaming.inverse import StreamingInverse, rows_of
 from fedmf.typing import Vector
 
-_LARGEST = 4096
-
 
 @dataclass(frozen=True, eq=False)
 class SparseRows(StreamingInverse):
@@ -65,27 +63,6 @@ class SparseRows(StreamingInverse):
         """A list of rounds and one of weights for every row."""
         first = np.concatenate([[0], np.cumsum([len(row) for row in inputs])])
         return cls(first, np.concatenate(inputs), np.concatenate(weights), row_scale)
-
-    @classmethod
-    def of(cls, inverse: StreamingInverse) -> SparseRows:
-        """The rows of any C⁻¹, written out: t + 1 draws in round t if it has no zeros.
-
-        Raises:
-            ValueError: n > 4096.
-        """
-        n = inverse.rounds
-        if n > _LARGEST:
-            raise ValueError(
-                f"n (rounds) must be at most {_LARGEST} for C^-1 to be written out; got {n}. "
-                "Let the noise keep vectors between rounds."
-            )
-        dense = inverse.rows_scaled(1.0 / inverse.row_scale).apply(np.eye(n))
-        inputs = [np.flatnonzero(row)[::-1] for row in dense]
-        return cls.of_lists(
-            [row.tolist() for row in inputs],
-            [dense[t, row].tolist() for t, row in enumerate(inputs)],
-            inverse.row_scale,
-        )
 
     @property
     def memory_vectors(self) -> int:
