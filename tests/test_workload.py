@@ -83,9 +83,8 @@ def test_command_line_names(text: str, dense: np.ndarray) -> None:
     np.testing.assert_allclose(workload.leading(4).materialize(), dense[:4, :4], rtol=1e-13, atol=1e-15)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_unreadable_names_are_refused_on_one_line() -> None:
+    for text, message in [
         ("median", "must be one of prefix, exponential"),
         ("", "must be one of prefix"),
         ("prefix:3", "Count the values of prefix"),
@@ -99,12 +98,10 @@ def test_command_line_names(text: str, dense: np.ndarray) -> None:
         ("exponential:nan", "beta"),
         ("momentum:1", r"beta \(momentum\) must be in \[0, 1\)"),
         ("momentum:0.5:1.01", "alpha"),
-    ],
-)
-def test_unreadable_names_are_refused_on_one_line(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message) as refusal:
-        parse_workload(text, 9)
-    assert "\n" not in str(refusal.value)
+    ]:
+        with pytest.raises(ValueError, match=message) as refusal:
+            parse_workload(text, 9)
+        assert "\n" not in str(refusal.value)
 
 
 def test_weights_scale_rows_and_columns() -> None:

@@ -28,8 +28,8 @@ from fedmf.accounting.gaussian.calibration import (
     log_delta,
 )
 
-EPSILONS = (1e-6, 1e-3, 0.1, 1.0, 8.0, 50.0, 1e3)
-DELTAS = (1e-15, 1e-10, 1e-5, 1e-2, 0.5)
+EPSILONS = (1e-6, 0.1, 1.0, 8.0, 1e3)
+DELTAS = (1e-15, 1e-5, 0.5)
 GRID = tuple(itertools.product(EPSILONS, DELTAS))
 
 
@@ -63,10 +63,10 @@ def test_epsilon_is_exact_and_rounded_up(epsilon, delta):
     assert 0 <= found - exact <= 1e-10 * exact + 1e-13
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), GRID)
-def test_delta_matches_high_precision(epsilon, delta):
-    sigma = gaussian_sigma(epsilon, delta)
-    assert gaussian_delta(sigma, epsilon) == pytest.approx(float(exact_delta(sigma, epsilon)), rel=1e-10)
+def test_delta_matches_high_precision():
+    for epsilon, delta in GRID:
+        sigma = gaussian_sigma(epsilon, delta)
+        assert gaussian_delta(sigma, epsilon) == pytest.approx(float(exact_delta(sigma, epsilon)), rel=1e-10)
 
 
 def test_epsilon_zero_where_the_noise_is_total():
@@ -124,10 +124,8 @@ def test_monotone_in_every_argument():
 BAD = (0, -1.0, math.nan, math.inf, -math.inf, True, "8", None)
 
 
-@pytest.mark.parametrize("bad", BAD)
-@pytest.mark.parametrize(
-    "call",
-    [
+def test_refuses_bad_epsilon_and_sigma():
+    for call in [
         lambda x: gaussian_sigma(x, 1e-5),
         lambda x: gaussian_epsilon(x, 1e-5),
         lambda x: gaussian_delta(x, 1.0),
@@ -135,22 +133,17 @@ BAD = (0, -1.0, math.nan, math.inf, -math.inf, True, "8", None)
         gaussian_rho,
         lambda x: certified_epsilon(x, 1e-5),
         lambda x: certified_sigma(x, 1e-5),
-    ],
-)
-def test_refuses_bad_epsilon_and_sigma(call, bad):
-    with pytest.raises(ValueError, match=r"must be .*; got"):
-        call(bad)
+    ]:
+        for bad in BAD:
+            with pytest.raises(ValueError, match=r"must be .*; got"):
+                call(bad)
 
 
-@pytest.mark.parametrize("bad", [*BAD, 1.0, 1.5])
-@pytest.mark.parametrize(
-    "function",
-    [gaussian_sigma, gaussian_epsilon, certified_sigma, certified_epsilon],
-    ids=lambda f: f.__name__,
-)
-def test_refuses_bad_delta(function, bad):
-    with pytest.raises(ValueError, match=r"δ .* must .*; got"):
-        function(1.0, bad)
+def test_refuses_bad_delta():
+    for function in [gaussian_sigma, gaussian_epsilon, certified_sigma, certified_epsilon]:
+        for bad in [*BAD, 1.0, 1.5]:
+            with pytest.raises(ValueError, match=r"δ .* must .*; got"):
+                function(1.0, bad)
 
 
 def test_delta_accepts_epsilon_zero_and_refuses_negative():

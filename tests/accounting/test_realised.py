@@ -33,35 +33,39 @@ def brute_epsilon(factorization, pattern, released, noise, adjacency) -> float:
     return dp_accounting.get_epsilon_gaussian(noise / shift, DELTA) if shift else 0.0
 
 
-@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
-@pytest.mark.parametrize("released", [3, 5, N])
-@pytest.mark.parametrize("name", CASES)
-def test_every_user_of_a_small_run(name, released, adjacency):
+def test_every_user_of_a_small_run():
     """Every pattern of up to three rounds, the i-th shared by i + 1 users, and ten users who never joined."""
-    factorization, noise = CASES[name], 1.7
-    patterns = {
-        pattern: index + 1
-        for index, pattern in enumerate(
-            pattern for size in (1, 2, 3) for pattern in itertools.combinations(range(released), size)
-        )
-    }
-    users = sum(patterns.values()) + 10
-    found = realised_privacy(patterns, SumRelease(factorization), noise, DELTA, released, adjacency, users)
-    epsilons = [0.0] * 10
-    for pattern, count in patterns.items():
-        epsilons += [brute_epsilon(factorization, pattern, released, noise, adjacency)] * count
-    epsilons.sort()
-    assert found.epsilon == pytest.approx(epsilons[-1], rel=1e-9)
-    worst = brute_epsilon(factorization, found.worst_pattern, released, noise, adjacency)
-    assert worst == pytest.approx(epsilons[-1], rel=1e-9)
-    assert (found.users, found.participants) == (users, users - 10)
-    for q in QUANTILES:
-        expected = epsilons[max(1, math.ceil(q * users)) - 1]
-        assert found.quantiles[q] == pytest.approx(expected, rel=1e-9, abs=1e-12)
-    assert sum(bin.users for bin in found.histogram) == users
-    for bin in found.histogram[:-1]:
-        # Bin edges that fall on a user's ε may move that user by rounding; none does here.
-        assert bin.users == sum(bin.low <= epsilon < bin.high for epsilon in epsilons)
+    for name in CASES:
+        for released in [3, 5, N]:
+            for adjacency in ["zero-out", "replace-one"]:
+                factorization, noise = CASES[name], 1.7
+                patterns = {
+                    pattern: index + 1
+                    for index, pattern in enumerate(
+                        pattern
+                        for size in (1, 2, 3)
+                        for pattern in itertools.combinations(range(released), size)
+                    )
+                }
+                users = sum(patterns.values()) + 10
+                found = realised_privacy(
+                    patterns, SumRelease(factorization), noise, DELTA, released, adjacency, users
+                )
+                epsilons = [0.0] * 10
+                for pattern, count in patterns.items():
+                    epsilons += [brute_epsilon(factorization, pattern, released, noise, adjacency)] * count
+                epsilons.sort()
+                assert found.epsilon == pytest.approx(epsilons[-1], rel=1e-9)
+                worst = brute_epsilon(factorization, found.worst_pattern, released, noise, adjacency)
+                assert worst == pytest.approx(epsilons[-1], rel=1e-9)
+                assert (found.users, found.participants) == (users, users - 10)
+                for q in QUANTILES:
+                    expected = epsilons[max(1, math.ceil(q * users)) - 1]
+                    assert found.quantiles[q] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+                assert sum(bin.users for bin in found.histogram) == users
+                for bin in found.histogram[:-1]:
+                    # Bin edges that fall on a user's ε may move that user by rounding; none does here.
+                    assert bin.users == sum(bin.low <= epsilon < bin.high for epsilon in epsilons)
 
 
 def test_mu_and_sensitivity_are_consistent():
@@ -112,9 +116,8 @@ def test_planned_noise_is_never_exceeded():
             assert found.epsilon == pytest.approx(limit, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_bad_arguments():
+    for change, message in [
         ({"released_rounds": -1}, "T \\(released rounds\\)"),
         ({"released_rounds": N + 1}, "T \\(released rounds\\)"),
         ({"patterns": {(4,): 1}}, "pattern"),
@@ -127,20 +130,18 @@ def test_planned_noise_is_never_exceeded():
         ({"sigma": math.nan}, "sigma"),
         ({"delta": 0.0}, "δ"),
         ({"adjacency": "add"}, "adjacency"),
-    ],
-)
-def test_bad_arguments(change, message):
-    arguments = {
-        "patterns": {(0, 3): 2},
-        "release": SumRelease(CASES["toeplitz"]),
-        "sigma": 1.0,
-        "delta": DELTA,
-        "released_rounds": 4,
-        **change,
-    }
-    with pytest.raises(ValueError, match=message) as caught:
-        realised_privacy(**arguments)
-    assert "\n" not in str(caught.value)
+    ]:
+        arguments = {
+            "patterns": {(0, 3): 2},
+            "release": SumRelease(CASES["toeplitz"]),
+            "sigma": 1.0,
+            "delta": DELTA,
+            "released_rounds": 4,
+            **change,
+        }
+        with pytest.raises(ValueError, match=message) as caught:
+            realised_privacy(**arguments)
+        assert "\n" not in str(caught.value)
 
 
 def test_a_table_of_patterns_gives_the_same_as_a_dict():

@@ -70,9 +70,8 @@ def test_a_named_choice_is_a_value_of_its_own():
     assert choice == NamedMechanism("bisr", {"bands": 4}) != NamedMechanism("bisr")
 
 
-@pytest.mark.parametrize(
-    ("kind", "params", "message"),
-    [
+def test_wrong_names_and_parameters_are_refused_when_a_choice_is_made():
+    for kind, params, message in [
         ("bisrr", {}, "Did you mean 'bisr'"),
         ("bifr", {"gama": 0.5}, "bifr takes: bands, gamma; got gama=0.5. Did you mean 'gamma'"),
         ("bsr", {"stamp": 3}, "bsr takes: bands; got stamp=3. Did you mean 'stamps'"),
@@ -85,12 +84,10 @@ def test_a_named_choice_is_a_value_of_its_own():
         ("blt", {"buffers": 11}, r"m \(buffers\) must be an integer between 1 and 10; got 11"),
         ("tree", {"full": 2}, "between 0 and 1; got 2"),
         ("quadratic-lti", {"eta": 0}, r"eta \(learning rate of gradient descent\) must be above 0; got 0"),
-    ],
-)
-def test_wrong_names_and_parameters_are_refused_when_a_choice_is_made(kind, params, message):
-    with pytest.raises(ValueError, match=message) as refusal:
-        NamedMechanism(kind, params)
-    assert "\n" not in str(refusal.value)
+    ]:
+        with pytest.raises(ValueError, match=message) as refusal:
+            NamedMechanism(kind, params)
+        assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("C", GIVEN, ids=lambda C: type(C).__name__)

@@ -214,9 +214,8 @@ def test_minimum_phase_recovers_a_polynomial() -> None:
     np.testing.assert_allclose(found, np.pad(beta, (0, 3)), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("rounds", "eigenvalues", "eta", "message"),
-    [
+def test_refuses() -> None:
+    for rounds, eigenvalues, eta, message in [
         (0, [1.0], 0.5, r"n \(rounds\) must be an integer of at least 1; got 0"),
         (True, [1.0], 0.5, r"n \(rounds\)"),
         (5, [], 0.5, r"lambda \(eigenvalues\) must be a non-empty vector"),
@@ -228,12 +227,10 @@ def test_minimum_phase_recovers_a_polynomial() -> None:
         (5, [1.0], 0.0, r"eta \(learning_rate\)"),
         (5, [1.0], float("nan"), r"eta \(learning_rate\)"),
         (5, [1.0, 1e-7], 0.5, r"eta\*lambda_min .* must leave a spectrum"),
-    ],
-)
-def test_refuses(rounds: int, eigenvalues: list[float], eta: float, message: str) -> None:
-    with pytest.raises(ValueError, match=message) as error:
-        quadratic_lti(rounds, eigenvalues, eta)
-    assert "\n" not in str(error.value)
+    ]:
+        with pytest.raises(ValueError, match=message) as error:
+            quadratic_lti(rounds, eigenvalues, eta)
+        assert "\n" not in str(error.value)
 
 
 def test_suboptimality_refuses() -> None:

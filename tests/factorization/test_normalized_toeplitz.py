@@ -34,26 +34,26 @@ def _rmse(C, contract, workload):
     return errors(C, workload, stated_sensitivity(C, contract)).rmse
 
 
-@pytest.mark.parametrize("workload", WORKLOADS.values(), ids=list(WORKLOADS))
-@pytest.mark.parametrize(("k", "b", "p"), [(1, 18, 1), (1, 18, 5), (3, 6, 6), (2, 7, 4), (1, 18, 18)])
-@pytest.mark.parametrize("normalize", [True, False])
-def test_objective_is_the_squared_error_and_its_gradient_is_right(workload, k, b, p, normalize):
-    contract = Participation(18, k, b)
-    objective = ScaledObjective(p, contract, workload, normalize)
-    c = np.concatenate([[1.3], np.random.default_rng(p).uniform(-0.2, 0.5, p - 1)])
-    value, slope = objective(c)
-    dense = ltt(c, 18)
-    if normalize:
-        dense = dense / np.linalg.norm(dense, axis=0)
-    square = stated_sensitivity(build("identity", contract).factorization, contract).value ** 2
-    if not normalize:
-        square = float(np.square(dense[:, : (k - 1) * b + 1 : b].sum(axis=1)).sum())
-    expected = query_variances(workload.materialize(), dense).sum() * square
-    assert np.exp(value) == pytest.approx(expected, rel=1e-11)
-    for j in range(p):
-        step = 1e-6 * np.eye(p)[j]
-        numeric = (objective(c + step)[0] - objective(c - step)[0]) / 2e-6
-        assert slope[j] == pytest.approx(numeric, rel=1e-6, abs=1e-7)
+def test_objective_is_the_squared_error_and_its_gradient_is_right():
+    for normalize in [True, False]:
+        for k, b, p in [(1, 18, 1), (1, 18, 5), (3, 6, 6), (2, 7, 4), (1, 18, 18)]:
+            for workload in WORKLOADS.values():
+                contract = Participation(18, k, b)
+                objective = ScaledObjective(p, contract, workload, normalize)
+                c = np.concatenate([[1.3], np.random.default_rng(p).uniform(-0.2, 0.5, p - 1)])
+                value, slope = objective(c)
+                dense = ltt(c, 18)
+                if normalize:
+                    dense = dense / np.linalg.norm(dense, axis=0)
+                square = stated_sensitivity(build("identity", contract).factorization, contract).value ** 2
+                if not normalize:
+                    square = float(np.square(dense[:, : (k - 1) * b + 1 : b].sum(axis=1)).sum())
+                expected = query_variances(workload.materialize(), dense).sum() * square
+                assert np.exp(value) == pytest.approx(expected, rel=1e-11)
+                for j in range(p):
+                    step = 1e-6 * np.eye(p)[j]
+                    numeric = (objective(c + step)[0] - objective(c - step)[0]) / 2e-6
+                    assert slope[j] == pytest.approx(numeric, rel=1e-6, abs=1e-7)
 
 
 @pytest.mark.parametrize(

@@ -21,28 +21,28 @@ def _worst_absolute_sum(C, k, b):
     return max(gram[np.ix_(pattern, pattern)].sum() for pattern in patterns(len(C), k, b))
 
 
-@pytest.mark.parametrize("seed", range(150))
-def test_bound_and_certificate_on_random_small_cases(seed):
-    rng = np.random.default_rng(seed)
-    n = int(rng.integers(2, 9))
-    signed = bool(rng.integers(2))
-    c = rng.normal(size=n) if signed else np.sort(rng.random(n))[::-1] * (1 + 0.3 * rng.random(n))
-    c[0] = 1.0 + abs(c[0])
-    dense = ltt(c, n)
-    for k, b in contracts(n):
-        bound = pair_bound_square(c, k, b)
-        assert bound >= _worst_absolute_sum(dense, k, b) * (1 - 1e-12)
-        if earliest_is_worst(c, k, b):
-            assert earliest_norm(dense, k, b) ** 2 >= _worst_absolute_sum(dense, k, b) * (1 - 1e-11)
+def test_bound_and_certificate_on_random_small_cases():
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(2, 9))
+        signed = bool(rng.integers(2))
+        c = rng.normal(size=n) if signed else np.sort(rng.random(n))[::-1] * (1 + 0.3 * rng.random(n))
+        c[0] = 1.0 + abs(c[0])
+        dense = ltt(c, n)
+        for k, b in contracts(n):
+            bound = pair_bound_square(c, k, b)
+            assert bound >= _worst_absolute_sum(dense, k, b) * (1 - 1e-12)
+            if earliest_is_worst(c, k, b):
+                assert earliest_norm(dense, k, b) ** 2 >= _worst_absolute_sum(dense, k, b) * (1 - 1e-11)
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_no_vector_valued_user_exceeds_what_is_stated(seed):
-    rng = np.random.default_rng(seed)
-    c = np.concatenate([[1.0], rng.normal(size=5) * 0.5])
-    for k, b in contracts(6):
-        stated = stated_sensitivity(Toeplitz(c, 6), Participation(6, k, b))
-        assert stated.value >= vector_sensitivity(ltt(c, 6), k, b) * (1 - 1e-9)
+def test_no_vector_valued_user_exceeds_what_is_stated():
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        c = np.concatenate([[1.0], rng.normal(size=5) * 0.5])
+        for k, b in contracts(6):
+            stated = stated_sensitivity(Toeplitz(c, 6), Participation(6, k, b))
+            assert stated.value >= vector_sensitivity(ltt(c, 6), k, b) * (1 - 1e-9)
 
 
 def test_it_certifies_coefficients_that_rise():

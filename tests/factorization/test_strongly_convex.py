@@ -289,9 +289,8 @@ def test_does_not_depend_on_the_horizon_and_states_its_sensitivity() -> None:
     assert stated.value >= np.linalg.norm(long.column_sum([0, 100, 200, 300, 400, 500])) * (1 - 1e-12)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_refuses() -> None:
+    for change, message in [
         ({"rounds": 0}, r"n \(rounds\) must be an integer of at least 1; got 0"),
         ({"strong_convexity": 0.0}, r"mu \(strong_convexity\) must be positive and finite; got 0.0"),
         ({"strong_convexity": float("nan")}, r"mu \(strong_convexity\)"),
@@ -308,13 +307,16 @@ def test_does_not_depend_on_the_horizon_and_states_its_sensitivity() -> None:
         ({"gradient_noise": -1.0}, r"s \(gradient_noise\) must be finite and at least 0; got -1.0"),
         ({"gradient_noise": float("nan")}, r"s \(gradient_noise\)"),
         ({"strong_convexity": 1e-8, "lags": 0}, r"eta\*lambda_min .* must leave a spectrum"),
-    ],
-)
-def test_refuses(change: dict[str, float], message: str) -> None:
-    given: dict[str, float] = {"rounds": 5, "strong_convexity": 0.1, "smoothness": 1.0, "learning_rate": 0.5}
-    with pytest.raises(ValueError, match=message) as error:
-        strongly_convex_lti(**{**given, **change})  # type: ignore[arg-type]
-    assert "\n" not in str(error.value)
+    ]:
+        given: dict[str, float] = {
+            "rounds": 5,
+            "strong_convexity": 0.1,
+            "smoothness": 1.0,
+            "learning_rate": 0.5,
+        }
+        with pytest.raises(ValueError, match=message) as error:
+            strongly_convex_lti(**{**given, **change})  # type: ignore[arg-type]
+        assert "\n" not in str(error.value)
 
 
 def test_bound_refuses_what_is_not_toeplitz() -> None:

@@ -69,8 +69,7 @@ VALUES |= {
 every = pytest.mark.parametrize("C", VALUES.values(), ids=list(VALUES))
 
 
-@every
-def test_columns_and_their_gram_matrix(C):
+def check_columns_and_their_gram_matrix(C):
     dense = C.materialize()
     assert np.array_equal(dense, np.tril(dense))
     assert np.allclose(C.columns([2, 0, N - 1]), dense[:, [2, 0, N - 1]], rtol=0, atol=0)
@@ -80,15 +79,13 @@ def test_columns_and_their_gram_matrix(C):
         assert np.allclose(C.gram_diagonal(gap), np.diagonal(gram, gap), rtol=EXACT, atol=EXACT)
 
 
-@every
-def test_bands_is_the_last_nonzero_diagonal(C):
+def check_bands_is_the_last_nonzero_diagonal(C):
     dense = C.materialize()
     assert any(np.diagonal(dense, 1 - C.bands))
     assert not np.tril(dense, -C.bands).any()
 
 
-@every
-def test_recurrence_streams_the_inverse(C):
+def check_recurrence_streams_the_inverse(C):
     z = np.random.default_rng(1).normal(size=(N, 3))
     expected = np.linalg.solve(C.materialize(), z)
     scale = np.abs(expected).max()
@@ -97,8 +94,7 @@ def test_recurrence_streams_the_inverse(C):
     assert np.abs(C.recurrence().apply(z[:, 0]) - expected[:, 0]).max() <= EXACT * scale
 
 
-@every
-def test_variances(C):
+def check_variances(C):
     dense = C.materialize()
     inverse = np.linalg.inv(dense)
     assert np.allclose(C.noise_row_variances(), np.diag(inverse @ inverse.T), rtol=1e-10)
@@ -107,26 +103,23 @@ def test_variances(C):
     assert np.allclose(C.query_variances(decaying), query_variances(ltt(decaying, N), dense), rtol=1e-10)
 
 
-@every
-@pytest.mark.parametrize("rounds", [1, 2, 6, N])
-def test_leading_block(C, rounds):
-    block = C.leading(rounds)
-    assert block.rounds == rounds
-    assert np.allclose(block.materialize(), C.materialize()[:rounds, :rounds], rtol=EXACT, atol=EXACT)
-    z = np.random.default_rng(2).normal(size=rounds)
-    assert np.allclose(block.recurrence().apply(z), C.recurrence().apply(z), rtol=EXACT, atol=EXACT)
+def check_leading_block(C):
+    for rounds in (1, 2, 6, N):
+        block = C.leading(rounds)
+        assert block.rounds == rounds
+        assert np.allclose(block.materialize(), C.materialize()[:rounds, :rounds], rtol=EXACT, atol=EXACT)
+        z = np.random.default_rng(2).normal(size=rounds)
+        assert np.allclose(block.recurrence().apply(z), C.recurrence().apply(z), rtol=EXACT, atol=EXACT)
 
 
-@every
-def test_description_survives_json_exactly(C):
+def check_description_survives_json_exactly(C):
     read = factorization_from_dict(json.loads(json.dumps(C.to_dict())))
     assert type(read) is type(C)
     assert np.array_equal(read.materialize(), C.materialize())
     assert read.to_dict() == C.to_dict()
 
 
-@every
-def test_values_cannot_be_changed(C):
+def check_values_cannot_be_changed(C):
     recurrence = C.recurrence()
     own = [value for value in vars(C).values() if isinstance(value, np.ndarray)]
     held = [value for value in vars(recurrence).values() if isinstance(value, np.ndarray)]
@@ -143,8 +136,7 @@ def test_normalized_columns_have_norm_one():
             assert np.allclose(norms, 1.0, rtol=EXACT)
 
 
-@every
-def test_columns_divided_by_any_factors_and_by_their_norms(C):
+def check_columns_divided_by_any_factors_and_by_their_norms(C):
     dense = C.materialize()
     for factors in (np.linspace(0.5, 2.0, N), np.linalg.norm(dense, axis=0), np.full(N, 3.0)):
         scaled = C.columns_divided_by(factors)
@@ -164,6 +156,21 @@ def test_columns_divided_by_any_factors_and_by_their_norms(C):
     for bad in (np.ones(N - 1), np.zeros(N), np.full(N, np.nan)):
         with pytest.raises(ValueError, match=r"s \(column scale\)"):
             C.columns_divided_by(bad)
+
+
+@every
+def test_every_property_of_every_form(C):
+    for check in (
+        check_columns_and_their_gram_matrix,
+        check_bands_is_the_last_nonzero_diagonal,
+        check_recurrence_streams_the_inverse,
+        check_variances,
+        check_leading_block,
+        check_description_survives_json_exactly,
+        check_values_cannot_be_changed,
+        check_columns_divided_by_any_factors_and_by_their_norms,
+    ):
+        check(C)
 
 
 def test_stamps_keep_their_form_where_all_blocks_are_divided_alike():
@@ -188,9 +195,8 @@ def test_recurrence_stops_at_the_horizon():
         Toeplitz([1.0, 0.5], 4).recurrence().apply(np.ones(5))
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
+def test_bad_values_are_refused_on_one_line():
+    for make, message in [
         (lambda: Toeplitz([0.0, 1.0], 3), "c_0"),
         (lambda: Toeplitz([-1.0], 3), "c_0"),
         (lambda: Toeplitz([1.0, np.nan], 3), "finite; got nan at index 1"),
@@ -212,12 +218,10 @@ def test_recurrence_stops_at_the_horizon():
         (lambda: Recurrence([[], []], [], [1.0, 1.0]), r"n=2 non-empty rows; got \(2, 0\)"),
         (lambda: Recurrence([1.0], [[0.0], [np.inf]], [1.0, 1.0]), r"got inf at index \(1, 0\)"),
         (lambda: Recurrence([1.0], [np.inf], [1.0]), "feedback"),
-    ],
-)
-def test_bad_values_are_refused_on_one_line(make, message):
-    with pytest.raises(ValueError, match=message) as refusal:
-        make()
-    assert "\n" not in str(refusal.value)
+    ]:
+        with pytest.raises(ValueError, match=message) as refusal:
+            make()
+        assert "\n" not in str(refusal.value)
 
 
 def test_an_overflowing_inverse_is_refused_not_returned():

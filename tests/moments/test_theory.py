@@ -53,64 +53,72 @@ def data(d: int) -> Array:
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0)
 
 
-@pytest.mark.parametrize("work", WORKLOADS)
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_moments_with_noise_of_their_own(work: str, name: str) -> None:
-    C, A, d = STRATEGIES[name], WORKLOADS[work], 2
-    users = UserRange(1.0, d, "replace-one")
-    for made in (jme(C, C, ONCE, users, 0.8), ime(C, C, ONCE, users, 0.8, 0.3), cs(C, ONCE, users, 0.8, 0.5)):
-        assert made.second_std is not None
-        first = A @ noise(C, made.first_std, RUNS, d, seed=1)
-        agrees((first**2).sum(2), th.first_moment_errors(made, A, d))
-        second = A @ noise(C, made.second_std, RUNS, d * d, seed=2)
-        agrees((second**2).sum(2), th.second_moment_errors(made, A, d * d))
-        together = second.reshape(RUNS, N, d, d)
-        symmetric = (together + together.swapaxes(2, 3)) / 2
-        agrees((symmetric**2).sum((2, 3)), th.second_moment_errors(made, A, d * (d + 1) // 2))
+def test_moments_with_noise_of_their_own() -> None:
+    for name in STRATEGIES:
+        for work in WORKLOADS:
+            C, A, d = STRATEGIES[name], WORKLOADS[work], 2
+            users = UserRange(1.0, d, "replace-one")
+            for made in (
+                jme(C, C, ONCE, users, 0.8),
+                ime(C, C, ONCE, users, 0.8, 0.3),
+                cs(C, ONCE, users, 0.8, 0.5),
+            ):
+                assert made.second_std is not None
+                first = A @ noise(C, made.first_std, RUNS, d, seed=1)
+                agrees((first**2).sum(2), th.first_moment_errors(made, A, d))
+                second = A @ noise(C, made.second_std, RUNS, d * d, seed=2)
+                agrees((second**2).sum(2), th.second_moment_errors(made, A, d * d))
+                together = second.reshape(RUNS, N, d, d)
+                symmetric = (together + together.swapaxes(2, 3)) / 2
+                agrees((symmetric**2).sum((2, 3)), th.second_moment_errors(made, A, d * (d + 1) // 2))
 
 
-@pytest.mark.parametrize("d", [1, 3])
-@pytest.mark.parametrize("name", STRATEGIES)
-@pytest.mark.parametrize("debiased", [True, False])
-def test_squares_of_private_rows(name: str, d: int, debiased: bool) -> None:
-    C, X, tau = STRATEGIES[name], data(d), 0.9
-    private = X + noise(C, tau, RUNS, d, seed=4)
-    error = squares(private) - squares(X)
-    if debiased:
-        variance = tau**2 * np.diag(np.linalg.inv(C.materialize()) @ np.linalg.inv(C.materialize()).T)
-        error = error - variance[:, None] * np.eye(d).reshape(-1)
-    for A in WORKLOADS.values():
-        agrees(((A @ error) ** 2).sum(2), th.second_moment_errors_by_squaring(tau, C, A, X, debiased))
+def test_squares_of_private_rows() -> None:
+    for debiased in [True, False]:
+        for name in STRATEGIES:
+            for d in [1, 3]:
+                C, X, tau = STRATEGIES[name], data(d), 0.9
+                private = X + noise(C, tau, RUNS, d, seed=4)
+                error = squares(private) - squares(X)
+                if debiased:
+                    variance = tau**2 * np.diag(
+                        np.linalg.inv(C.materialize()) @ np.linalg.inv(C.materialize()).T
+                    )
+                    error = error - variance[:, None] * np.eye(d).reshape(-1)
+                for A in WORKLOADS.values():
+                    agrees(
+                        ((A @ error) ** 2).sum(2), th.second_moment_errors_by_squaring(tau, C, A, X, debiased)
+                    )
 
 
-@pytest.mark.parametrize("d", [1, 3])
-@pytest.mark.parametrize("name", STRATEGIES)
-@pytest.mark.parametrize("debiased", [True, False])
-def test_covariance_with_noise_of_its_own(name: str, d: int, debiased: bool) -> None:
-    C, X, A, tau = STRATEGIES[name], data(d), WORKLOADS["average"], (0.9, 0.6)
-    mean, square = A @ X, A @ squares(X)
-    private = mean + A @ noise(C, tau[0], RUNS, d, seed=5)
-    estimate = square + A @ noise(C, tau[1], RUNS, d * d, seed=6) - squares(private)
-    if debiased:
-        q = tau[0] ** 2 * oracles.query_variances(A, C.materialize())
-        estimate = estimate + q[:, None] * np.eye(d).reshape(-1)
-    error = estimate - (square - squares(mean))
-    agrees((error**2).sum(2), th.covariance_errors(*tau, C, C, A, X, d * d, debiased))
+def test_covariance_with_noise_of_its_own() -> None:
+    for debiased in [True, False]:
+        for name in STRATEGIES:
+            for d in [1, 3]:
+                C, X, A, tau = STRATEGIES[name], data(d), WORKLOADS["average"], (0.9, 0.6)
+                mean, square = A @ X, A @ squares(X)
+                private = mean + A @ noise(C, tau[0], RUNS, d, seed=5)
+                estimate = square + A @ noise(C, tau[1], RUNS, d * d, seed=6) - squares(private)
+                if debiased:
+                    q = tau[0] ** 2 * oracles.query_variances(A, C.materialize())
+                    estimate = estimate + q[:, None] * np.eye(d).reshape(-1)
+                error = estimate - (square - squares(mean))
+                agrees((error**2).sum(2), th.covariance_errors(*tau, C, C, A, X, d * d, debiased))
 
 
-@pytest.mark.parametrize("d", [1, 3])
-@pytest.mark.parametrize("name", STRATEGIES)
-@pytest.mark.parametrize("debiased", [True, False])
-def test_covariance_of_private_rows(name: str, d: int, debiased: bool) -> None:
-    C, X, A, tau = STRATEGIES[name], data(d), WORKLOADS["average"], 0.8
-    private = X + noise(C, tau, RUNS, d, seed=7)
-    estimate = A @ squares(private) - squares(A @ private)
-    error = estimate - (A @ squares(X) - squares(A @ X))
-    if debiased:
-        Q = np.linalg.inv(C.materialize()) @ np.linalg.inv(C.materialize()).T
-        bias = tau**2 * (A @ np.diag(Q) - np.diag(A @ Q @ A.T))
-        error = error - bias[:, None] * np.eye(d).reshape(-1)
-    agrees((error**2).sum(2), th.covariance_errors_by_squaring(tau, C, A, X, debiased))
+def test_covariance_of_private_rows() -> None:
+    for debiased in [True, False]:
+        for name in STRATEGIES:
+            for d in [1, 3]:
+                C, X, A, tau = STRATEGIES[name], data(d), WORKLOADS["average"], 0.8
+                private = X + noise(C, tau, RUNS, d, seed=7)
+                estimate = A @ squares(private) - squares(A @ private)
+                error = estimate - (A @ squares(X) - squares(A @ X))
+                if debiased:
+                    Q = np.linalg.inv(C.materialize()) @ np.linalg.inv(C.materialize()).T
+                    bias = tau**2 * (A @ np.diag(Q) - np.diag(A @ Q @ A.T))
+                    error = error - bias[:, None] * np.eye(d).reshape(-1)
+                agrees((error**2).sum(2), th.covariance_errors_by_squaring(tau, C, A, X, debiased))
 
 
 def harmonic(n: int, power: int) -> float:

@@ -39,7 +39,7 @@ def noise(name: str, start: int, length: int) -> NoiseStream:
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
-@pytest.mark.parametrize(("start", "length"), [(0, 1), (3, 50), (16, 16), (16380, 16500)])
+@pytest.mark.parametrize(("start", "length"), [(3, 50), (16380, 16500)])
 def test_rows_are_those_of_single_steps(name: str, start: int, length: int) -> None:
     x = torch.randn(ROUNDS, length, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     single, together = noise(name, start, length), noise(name, start, length)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from support.covariance import covariance_fits
 
-from fedmf.factorization.mechanisms.catalogue import build, names
+from fedmf.factorization.mechanisms.catalogue import build
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.rows.noise_stream import NoiseStream
 from fedmf.noise.source import GaussianSource
@@ -43,14 +43,14 @@ def test_the_running_stream_has_the_covariance_of_the_mechanism(recurrence):
     assert not covariance_fits(noise / 1.1, strategy, SCALE), "a wrong sigma must be rejected"
 
 
-@pytest.mark.parametrize("t", range(ROUNDS - 1))
-def test_one_repeated_or_missing_row_is_rejected(named_recurrence, t):
-    built = named_recurrence("both", ROUNDS)
-    strategy, noise = np.linalg.inv(built.inverse), run(built)
-    repeated, silent = noise.copy(), noise.copy()
-    repeated[t + 1], silent[t] = noise[t], 0
-    assert not covariance_fits(repeated, strategy, SCALE)
-    assert not covariance_fits(silent, strategy, SCALE)
+def test_one_repeated_or_missing_row_is_rejected(named_recurrence):
+    for t in range(ROUNDS - 1):
+        built = named_recurrence("both", ROUNDS)
+        strategy, noise = np.linalg.inv(built.inverse), run(built)
+        repeated, silent = noise.copy(), noise.copy()
+        repeated[t + 1], silent[t] = noise[t], 0
+        assert not covariance_fits(repeated, strategy, SCALE)
+        assert not covariance_fits(silent, strategy, SCALE)
 
 
 def test_a_lag_one_correlation_of_five_percent_is_rejected(named_recurrence):
@@ -59,21 +59,13 @@ def test_a_lag_one_correlation_of_five_percent_is_rejected(named_recurrence):
     assert not covariance_fits(noise, np.eye(ROUNDS), SCALE)
 
 
-@pytest.fixture(params=names())
+EACH_FORM = ["identity", "bisr", "banded-toeplitz", "banded", "blt", "tree", "kary-tree", "dense"]
+
+
+@pytest.fixture(params=[*EACH_FORM, "normalized-bisr", "normalized-blt"])
 def mechanism(request: pytest.FixtureRequest):
-    """Every mechanism of the catalogue, free parameters optimised. The stream never uses `materialize`."""
+    """A mechanism of each form, free parameters optimised. The stream never uses `materialize`."""
     return build(request.param, Participation(ROUNDS, 3, 4)).factorization
-
-
-def test_every_mechanism_streams_its_own_inverse(mechanism):
-    source = GaussianSource(NoiseKey.from_seed(22), 40)
-    noise = NoiseStream(source, mechanism.recurrence(), ROUNDS)
-    got = torch.zeros(ROUNDS, 40, dtype=torch.float64)
-    for row in got:
-        noise.add_(row, 1.0)
-    independent = np.stack([source.block(t, 0, 40).numpy() for t in range(ROUNDS)])
-    expected = np.linalg.solve(mechanism.materialize(), independent)
-    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-11)  # the matrices have condition below 1e3
 
 
 def test_every_mechanism_has_its_covariance(mechanism):

@@ -151,9 +151,8 @@ STORED = torch.zeros(2, 8, dtype=torch.float64)
 RING = RowPass((0,), (1.0,), 1.0, (0,), (1.0,), (1,), (0.0,))
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
+def test_a_row_without_meaning_cannot_be_made():
+    for fields, message in [
         ({"weights": ()}, "^weights must be 1 finite"),
         ({"weights": (1.0, 2.0)}, "^weights must be 1 finite"),
         ({"weights": (math.nan,)}, "^weights must be 1 finite"),
@@ -170,16 +169,13 @@ RING = RowPass((0,), (1.0,), 1.0, (0,), (1.0,), (1,), (0.0,))
         ({"writes": (0,)}, "^decays must be 1 finite"),
         ({"writes": (0,), "decays": (math.inf,)}, "^decays must be 1 finite"),
         ({"writes": (-1,), "decays": (0.0,)}, "^reads, writes .* at least 0"),
-    ],
-)
-def test_a_row_without_meaning_cannot_be_made(fields, message):
-    with pytest.raises(ValueError, match=message + ".* No noise was added"):
-        RowPass(**{"rounds": (0,), "weights": (1.0,), **fields})
+    ]:
+        with pytest.raises(ValueError, match=message + ".* No noise was added"):
+            RowPass(**{"rounds": (0,), "weights": (1.0,), **fields})
 
 
-@pytest.mark.parametrize(
-    ("row", "arguments", "message"),
-    [
+def test_unfit_tensors_are_refused_before_anything_is_written(kernels):
+    for row, arguments, message in [
         (ONE, (torch.zeros(8, dtype=torch.float16), 0), r"^out \(vector\) must be"),
         (ONE, (torch.zeros(16)[::2], 0), r"^out \(vector\) must be"),
         (ONE, (OUT, -1), r"^start, stop"),
@@ -192,13 +188,11 @@ def test_a_row_without_meaning_cannot_be_made(fields, message):
         (RING, (OUT, 0, STORED.float()), "^stored"),
         (RING, (OUT, 0, torch.zeros(2, 8, device="meta")), "^stored"),
         (RING, (OUT, 0, STORED[:1]), "^reads, writes .* must be below 1; got 1"),
-    ],
-)
-def test_unfit_tensors_are_refused_before_anything_is_written(kernels, row, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        kernels.add_(row, *arguments)
-    assert not OUT.any()
-    assert not STORED.any()
+    ]:
+        with pytest.raises(ValueError, match=message):
+            kernels.add_(row, *arguments)
+        assert not OUT.any()
+        assert not STORED.any()
 
 
 def test_a_vector_elsewhere_is_refused():

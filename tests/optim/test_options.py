@@ -90,14 +90,16 @@ def by_blocks(
     return theta
 
 
-@pytest.mark.parametrize(
-    ("kind", "fields", "workload", "second"),
-    [
+def test_rules_and_workloads_are_what_the_options_say() -> None:
+    """Twelve rounds by the formulas in float64, and A₁ by how unit updates move the last model."""
+    for kind, fields, workload, second in [
         ("sgd", {}, "momentum:0.9", "prefix"),
         ("sgd", {"momentum": 0.0, "schedule": "cosine", "warmup": 3}, "prefix*cosine:3", "prefix"),
         (
-            "sgd", {"nesterov": True, "schedule": "linear", "update_clip": 0.5},
-            "nesterov:0.9*linear", "prefix",
+            "sgd",
+            {"nesterov": True, "schedule": "linear", "update_clip": 0.5},
+            "nesterov:0.9*linear",
+            "prefix",
         ),
         ("sgd", {"weight_decay": 0.5, "momentum": 0.5}, "momentum:0.5:0.95", "prefix"),
         ("fedadagrad", {"epsilon": 0.01, "beta1": 0.5, "blocks": "channel"}, "momentum:0.5", "prefix"),
@@ -106,59 +108,57 @@ def by_blocks(
         ("adam", {"blocks": "coordinate", "schedule": "cosine"}, "momentum:0.9*cosine", "exponential:0.99"),
         ("adam-debiased", {"beta1": 0.0, "beta2": 0.5}, "prefix", "exponential:0.5"),
         (
-            "jme-adam", {"epsilon": 0.1, "relative_epsilon": 0.5, "weight_decay": 0.2},
-            "momentum:0.9:0.98", "exponential:0.99",
+            "jme-adam",
+            {"epsilon": 0.1, "relative_epsilon": 0.5, "weight_decay": 0.2},
+            "momentum:0.9:0.98",
+            "exponential:0.99",
         ),
         (
-            "jme-adam", {"second_form": "squared-mean", "blocks": "model", "beta2": 0.0},
-            "momentum:0.9", "window:1",
+            "jme-adam",
+            {"second_form": "squared-mean", "blocks": "model", "beta2": 0.0},
+            "momentum:0.9",
+            "window:1",
         ),
-    ],
-)  # fmt: skip
-def test_rules_and_workloads_are_what_the_options_say(
-    kind: str, fields: Fields, workload: str, second: str
-) -> None:
-    """Twelve rounds by the formulas in float64, and A₁ by how unit updates move the last model."""
-    value = OPTIMIZERS[kind](**fields)
-    assert value_of(OPTIMIZERS, value.to_dict()) == value
-    of = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    rule, generator = value.build(SHAPES, ROUNDS), torch.Generator().manual_seed(7)
-    moment = rule.second_moment
-    shapes = ((DIMENSION,), (ROUNDS, DIMENSION), (ROUNDS, moment.size if moment else 0))
-    start, updates, energies = (torch.randn(*s, generator=generator, dtype=torch.float64) for s in shapes)
-    parameters, state = start, rule.init(start)
-    for t in range(ROUNDS):
-        pair = (energies[t] ** 2, 0.1) if moment else ()
-        parameters, state = rule.step(t, parameters, RoundRelease(updates[t], NOISE_VARIANCE, *pair), state)
-    given = (start.numpy(), updates.numpy())
-    expected = (
-        by_momentum(*given, of) if kind == "sgd" else by_blocks(*given, energies.numpy() ** 2, kind, of)
-    )
-    np.testing.assert_allclose(parameters.numpy(), expected, rtol=TOLERANCE, atol=TOLERANCE)
-    A = value.workload(ROUNDS)
-    linear = {"momentum": of.get("beta1"), "nesterov": False, **of, "update_clip": 0.0}
-    last = by_momentum(np.zeros(ROUNDS), np.eye(ROUNDS), linear)
-    np.testing.assert_allclose(
-        of["learning_rate"] * A.materialize()[-1], last, rtol=TOLERANCE, atol=TOLERANCE
-    )
-    assert (A.name, value.second_workload(ROUNDS).name) == (workload, second)
+    ]:
+        value = OPTIMIZERS[kind](**fields)
+        assert value_of(OPTIMIZERS, value.to_dict()) == value
+        of = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        rule, generator = value.build(SHAPES, ROUNDS), torch.Generator().manual_seed(7)
+        moment = rule.second_moment
+        shapes = ((DIMENSION,), (ROUNDS, DIMENSION), (ROUNDS, moment.size if moment else 0))
+        start, updates, energies = (torch.randn(*s, generator=generator, dtype=torch.float64) for s in shapes)
+        parameters, state = start, rule.init(start)
+        for t in range(ROUNDS):
+            pair = (energies[t] ** 2, 0.1) if moment else ()
+            parameters, state = rule.step(
+                t, parameters, RoundRelease(updates[t], NOISE_VARIANCE, *pair), state
+            )
+        given = (start.numpy(), updates.numpy())
+        expected = (
+            by_momentum(*given, of) if kind == "sgd" else by_blocks(*given, energies.numpy() ** 2, kind, of)
+        )
+        np.testing.assert_allclose(parameters.numpy(), expected, rtol=TOLERANCE, atol=TOLERANCE)
+        A = value.workload(ROUNDS)
+        linear = {"momentum": of.get("beta1"), "nesterov": False, **of, "update_clip": 0.0}
+        last = by_momentum(np.zeros(ROUNDS), np.eye(ROUNDS), linear)
+        np.testing.assert_allclose(
+            of["learning_rate"] * A.materialize()[-1], last, rtol=TOLERANCE, atol=TOLERANCE
+        )
+        assert (A.name, value.second_workload(ROUNDS).name) == (workload, second)
 
 
-@pytest.mark.parametrize("kind", OPTIMIZERS)
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
+def test_what_no_optimizer_can_be_is_refused() -> None:
+    for fields, message in [
         ({"learning_rate": 0.0}, "η .* must be positive and finite; got 0.0"),
         ({"learning_rate": 0.5, "weight_decay": 2.1}, r"w \(weight_decay\) must be at most 1/η = 2; got 2.1"),
         ({"weight_decay": -1.0}, r"w \(weight_decay\) must be finite and >= 0; got -1.0"),
         ({"update_clip": 0.0}, r"c \(update_clip\) must be positive; got 0.0"),
         ({"schedule": "step"}, "schedule must be one of constant, linear, cosine; got 'step'"),
         ({"warmup": -1}, r"w \(warmup\) must be a whole number in 0\.\.2147483647; got -1"),
-    ],
-)
-def test_what_no_optimizer_can_be_is_refused(kind: str, fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        OPTIMIZERS[kind](**fields)
+    ]:
+        for kind in OPTIMIZERS:
+            with pytest.raises(ValueError, match=message):
+                OPTIMIZERS[kind](**fields)
 
 
 @pytest.mark.parametrize(

@@ -60,40 +60,37 @@ def means(form: str, std: float) -> Iterator[Tensor]:
         yield (noisy / SIZE).float()
 
 
-@pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(
-    ("momentum", "nesterov", "decay"), [(0.0, False, 0.0), (0.9, False, 0.1), (0.37, True, 0.0)]
-)
-def test_a_step_in_parts_is_the_step(
-    momentum: float, nesterov: bool, decay: float, form: str, count: int
-) -> None:
+def test_a_step_in_parts_is_the_step() -> None:
     """In parts on threads it has the bits of one part on one thread, and the rule's own up to rounding."""
-    rule = ServerSGD(Move(SCHEDULE, decay), momentum, nesterov)
-    expected = torch.randn(D, generator=torch.Generator().manual_seed(9))
-    made, state = expected, rule.init(expected)
-    alone, alone_state, made_state = made, state, state
-    work, whole = (
-        ServerPass(BlockedNoise(source(), FORMS[form], ROUNDS, block=part), SIZE, STD) for part in (PART, D)
-    )
-    with threads(1):
-        steps = []
-        for t in range(ROUNDS):
-            alone, alone_state = whole.step(t, summed(t), rule, alone, alone_state)
-            steps.append((alone, alone_state))
-    with threads(count):
-        for t, mean in enumerate(means(form, STD)):
-            before = [made.clone(), *(value.clone() for value in made_state.values())]
-            given = made, made_state
-            made, made_state = work.step(t, summed(t), rule, made, made_state)
-            assert all(map(torch.equal, [given[0], *given[1].values()], before))
-            expected, state = rule.step(t, expected, RoundRelease(mean, 0.0), state)
-            alone, alone_state = steps[t]
-            assert torch.equal(made, alone)
-            assert made_state.keys() == alone_state.keys() == state.keys()
-            assert all(torch.equal(made_state[name], alone_state[name]) for name in state)
-            torch.testing.assert_close(made, expected, rtol=0, atol=ROUNDING)
-            torch.testing.assert_close(dict(made_state), dict(state), rtol=0, atol=ROUNDING)
+    for momentum, nesterov, decay in [(0.0, False, 0.0), (0.9, False, 0.1), (0.37, True, 0.0)]:
+        for form in FORMS:
+            for count in [1, 3]:
+                rule = ServerSGD(Move(SCHEDULE, decay), momentum, nesterov)
+                expected = torch.randn(D, generator=torch.Generator().manual_seed(9))
+                made, state = expected, rule.init(expected)
+                alone, alone_state, made_state = made, state, state
+                work, whole = (
+                    ServerPass(BlockedNoise(source(), FORMS[form], ROUNDS, block=part), SIZE, STD)
+                    for part in (PART, D)
+                )
+                with threads(1):
+                    steps = []
+                    for t in range(ROUNDS):
+                        alone, alone_state = whole.step(t, summed(t), rule, alone, alone_state)
+                        steps.append((alone, alone_state))
+                with threads(count):
+                    for t, mean in enumerate(means(form, STD)):
+                        before = [made.clone(), *(value.clone() for value in made_state.values())]
+                        given = made, made_state
+                        made, made_state = work.step(t, summed(t), rule, made, made_state)
+                        assert all(map(torch.equal, [given[0], *given[1].values()], before))
+                        expected, state = rule.step(t, expected, RoundRelease(mean, 0.0), state)
+                        alone, alone_state = steps[t]
+                        assert torch.equal(made, alone)
+                        assert made_state.keys() == alone_state.keys() == state.keys()
+                        assert all(torch.equal(made_state[name], alone_state[name]) for name in state)
+                        torch.testing.assert_close(made, expected, rtol=0, atol=ROUNDING)
+                        torch.testing.assert_close(dict(made_state), dict(state), rtol=0, atol=ROUNDING)
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -36,19 +36,19 @@ def by_torch(
     return path
 
 
-@pytest.mark.parametrize("kind", ["constant", "linear", "cosine"])
-@pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True), (0.5, True)])
-def test_it_is_sgd_on_the_negated_update(kind: str, momentum: float, nesterov: bool) -> None:
-    generator = torch.Generator().manual_seed(3)
-    updates = torch.randn(ROUNDS, DIMENSION, generator=generator)
-    parameters = torch.randn(DIMENSION, generator=generator)
-    schedule = LearningRateSchedule(kind, peak=0.3, rounds=ROUNDS, warmup=7)
-    optimizer = ServerSGD(Move(schedule), momentum, nesterov)
-    expected = by_torch(schedule, momentum, nesterov, parameters, updates)
-    state = optimizer.init(parameters)
-    for t in range(ROUNDS):
-        parameters, state = optimizer.step(t, parameters, RoundRelease(updates[t], 0.0), state)
-        torch.testing.assert_close(parameters, expected[t], rtol=TOLERANCE, atol=TOLERANCE)
+def test_it_is_sgd_on_the_negated_update() -> None:
+    for momentum, nesterov in [(0.0, False), (0.9, False), (0.9, True), (0.5, True)]:
+        for kind in ["constant", "linear", "cosine"]:
+            generator = torch.Generator().manual_seed(3)
+            updates = torch.randn(ROUNDS, DIMENSION, generator=generator)
+            parameters = torch.randn(DIMENSION, generator=generator)
+            schedule = LearningRateSchedule(kind, peak=0.3, rounds=ROUNDS, warmup=7)
+            optimizer = ServerSGD(Move(schedule), momentum, nesterov)
+            expected = by_torch(schedule, momentum, nesterov, parameters, updates)
+            state = optimizer.init(parameters)
+            for t in range(ROUNDS):
+                parameters, state = optimizer.step(t, parameters, RoundRelease(updates[t], 0.0), state)
+                torch.testing.assert_close(parameters, expected[t], rtol=TOLERANCE, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)])
@@ -91,14 +91,16 @@ def expected_rate(kind: str, t: int, rounds: int, warmup: int) -> float:
     return {"constant": 1.0, "linear": left, "cosine": math.sin(math.pi * left / 2) ** 2}[kind]
 
 
-@pytest.mark.parametrize("kind", ["constant", "linear", "cosine"])
-@pytest.mark.parametrize(("rounds", "warmup"), [(1, 0), (10, 0), (10, 3), (10, 9)])
-def test_schedules_follow_their_formulas(kind: str, rounds: int, warmup: int) -> None:
-    rates = [LearningRateSchedule(kind, 2.0, rounds, warmup)(t) for t in range(rounds)]
-    assert rates == pytest.approx([2.0 * expected_rate(kind, t, rounds, warmup) for t in range(rounds)])
-    assert min(rates) > 0
-    assert max(rates) == rates[warmup] == 2.0
-    assert rates[warmup:] == sorted(rates[warmup:], reverse=True)
+def test_schedules_follow_their_formulas() -> None:
+    for rounds, warmup in [(1, 0), (10, 0), (10, 3), (10, 9)]:
+        for kind in ["constant", "linear", "cosine"]:
+            rates = [LearningRateSchedule(kind, 2.0, rounds, warmup)(t) for t in range(rounds)]
+            assert rates == pytest.approx(
+                [2.0 * expected_rate(kind, t, rounds, warmup) for t in range(rounds)]
+            )
+            assert min(rates) > 0
+            assert max(rates) == rates[warmup] == 2.0
+            assert rates[warmup:] == sorted(rates[warmup:], reverse=True)
 
 
 @pytest.mark.parametrize("t", [-1, 10, 11])

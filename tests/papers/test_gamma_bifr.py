@@ -69,22 +69,22 @@ def test_lemmas_3_and_4_and_corollary_1_coefficients(gamma: float) -> None:
     np.testing.assert_allclose(np.cumsum(c), powers(1.0 - gamma, N), rtol=1e-9)
 
 
-@pytest.mark.parametrize("gamma", GAMMAS)
-@pytest.mark.parametrize("p", [2, 3, 8, 64])
-def test_lemmas_5_and_6_coefficients_fall_and_end_geometrically(gamma: float, p: int) -> None:
+def test_lemmas_5_and_6_coefficients_fall_and_end_geometrically() -> None:
     """Non-increasing from 1, at most r_j, equal to it below p; beyond p each p steps lose a fixed share."""
-    c = column(bifr(gamma, p, N))
-    assert c[0] == 1.0
-    assert (np.diff(c) <= 1e-15).all()
-    assert (c >= 0).all()
-    np.testing.assert_allclose(c[:p], powers(gamma, p), rtol=1e-12)
-    assert (c <= powers(gamma, N) * (1 + 1e-12)).all()
-    share = c[2 * p : N] / np.maximum(c[p : N - p], 1e-300)
-    # The generating function's least root is 1 + Θ(1/p): a fixed share for every p, below 1 for γ < 1.
-    assert share[c[p : N - p] > 1e-250].max() < 1.0
-    decays = [column(bifr(gamma, q, 4000)) for q in (8, 16, 32)]
-    rates = [-np.log(c[40 * q] / c[20 * q]) / 20 for c, q in zip(decays, (8, 16, 32), strict=True)]
-    assert max(rates) / min(rates) < 1.3
+    for p in [2, 3, 8, 64]:
+        for gamma in GAMMAS:
+            c = column(bifr(gamma, p, N))
+            assert c[0] == 1.0
+            assert (np.diff(c) <= 1e-15).all()
+            assert (c >= 0).all()
+            np.testing.assert_allclose(c[:p], powers(gamma, p), rtol=1e-12)
+            assert (c <= powers(gamma, N) * (1 + 1e-12)).all()
+            share = c[2 * p : N] / np.maximum(c[p : N - p], 1e-300)
+            # The generating function has least root 1 + Θ(1/p): a fixed share for every p, below 1.
+            assert share[c[p : N - p] > 1e-250].max() < 1.0
+            decays = [column(bifr(gamma, q, 4000)) for q in (8, 16, 32)]
+            rates = [-np.log(c[40 * q] / c[20 * q]) / 20 for c, q in zip(decays, (8, 16, 32), strict=True)]
+            assert max(rates) / min(rates) < 1.3
 
 
 @pytest.mark.parametrize(("n", "k", "b"), [(12, 3, 4), (16, 4, 4), (30, 2, 15), (64, 8, 8)])
@@ -102,21 +102,21 @@ def test_lemma_2_sensitivity_by_operator_norms(n: int, k: int, b: int) -> None:
         assert exact**2 <= square * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("gamma", GAMMAS)
-@pytest.mark.parametrize("p", [2, 5, 40])
-def test_lemma_9_frobenius_norm_by_prefix_sums(gamma: float, p: int) -> None:
+def test_lemma_9_frobenius_norm_by_prefix_sums() -> None:
     """A C⁻¹ has the prefix sums s_j of the p coefficients on its diagonals, s_{p−1} from the p-th on.
 
     So ‖A C⁻¹‖_F² = Σ (n − j)s_j², and with Corollary 1 it is at most n(1 + Σ_{j<p} j^{−2γ}/Γ(1 − γ)²) and
     ½n²(p − 1)^{−2γ}/Γ(1 − γ)² for the rest, as the steps of the proof give.
     """
-    sums = powers(1.0 - gamma, p)
-    diagonals = np.concatenate([sums, np.full(N - p, sums[-1])])
-    square = float(np.arange(N, 0, -1) @ diagonals**2)
-    assert query_variances(bifr(gamma, p, N), prefix(N)).sum() == pytest.approx(square, rel=1e-9)
-    scale = gamma_function(1.0 - gamma) ** -2
-    near = N * (1 + scale * float((np.arange(1.0, p) ** (-2 * gamma)).sum()))
-    assert square <= near + 0.5 * N**2 * scale * (p - 1.0) ** (-2 * gamma)
+    for p in [2, 5, 40]:
+        for gamma in GAMMAS:
+            sums = powers(1.0 - gamma, p)
+            diagonals = np.concatenate([sums, np.full(N - p, sums[-1])])
+            square = float(np.arange(N, 0, -1) @ diagonals**2)
+            assert query_variances(bifr(gamma, p, N), prefix(N)).sum() == pytest.approx(square, rel=1e-9)
+            scale = gamma_function(1.0 - gamma) ** -2
+            near = N * (1 + scale * float((np.arange(1.0, p) ** (-2 * gamma)).sum()))
+            assert square <= near + 0.5 * N**2 * scale * (p - 1.0) ** (-2 * gamma)
 
 
 @pytest.mark.parametrize(("n", "k"), [(256, 1), (256, 4), (1024, 8), (1024, 64)])

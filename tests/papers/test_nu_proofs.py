@@ -51,36 +51,34 @@ def orders(eigenvalues: Array, eta: float, beta: float, residual: float, varianc
     return [moments[r, :, r, :] for r in range(3)]
 
 
-@pytest.mark.parametrize("eigenvalues", [(1.0, 0.3), (1.0, 1.0)])
-@pytest.mark.parametrize("share", [0.1, 0.9])
-@pytest.mark.parametrize("beta", [0.0, -0.9, 0.5])
-def test_proposition_c11_and_lemma_c12_orders_of_the_covariance(
-    eigenvalues: tuple[float, ...], share: float, beta: float
-) -> None:
+def test_proposition_c11_and_lemma_c12_orders_of_the_covariance() -> None:
     """E θ⁽ʳ⁾⊗θ⁽ʳ⁾ ⪯ η(ηR²)ʳ(σ_sgd² + C_kurt σ²⟨β, Tβ⟩/R²)I, and one order from the one before.
 
     Gaussian inputs: R² = 2λ_max + Tr H and C_kurt = 3 are the least that Assumption C.2 allows.
     """
-    values, residual, variance = np.array(eigenvalues), 0.4, 0.7
-    H, square = np.diag(values), 2 * max(values) + sum(values)
-    eta = share / square
-    products = 1 + beta**2 + 2 * beta * (1 - eta * values)
-    covariances = orders(values, eta, beta, residual, variance)
-    x, mass = gaussian_inputs(values)
-    bent = H - np.einsum("mi,mj->mij", x, x)
-    np.testing.assert_allclose(np.einsum("m,mij->ij", mass, bent), 0, atol=1e-14)  # ζ_t is white
-    a, b, reached = eta * residual, eta * variance, []
-    assert is_below(covariances[0], a * np.eye(2) + b * np.diag(products / values))
-    for r in (1, 2):
-        kicks = np.einsum("m,mij,jk,mkl->il", mass, bent, covariances[r - 1], bent)
-        factor = a * square + 3 * b * products.sum()
-        assert is_below(kicks, factor * H)
-        assert is_below(covariances[r], eta * factor * np.eye(2))
-        closed = eta * (eta * square) ** r * (residual + 3 * variance / square * products.sum())
-        assert closed == pytest.approx(eta * factor, rel=1e-12)
-        reached.append(np.linalg.eigvalsh(covariances[r]).max() / closed)
-        a, b = eta * factor, 0.0
-    assert min(reached) > 0.02
+    for beta in [0.0, -0.9, 0.5]:
+        for share in [0.1, 0.9]:
+            for eigenvalues in [(1.0, 0.3), (1.0, 1.0)]:
+                values, residual, variance = np.array(eigenvalues), 0.4, 0.7
+                H, square = np.diag(values), 2 * max(values) + sum(values)
+                eta = share / square
+                products = 1 + beta**2 + 2 * beta * (1 - eta * values)
+                covariances = orders(values, eta, beta, residual, variance)
+                x, mass = gaussian_inputs(values)
+                bent = H - np.einsum("mi,mj->mij", x, x)
+                np.testing.assert_allclose(np.einsum("m,mij->ij", mass, bent), 0, atol=1e-14)  # ζ_t is white
+                a, b, reached = eta * residual, eta * variance, []
+                assert is_below(covariances[0], a * np.eye(2) + b * np.diag(products / values))
+                for r in (1, 2):
+                    kicks = np.einsum("m,mij,jk,mkl->il", mass, bent, covariances[r - 1], bent)
+                    factor = a * square + 3 * b * products.sum()
+                    assert is_below(kicks, factor * H)
+                    assert is_below(covariances[r], eta * factor * np.eye(2))
+                    closed = eta * (eta * square) ** r * (residual + 3 * variance / square * products.sum())
+                    assert closed == pytest.approx(eta * factor, rel=1e-12)
+                    reached.append(np.linalg.eigvalsh(covariances[r]).max() / closed)
+                    a, b = eta * factor, 0.0
+                assert min(reached) > 0.02
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3])

@@ -74,8 +74,7 @@ def test_shared_runs_are_carried_out_once_and_runs_are_tidied_away(result: Sweep
 def test_results_for_programs(result: SweepResult) -> None:
     written = json.loads((result.path / "results.json").read_text())
     assert [cell["variant"] for cell in written["cells"]] == [*VARIANTS] * 2
-    assert written["privacy"]["open_runs"] == 2 * 2 + 3
-    assert written["privacy"]["epsilon"] is None
+    assert "7 of " in written["privacy"]["text"]
     cell = written["cells"][1]
     assert cell["values"] == {str(seed): value for seed, value in result.cells[1].values.items()}
     base = result.cells[0].values
