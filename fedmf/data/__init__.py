@@ -43,7 +43,7 @@ from fedmf.data.structure import (
 from fedmf.data.summary import PartitionSummary, summarise
 from fedmf.data.synthetic import Synthetic, SyntheticDataset
 from fedmf.data.tokens import next_tokens
-from fedmf.data.user_ids import canonical_id, texts_of_ids
+from fedmf.data.user_ids import canonical_id, require_canonical, texts_of_ids
 from fedmf.values import by_kind
 
 __all__ = [
@@ -91,6 +91,7 @@ __all__ = [
     "partition_evenly",
     "read_contract",
     "read_table",
+    "require_canonical",
     "row_count",
     "split_rows",
     "structure_of",

@@ -13,6 +13,10 @@ from torch import Tensor
 #: The label of a position that counts for nothing, as everywhere in torch.
 PADDING: Final = -100
 
+_DERIVED: Final = (
+    " A data set that declares no vocabulary or classes has the largest of its test part as bound."
+)
+
 #: A tensor, shape (examples, …), or a mapping of such tensors by the names of the model's arguments. A data
 #: set's structure says which; no static type does, as with any tree of tensors.
 Features: TypeAlias = Any
@@ -166,7 +170,8 @@ class TensorStructure:
         self.check_layout(what, values, examples, device)
         if (outside := self._entry_outside(values)) is not None:
             finite = "" if self.bound is not None else ", finite"
-            raise ValueError(f"{what} must be {self}{finite}; got {outside}.")
+            hint = _DERIVED if self.bound is not None and outside >= self.bound else ""
+            raise ValueError(f"{what} must be {self}{finite}; got {outside}.{hint}")
 
     def check_layout(self, what: str, values: Features, examples: int, device: torch.device) -> None:
         """`check` without a look at the entries.

@@ -23,6 +23,7 @@ from fedmf.accounting import (
     at_least,
 )
 from fedmf.cohorts import CohortSchedule
+from fedmf.data import NumberedUsers, require_canonical
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.optim import ServerOptimizer
@@ -347,7 +348,10 @@ def new_directory(path: Path, run: Run, plan: Plan, roster: Sequence[str], **mod
 
     Raises:
         ConfigError: the place cannot be used.
+        ValueError: ids that are not as `canonical_id` writes them.
     """
+    if not isinstance(roster, NumberedUsers):
+        require_canonical(roster)
     seed = run.privacy.noise_seed
     key = NoiseKey.from_os() if seed is None else NoiseKey.from_seed(seed)
     return RunDirectory.create(path, run, plan, key, **model)

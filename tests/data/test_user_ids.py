@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from support.streams import BUDGET, run_once
 
+import fedmf
 from fedmf import PrivateStream
 from fedmf.data import Table, canonical_id, read_table
 from fedmf.data.memory import InMemoryDataset
@@ -178,3 +179,19 @@ def test_data_sets_of_programs_and_enrolments(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text(f"{texts[0]} Jose\u0301\n{texts[1]} 12.0\n", "utf-8-sig")
     for source in (tmp_path / "keys", dict(zip(texts, ["Jose\u0301", "12.0"], strict=True))):
         assert Enrolment.of(source).users == ("Jos\u00e9", "12")
+
+
+@pytest.mark.parametrize("name", ["12.0", " ann", "Jose\u0301"])
+def test_a_program_that_writes_ids_in_another_way_is_told(tmp_path: Path, name: str) -> None:
+    aggregator = fedmf.PrivateAggregator(
+        epsilon=8.0,
+        delta=1e-5,
+        clipping_norm=1.0,
+        users=["bob", "cid", "dan", name],
+        users_per_round=2,
+        num_rounds=2,
+        run_dir=tmp_path / "run",
+    )
+    with pytest.raises(ValueError, match=r"user ids must be as fedmf\.data\.canonical_id writes them; got"):
+        aggregator.begin({"w": np.zeros(2, dtype=np.float32)})
+    assert not (tmp_path / "run").exists()
