@@ -105,11 +105,6 @@ class Session:
         return self.run.task_source.build() if self._task is None else self._task
 
     @property
-    def has_task(self) -> bool:
-        """Whether it is known here, so that released models can be tried here."""
-        return self._task is not None
-
-    @property
     def columns(self) -> list[str]:
         """Of the metrics table, in their order."""
         if self._task is not None:

@@ -299,11 +299,6 @@ def fault_lines(statement: Mapping[str, Any], name: str = "Record") -> list[str]
     return [f"{name}: {fault.upper()}: {says}." for fault, says in faults.items()]
 
 
-def joint_fault_lines(parts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The same of several directories."""
-    return [line for part in parts for line in fault_lines(part, part["directory"])]
-
-
 def in_short(
     statement: Mapping[str, Any], heading: Sequence[str], facts: Facts, rest: str, place: str = ""
 ) -> str:

@@ -95,26 +95,16 @@ class Task:
         return {name: tuple(sums.tolist()) for name, sums in total.items()}
 
     @cached_property
-    def _made_up(self) -> tuple[Tensor, Tensor]:
-        """Outputs and labels of a made-up example."""
-        features, labels = self.structure.sample(torch.Generator().manual_seed(0), (1,))
+    def _rows_of_a_pass(self) -> int:
+        """Examples in one forward pass: at most 1024, and fewer where each has many outputs."""
+        features, _ = self.structure.sample(torch.Generator().manual_seed(0), (1,))
         features = each(lambda values: values.to(self.device), features)
         with torch.no_grad():
             outputs = self.model.forward(self.model.initial().to(self.device), features)
-        return outputs, labels.to(self.device)
-
-    @property
-    def _rows_of_a_pass(self) -> int:
-        """Examples in one forward pass: at most 1024, and fewer where each has many outputs."""
-        return max(1, min(1024, _OUTPUTS // max(1, self._made_up[0].numel())))
-
-    @cached_property
-    def term_lengths(self) -> dict[str, int]:
-        """How many sums of `ExampleTotals` belong to the loss and to each metric."""
-        return {"loss": 1} | {metric.name: len(metric.sums(*self._made_up)) for metric in self.metrics}
+        return max(1, min(1024, _OUTPUTS // max(1, outputs.numel())))
 
     def values(self, sums: Mapping[str, tuple[float, ...]], examples: int) -> dict[str, float]:
-        """Mean loss and metrics from the sums of `ExampleTotals`, by name."""
+        """Mean loss and metrics from sums over so many examples, by name."""
         metrics = {metric.name: metric.value(sums[metric.name], examples) for metric in self.metrics}
         return {"loss": sums["loss"][0] / examples, **metrics}
 

@@ -33,10 +33,6 @@ class UserIdentity(ServedUsers):
     #: Whether a stopped run can go on: users are recognised when nodes come back.
     lasting: bool
 
-    def nodes(self) -> list[int]:
-        """The nodes of all users that have one."""
-        return sorted({node for node in self.nodes_of(np.arange(self.users)) if node is not None})
-
 
 class NodesAreUsers(UserIdentity):
     """Every virtual node of a simulation is a user: the first that registered is user 0, and so on.
