@@ -62,7 +62,6 @@ HEAVY = (
     "sklearn",
     "matplotlib",
     "dp_accounting",
-    "jinja2",
     "scipy.stats",
 )
 

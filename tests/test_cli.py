@@ -39,37 +39,11 @@ def finished(pictures: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_account_shows_how_epsilon_is_spread_over_users(
-    finished: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_account_names_the_rounds_of_a_worst_user(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     statement = json.loads((finished / "statement.json").read_text())
     assert run(["account", str(finished), "--full"]) == 0
-    shown = capsys.readouterr().out
-    assert "Users by realised" in shown
-    counts = [line for line in shown.splitlines() if "█" in line]
-    assert len(counts) == sum(entry["users"] > 0 for entry in statement["epsilon_realised_histogram"])
     rounds = ", ".join(map(str, statement["realised_worst_pattern"]))
-    assert f"a worst user joined the rounds {rounds} (from 0). Not private." in shown
-
-
-def test_account_writes_the_page_and_the_users(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page, users = tmp_path / "page.html", tmp_path / "users.csv"
-    command = ["account", str(finished), "--json", "--html", str(page), "--users", str(users)]
-    assert run(command) == 0
-    shown = capsys.readouterr()
-    assert json.loads(shown.out) == json.loads((finished / "statement.json").read_text())
-    assert page.read_text() == (finished / "statement.html").read_text()
-    written = users.read_text().splitlines()
-    assert len(written) == 1 + json.loads(shown.out)["users_participated"]
-    assert "as private as the participation record" in shown.err
-    assert run(command) == 2
-    assert "exists already and is not replaced" in capsys.readouterr().err
-    page.unlink()
-    assert run(command) == 2
-    assert users.read_text().splitlines() == written
-    assert not page.exists()
+    assert f"A worst user joined the rounds {rounds} (from 0). Not private." in capsys.readouterr().out
 
 
 def test_a_run_directory_holds_all_reports(finished: Path) -> None:
@@ -81,7 +55,6 @@ def test_a_run_directory_holds_all_reports(finished: Path) -> None:
         "noise.key",
         "statement.json",
         "statement.txt",
-        "statement.html",
     } <= names
     assert (finished / "learning-curve.png").read_bytes().startswith(b"\x89PNG")
     assert (finished / "noise.key").stat().st_mode & 0o077 == 0

@@ -34,9 +34,7 @@ def test_counts_are_those_of_the_ledger_and_of_noted_failures(
     assert sum(int(line.split()[1].strip(";")) for line in said[4:]) == lost
 
 
-@pytest.mark.parametrize(
-    "option", ["--json", "--full", "--public=public.json", "--users=users.csv", "--html=a.html"]
-)
+@pytest.mark.parametrize("option", ["--json", "--full", "--public=public.json"])
 def test_nothing_that_may_be_handed_on_holds_them(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         Privacy,
         UserLevel,
     )
-    from fedmf.accounting.realised import EpsilonBin, RealisedPrivacy, realised_privacy
+    from fedmf.accounting.realised import RealisedPrivacy, realised_privacy
     from fedmf.accounting.recorded import ParticipationRecord, ParticipationSummary
     from fedmf.accounting.release import RunRelease, SumRelease
     from fedmf.accounting.rounding import at_least, at_most
@@ -48,7 +48,6 @@ __all__ = [
     "UNITS",
     "WHOLE",
     "CohortLaw",
-    "EpsilonBin",
     "Fault",
     "NoPrivacy",
     "NoSecondStream",

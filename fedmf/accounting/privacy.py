@@ -17,7 +17,6 @@ class Unit:
     Args:
         name: what a statement calls it.
         each: who has the guarantee, at the beginning of a sentence.
-        meaning: what is protected and what is not, in plain words, with ``{rounds}``.
         distinct: what is assumed of the ids that the record of participation counts.
         broken: what enters as a zero vector.
         not_covered: what the unit leaves unprotected.
@@ -29,7 +28,6 @@ class Unit:
     name: str
     article: str
     each: str
-    meaning: str
     distinct: str
     broken: str
     not_covered: tuple[str, ...] = ()
@@ -57,8 +55,6 @@ USER: Final = Unit(
     name="user",
     article="a",
     each="Every user",
-    meaning="Protected is each user, with everything the user contributed to any of the {rounds} rounds: "
-    "not a single example, and not a single round.",
     distinct="every user id belongs to one person, who takes part under no other id: a person with two ids "
     "is protected less, each id by itself alone",
     broken="a user whose examples cannot be loaded or trained on",
@@ -67,8 +63,6 @@ EXAMPLE: Final = Unit(
     name="example",
     article="an",
     each="Every example (not: every person)",
-    meaning="Protected is each single training example, in all of the {rounds} rounds that used it: not a "
-    "person. Whoever gave several examples is protected less, the more of them there are.",
     distinct="every example counts once in the record of who took part, and is the data of one person: a "
     "copy of it under another id counts as another example",
     broken="an example that cannot be loaded or trained on",

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -16,23 +15,12 @@ from fedmf.accounting.gaussian import (
     adjacency_factor,
     certified_epsilon,
     gaussian_epsilon,
-    gaussian_sigma,
 )
 from fedmf.accounting.patterns import Pattern, PatternTable
 from fedmf.accounting.release import RunRelease
 from fedmf.accounting.rounding import double_at_least
 
 QUANTILES: Final = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
-_BINS: Final = 20
-
-
-@dataclass(frozen=True)
-class EpsilonBin:
-    """How many users have low ≤ ε < high; the last bin includes its upper end."""
-
-    low: float
-    high: float
-    users: int
 
 
 @dataclass(frozen=True)
@@ -48,7 +36,6 @@ class RealisedPrivacy:
         participants: users that took part at least once.
         quantiles: q ↦ the smallest ε that at least a fraction q of all users does not exceed (at q = 0 the
             smallest of all), so each is some user's ε.
-        histogram: equal bins from 0 to the worst ε over all users; empty if that is 0 or infinite.
     """
 
     epsilon: float
@@ -58,7 +45,6 @@ class RealisedPrivacy:
     users: int
     participants: int
     quantiles: dict[float, float]
-    histogram: tuple[EpsilonBin, ...]
 
     @property
     def rho(self) -> float:
@@ -140,7 +126,6 @@ def realised_privacy(
         users=population,
         participants=participants,
         quantiles=_quantiles(shifts, counts, noise, delta),
-        histogram=_histogram(shifts, counts, noise, delta),
     )
 
 
@@ -169,22 +154,6 @@ def _quantiles(
         shift = float(shifts[order][np.searchsorted(reached, needed)])
         epsilons[q] = _epsilon(shift, noise, delta, certified=q == 1.0)
     return epsilons
-
-
-def _histogram(
-    shifts: NDArray[np.float64], counts: NDArray[np.int64], noise: float, delta: float
-) -> tuple[EpsilonBin, ...]:
-    """Bins equal in ε, found by translating their edges into shifts rather than every user into ε."""
-    worst = _epsilon(float(shifts.max()), noise, delta)
-    if worst == 0 or math.isinf(worst):
-        return ()
-    edges = np.linspace(0.0, worst, _BINS + 1)
-    limits = [0.0, *(noise / gaussian_sigma(float(edge), delta) for edge in edges[1:-1]), shifts.max()]
-    users, _ = np.histogram(shifts, bins=np.array(limits), weights=counts)
-    return tuple(
-        EpsilonBin(float(low), float(high), round(float(number)))
-        for (low, high), number in zip(pairwise(edges), users, strict=True)
-    )
 
 
 def _noise_std(sigma: float) -> float:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import json
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,10 +16,12 @@ from fedmf.errors import ConfigError
 if TYPE_CHECKING:
     from fedmf.accounting import Verdict
     from fedmf.records import Ledger
-    from fedmf.statements import Document, PrivacyStatement, RunHeader, UserCosts
+    from fedmf.statements import RunHeader, UserCosts
 
 #: Figures of parts on a screen; a file has all of them.
 MOST_SHOWN: Final = 6
+_LONGEST: Final = 100
+_MARK: Final = "NOT PRIVATE: exact counts, for the operator alone."
 
 
 def account(
@@ -31,15 +34,6 @@ def account(
     as_json: bool = typer.Option(False, "--json", help="Print the privacy statement as JSON."),
     full: bool = typer.Option(
         False, "--full", help="Print the whole statement, not its short form of at most twelve lines."
-    ),
-    page: Path | None = typer.Option(
-        None, "--html", metavar="FILE", help="Also write the statement as a page for reading and print."
-    ),
-    users: Path | None = typer.Option(
-        None,
-        "--users",
-        metavar="FILE",
-        help="Also write the privacy of every single user as .csv or .parquet. As secret as the ledger.",
     ),
     public: Path | None = typer.Option(
         None,
@@ -78,21 +72,23 @@ def account(
     Example: fedmf account runs/a --public statement-public.json
     """
     if operator:
-        others = (page, users, public, delta)
-        if len(run_dirs) > 1 or as_json or full or namespace or any(one is not None for one in others):
+        others = len(run_dirs) > 1 or as_json or full or namespace
+        if others or public is not None or delta is not None:
             raise ConfigError(
                 "--operator takes one directory and no other option: its counts are not private."
             )
         _show_counts(run_dirs[0])
         return
     if len(run_dirs) == 1 and _is_stream(run_dirs[0]):
-        if users is not None or public is not None:
-            raise ConfigError("--users and --public take the directory of a run; got one of a stream.")
-        _account_stream(run_dirs[0], as_json, full, page)
+        if public is not None:
+            raise ConfigError(
+                "--public takes the directory of a run; the statement of a stream may be published whole."
+            )
+        _account_stream(run_dirs[0], as_json, full)
         return
     if len(run_dirs) > 1:
-        if any(option is not None for option in (page, users, public)):
-            raise ConfigError("--html, --users and --public take one run directory; got several.")
+        if public is not None:
+            raise ConfigError("--public takes one run directory; got several.")
         _account_jointly(run_dirs, as_json, full, namespace, delta)
         return
     if namespace or delta is not None:
@@ -100,30 +96,27 @@ def account(
     from fedmf.records import new_file, require_free
     from fedmf.runs import opened_evidence
     from fedmf.statements import as_json as rendered
-    from fedmf.statements import run_document, summarise
+    from fedmf.statements import summarise
 
     (run_dir,) = run_dirs
-    for path in (page, users, public):
-        if path is not None:
-            require_free(path)
+    if public is not None:
+        require_free(public)
     with opened_evidence(run_dir) as evidence:
         if public is not None:
             evidence.verdict.require_whole(str(run_dir), "published")
         statement = evidence.statement
         tell_verdict(run_dir, evidence.verdict)
-        if users is not None:
-            _write_users(users, *evidence.records)
         noted = _noted(evidence.header, evidence.ledger.metrics())
-    if page is not None:
-        _write_page(page, run_document(statement.to_dict()))
     if public is not None:
         with new_file(public, mode=0o644) as file:
             file.write(rendered(statement.public()).encode())
+        typer.echo(f"{public}: this file may be published. What follows is for the operator.", err=True)
     if as_json:
         typer.echo(statement.to_json())
     elif full:
         typer.echo(statement.render_text())
-        _show_users(statement)
+        rounds = ", ".join(map(str, statement.realised.worst_pattern))
+        typer.echo(f"A worst user joined the rounds {rounds} (from 0). Not private.")
     else:
         typer.echo(summarise(statement.to_dict(), _again(run_dirs), noted), nl=False)
 
@@ -182,32 +175,80 @@ def _is_stream(directory: Path) -> bool:
 
 def _show_counts(directory: Path) -> None:
     """Exact counts, on the screen alone."""
-    from fedmf.cli.statements import operator_lines, stream_lines
     from fedmf.runs import opened_evidence
 
     if _is_stream(directory):
-        lines = stream_lines(directory)
+        lines = _stream_lines(directory)
     else:
         with opened_evidence(directory) as evidence:
             header, ledger = evidence.records
-            lines = operator_lines(directory, header, ledger)
+            lines = _operator_lines(directory, header, ledger)
     typer.echo("\n".join(lines))
 
 
-def _account_stream(directory: Path, as_json: bool, full: bool, page: Path | None) -> None:
-    from fedmf.records import require_free
-    from fedmf.statements import as_json as rendered
-    from fedmf.streaming import account_stream, stream_document, summarise_stream
+def _operator_lines(run_dir: Path, header: RunHeader, ledger: Ledger) -> list[str]:
+    """Contributions that arrived, how many of them count as zeros, and why.
 
-    if page is not None:
-        require_free(page)
+    Args:
+        run_dir: of the run.
+        header: of its record.
+        ledger: of its record.
+
+    Raises:
+        ConfigError: the file of failures cannot be read.
+    """
+    last = ledger.last_round()
+    rounds, size = 0 if last is None else last + 1, header.plan.cohorts.size
+    arrived = sum(1 for _ in ledger.participations())
+    failures = _failures(run_dir)
+    stages = Counter(str(one.get("stage")) for one in failures)
+    first = {str(one.get("stage")): str(one.get("reason"))[:_LONGEST] for one in reversed(failures)}
+    zero = sum(1 for one in failures if one.get("user"))
+    share = f", {100 * zero / arrived:.1f} %" if arrived else ""
+    each = f", {arrived / rounds:.1f} a round of {size} planned" if rounds else ""
+    return [
+        _MARK,
+        f"  rounds            {rounds} released",
+        f"  contributions     {arrived} arrived{each}",
+        f"  of them zero      {zero} for a failure that was noted{share}",
+        *(f"    {stage:<14}  {count}; the first: {first[stage]}" for stage, count in stages.most_common()),
+    ]
+
+
+def _stream_lines(state_dir: Path) -> list[str]:
+    """How many rows of a stream were clipped, zeroed and refused.
+
+    Raises:
+        StateError: the state cannot be opened.
+    """
+    from fedmf.streaming import StreamState
+
+    with StreamState.open(state_dir) as state:
+        counts = state.position.counts()
+    return [_MARK, *(f"  {name.replace('_', ' '):<16}  {value}" for name, value in counts.items())]
+
+
+def _failures(run_dir: Path) -> list[dict[str, object]]:
+    from fedmf.runs import FAILURES
+
+    try:
+        with (run_dir / FAILURES).open(encoding="utf-8") as file:
+            return [json.loads(line) for line in file if line.endswith("\n")]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {run_dir / FAILURES}: {error}.") from None
+
+
+def _account_stream(directory: Path, as_json: bool, full: bool) -> None:
+    from fedmf.statements import as_json as rendered
+    from fedmf.streaming import account_stream, stream_text, summarise_stream
+
     statement = account_stream(directory)
-    if page is not None:
-        _write_page(page, stream_document(statement))
     if as_json:
         typer.echo(rendered(statement))
     elif full:
-        typer.echo(stream_document(statement).text(), nl=False)
+        typer.echo(stream_text(statement), nl=False)
     else:
         typer.echo(summarise_stream(statement, _again([directory])), nl=False)
 
@@ -241,47 +282,6 @@ def costs_of(directory: Path) -> UserCosts:
     from fedmf.runs import costs_of_run
 
     return costs_of_run(directory)
-
-
-def _write_page(path: Path, document: Document) -> None:
-    from fedmf.records import new_file
-
-    with new_file(path) as file:
-        file.write(document.page().encode())
-
-
-def _write_users(path: Path, header: RunHeader, ledger: Ledger) -> None:
-    from fedmf.records import PRIVATE, write_users
-
-    written = write_users(path, header, ledger)
-    typer.echo(f"{path}: {written:,} users. {PRIVATE}", err=True)
-
-
-def _show_users(statement: PrivacyStatement) -> None:
-    """How ε is spread over users: a bar for each bin of the histogram."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from fedmf.accounting import at_least, at_most
-
-    bins = statement.realised.histogram
-    if not bins:
-        return
-    unit = statement.header.plan.privacy.words
-    title = unit.say("{Many} by realised ε, worst {one} last (not private)")
-    table = Table(title=title, title_justify="left")
-    for heading in ("ε from", "to", unit.plural, ""):
-        table.add_column(heading, justify="right" if heading else "left")
-    most = max(entry.users for entry in bins)
-    for entry in bins:
-        bar = "█" * math.ceil(30 * entry.users / most)
-        table.add_row(at_most(entry.low, 4), at_least(entry.high, 4), f"{entry.users:,}", bar)
-    Console(markup=False).print(table)
-    rounds = ", ".join(map(str, statement.realised.worst_pattern))
-    typer.echo(
-        f"{statement.patterns:,} different patterns; a worst {unit.name} joined the rounds {rounds} "
-        "(from 0). Not private."
-    )
 
 
 def export(

@@ -36,10 +36,10 @@ def conclusion(
         state: the state directory, None without one.
         full: whether the whole statement is shown.
     """
-    from fedmf.streaming import stream_document, summarise_stream
+    from fedmf.streaming import stream_text, summarise_stream
 
     where = "--full" if state is None else "--full, or statement.txt in the state directory"
-    text = stream_document(statement).text() if full else summarise_stream(statement, where)
+    text = stream_text(statement) if full else summarise_stream(statement, where)
     return text if density is None else text + density.render_text(names)
 
 

@@ -33,12 +33,10 @@ if TYPE_CHECKING:
         without_head,
         write_tensors,
     )
-    from fedmf.records.user_table import PRIVATE, write_users
 else:
     __getattr__ = lazily(__name__)
 
 __all__ = [
-    "PRIVATE",
     "SCHEMA",
     "Admission",
     "Damaged",
@@ -76,5 +74,4 @@ __all__ = [
     "write_at",
     "write_durably",
     "write_tensors",
-    "write_users",
 ]

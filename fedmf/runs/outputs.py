@@ -14,9 +14,7 @@ from fedmf.runs.recorded import opened_evidence, table_of_rounds
 from fedmf.statements import (
     PrivacyStatement,
     UserCosts,
-    as_json,
     run_costs,
-    run_document,
 )
 
 if TYPE_CHECKING:
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 
 
 METRICS, PICTURE = "metrics.parquet", "learning-curve.png"
-STATEMENT, STATEMENT_TEXT, STATEMENT_PAGE = "statement.json", "statement.txt", "statement.html"
+STATEMENT, STATEMENT_TEXT = "statement.json", "statement.txt"
 
 
 def central(metric: str, dataset: FederatedDataset) -> str:
@@ -41,17 +39,10 @@ def metric_columns(task: Task, parts: Sequence[Part] = ()) -> list[str]:
 
 
 def write_statement(path: Path, statement: PrivacyStatement) -> None:
-    """Write the operator's statement for programs, for a terminal and for print, for the owner's eyes."""
-    write_forms(path, statement.to_dict(), mode=0o600)
-
-
-def write_forms(path: Path, statement: Mapping[str, Any], mode: int) -> None:
-    """Write a statement's dict for programs, for a terminal and for print, with these permissions."""
-    said = run_document(statement)
-    forms = {STATEMENT: as_json(statement), STATEMENT_TEXT: said.text(), STATEMENT_PAGE: said.page()}
-    for name, form in forms.items():
+    """Write the operator's statement for programs and for a terminal, for the owner's eyes."""
+    for name, form in ((STATEMENT, statement.to_json()), (STATEMENT_TEXT, statement.render_text())):
         write_durably(path / name, form.encode())
-        (path / name).chmod(mode)
+        (path / name).chmod(0o600)
 
 
 def write_metrics(path: Path, rows: Mapping[int, Mapping[str, Any]], columns: Sequence[str]) -> None:

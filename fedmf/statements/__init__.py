@@ -6,27 +6,23 @@ from fedmf.lazy import lazily
 
 if TYPE_CHECKING:
     from fedmf.statements.composed import UserCosts, compose, composed_text, joined_mu, run_costs
-    from fedmf.statements.document import Document, in_short, mechanism, promise, sensitivity, up
+    from fedmf.statements.document import in_full, in_short, mechanism, promise, sensitivity, up
     from fedmf.statements.header import RunHeader
     from fedmf.statements.per_user import user_privacy
-    from fedmf.statements.plain import AGAINST, PUBLIC_NOISE, detection, detection_limit, odds
     from fedmf.statements.plan import Plan
     from fedmf.statements.privacy_statement import (
         PrivacyStatement,
         as_json,
         build_statement,
     )
-    from fedmf.statements.text import run_document, summarise
+    from fedmf.statements.text import run_text, summarise
     from fedmf.statements.words import OPERATING_SYSTEM_KEY, PUBLIC_KEY
 else:
     __getattr__ = lazily(__name__)
 
 __all__ = [
-    "AGAINST",
     "OPERATING_SYSTEM_KEY",
     "PUBLIC_KEY",
-    "PUBLIC_NOISE",
-    "Document",
     "Plan",
     "PrivacyStatement",
     "RunHeader",
@@ -35,15 +31,13 @@ __all__ = [
     "build_statement",
     "compose",
     "composed_text",
-    "detection",
-    "detection_limit",
+    "in_full",
     "in_short",
     "joined_mu",
     "mechanism",
-    "odds",
     "promise",
     "run_costs",
-    "run_document",
+    "run_text",
     "sensitivity",
     "summarise",
     "up",

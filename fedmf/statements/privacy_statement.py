@@ -23,7 +23,7 @@ from fedmf.errors import LedgerError
 from fedmf.statements.header import RunHeader
 from fedmf.statements.plan import Plan
 from fedmf.statements.planned import TOLERANCE, PlannedPrivacy, check_sensitivity, planned_privacy
-from fedmf.statements.text import run_document
+from fedmf.statements.text import run_text
 from fedmf.statements.words import (
     ASSUMPTIONS,
     AVAILABLE,
@@ -117,7 +117,6 @@ class PrivacyStatement:
             "epsilon_realised_quantiles": {
                 f"{q:g}": _finite(min(epsilon, limit)) for q, epsilon in realised.quantiles.items()
             },
-            "epsilon_realised_histogram": [dataclasses.asdict(entry) for entry in realised.histogram],
             "mu_planned": gaussian_mu(plan.noise_multiplier) if private else None,
             "rho_planned": gaussian_rho(plan.noise_multiplier) if private else None,
             "mu_realised": _finite(realised.mu),
@@ -180,7 +179,7 @@ class PrivacyStatement:
 
     def render_text(self) -> str:
         """The operator's statement as plain text for a terminal."""
-        return run_document(self.to_dict()).text()
+        return run_text(self.to_dict())
 
 
 def as_json(statement: Mapping[str, Any]) -> str:

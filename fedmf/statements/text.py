@@ -7,30 +7,19 @@ from typing import Any, Final
 
 from fedmf.accounting import UNITS, at_least, at_most
 from fedmf.parts import stated
-from fedmf.statements.document import Document, Histogram, in_short, mechanism, promise, sensitivity, up
-from fedmf.statements.plain import plain_words
+from fedmf.statements.document import in_full, in_short, mechanism, promise, sensitivity, up
 
 _MARK: Final = "(not private)"
 
 
-def run_document(statement: Mapping[str, Any]) -> Document:
+def run_text(statement: Mapping[str, Any]) -> str:
     """What `PrivacyStatement.to_dict` or `PrivacyStatement.public` gives, also after JSON, in words.
 
     Guarantees:
-        Its page tells nothing about a single user but the worst user's ε, and depends on participation only
-        through the figures that the text of the statement marks as not private, quantiles and counts; of a
-        statement that may be public not at all.
+        It tells nothing about a single user but the worst user's ε, and depends on participation only through
+        lines that are marked as not private; of a statement that may be public not at all.
     """
-    s = statement
-    return Document.of(
-        s,
-        headline(s),
-        facts(s),
-        provenance=f"Run by {s['software']}; statement computed from its ledger by {s['stated_by']}.",
-        protects=s["epsilon_planned"] is not None and not s["noise_key_public"],
-        plain=plain_words(s),
-        chart=_spread(s),
-    )
+    return in_full(statement, headline(statement), facts(statement))
 
 
 def summarise(
@@ -114,7 +103,12 @@ def _planned(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         *(line for part, said in stated(s) for line in part.lines(said)),
         ("noise key", s["noise_key"]),
         ("trust", s["trust"]),
-        ("software", s["software"]),
+        (
+            "software",
+            s["software"]
+            if s["software"] == s["stated_by"]
+            else f"run by {s['software']}, stated by {s['stated_by']}",
+        ),
     ]
     remarks = [part.remarks(said) for part, said in stated(s)]
     return [(name, "".join([value, *(said.get(name, "") for said in remarks)])) for name, value in rows]
@@ -161,25 +155,6 @@ def _accountant(amplification: Mapping[str, Any]) -> str:
     if amplification["failure"]:
         text += f", wrong with probability {up(amplification['failure'])} at most, which delta includes"
     return text
-
-
-def _spread(s: Mapping[str, Any]) -> Histogram | None:
-    """How realised ε is spread over users; None where that is not told."""
-    bins = s.get("epsilon_realised_histogram")
-    if not bins:
-        return None
-    known = {s["epsilon_planned_known_cohorts"]: "planned"}
-    if s["amplification"] is not None:
-        known = {
-            s["epsilon_planned"]: "planned, cohorts secret",
-            s["epsilon_planned_known_cohorts"]: "cohorts known",
-        }
-    quantiles = [
-        (f"{100 * float(share):g} %", up(epsilon))
-        for share, epsilon in s["epsilon_realised_quantiles"].items()
-        if float(share) > 0
-    ]
-    return Histogram(bins, known, s["users"], UNITS[s["unit"]].plural, quantiles)
 
 
 def _level(value: float) -> str:

@@ -17,7 +17,6 @@ TRUST: Final = {
 REALISED: Final = (
     "epsilon_realised",
     "epsilon_realised_quantiles",
-    "epsilon_realised_histogram",
     "mu_realised",
     "rho_realised",
     "realised_max_participations",

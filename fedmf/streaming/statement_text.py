@@ -3,38 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from fedmf.accounting import at_least, at_most
-from fedmf.statements import (
-    AGAINST,
-    PUBLIC_NOISE,
-    Document,
-    detection,
-    in_short,
-    mechanism,
-    odds,
-    promise,
-    sensitivity,
-)
-
-_OTHER_WORLD: Final = {
-    "zero-out": "all of that user's rows had been zero",
-    "replace-one": "that user had given any other rows within the norm bound",
-}
+from fedmf.statements import in_full, in_short, mechanism, promise, sensitivity
 
 
-def stream_document(statement: Mapping[str, Any]) -> Document:
+def stream_text(statement: Mapping[str, Any]) -> str:
     """What `stream_statement` gave, in words."""
-    s = statement
-    return Document.of(
-        s,
-        headline(s),
-        facts(s),
-        provenance=f"Stream begun by {s['software']}; statement computed from its state by {s['stated_by']}.",
-        protects=not s["noise_key_public"],
-        plain=plain_words(s),
-    )
+    return in_full(statement, headline(statement), facts(statement))
 
 
 def summarise_stream(statement: Mapping[str, Any], rest: str) -> str:
@@ -56,44 +33,6 @@ def summarise_stream(statement: Mapping[str, Any], rest: str) -> str:
         ("epsilon", f"{named['epsilon planned']}, {named['epsilon realised']}"),
     ]
     return in_short(s, [headline(s)], said, rest)
-
-
-def plain_words(statement: Mapping[str, Any]) -> list[str]:
-    """What a statement means, as paragraphs for readers who know no mathematics."""
-    s = statement
-    paragraphs = [
-        f"{_protected(s)} {AGAINST}",
-        f"Two worlds are compared: the one that was, and one in which {_OTHER_WORLD[s['adjacency']]}.",
-        odds("releases", "user", s) + ". " + detection("user's rows", s) + ".",
-        _whatever(s)
-        + " The realised ones say what the recorded participation allows at most; they hold only "
-        "if who takes part when does not depend on the data.",
-    ]
-    if s["noise_key_public"]:
-        paragraphs.insert(0, PUBLIC_NOISE.format(what="stream"))
-    return paragraphs
-
-
-def _protected(s: Mapping[str, Any]) -> str:
-    if each_row_a_user(s):
-        return (
-            "Protected is each row, as if no two of them were of one person: of a person with several rows "
-            "the figures say less than they seem to."
-        )
-    steps = f"any of the {s['rounds']} steps"
-    return f"Protected is each user, with all rows the user gave in {steps}, not a single row."
-
-
-def _whatever(s: Mapping[str, Any]) -> str:
-    if s["stops_at_bad_rows"]:
-        return (
-            "The planned figures hold for rows that can be read: this stream was run so that it stops at one "
-            "that cannot, which tells something about that row without noise."
-        )
-    return (
-        "The planned figures hold whatever numbers the rows hold; a row that cannot be read counts as zeros "
-        "in its step."
-    )
 
 
 def headline(statement: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from fedmf.cli.app import run as command
 from fedmf.noise.key import NoiseKey
 from fedmf.runs.planning import plan_run
 from fedmf.runs.recorded import header_of
-from fedmf.statements import PrivacyStatement, RunHeader, as_json, run_document
+from fedmf.statements import PrivacyStatement, RunHeader, as_json, run_text
 from fedmf.statements.words import REALISED
 
 BUSY = [["ann-7f3", "bob-7f3"], ["eve-7f3"], [], [], ["ann-7f3", "bob-7f3"], []]
@@ -43,7 +43,7 @@ def published(
     record(folder / "ledger.sqlite", header, cohorts)
     statement = read(folder / "ledger.sqlite")
     shown = json.loads(as_json(statement.public()))
-    return shown, run_document(shown).text(), statement
+    return shown, run_text(shown), statement
 
 
 HEADERS = {

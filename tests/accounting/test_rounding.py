@@ -11,7 +11,6 @@ from pathlib import Path
 
 import mpmath
 import numpy as np
-import pytest
 from support.headers import make_header, read, record
 
 import fedmf
@@ -27,7 +26,6 @@ from fedmf.accounting import (
 from fedmf.accounting.release import SumRelease
 from fedmf.accounting.rounding import double_at_least
 from fedmf.factorization import identity
-from fedmf.statements import plain
 
 
 def doubles() -> list[float]:
@@ -80,13 +78,6 @@ def test_the_epsilon_asked_for_is_stated_exactly_where_the_noise_gives_it() -> N
             assert stated <= epsilon
             assert at_least(stated) == f"{epsilon:g}"
             assert certified_epsilon(sigma * (1 - 1e-6), delta, epsilon) > epsilon  # less noise: not stated
-
-
-@pytest.mark.parametrize("epsilon", [0.123456789, 1.0, 2.0000004, 8.0, 299.9])
-def test_the_factor_of_the_odds_is_not_below_its_epsilon(epsilon: float) -> None:
-    power, value = plain.odds_factor(epsilon).removeprefix("e^").split(" = ")
-    assert Decimal(power) >= Decimal(repr(epsilon))
-    assert Decimal(value) >= Decimal(repr(epsilon)).exp()
 
 
 _GUARANTEE = re.compile(r"epsilon|delta|\bmu\b|mu_|\brho|sensitivity|noise_multiplier|_std\b|failure")

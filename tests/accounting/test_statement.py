@@ -23,7 +23,6 @@ from fedmf.records import Ledger
 from fedmf.records import durable as durable_module
 from fedmf.runs.outputs import write_statement
 from fedmf.statements import RunHeader, build_statement
-from fedmf.statements.plain import plain_words
 from fedmf.version import SOFTWARE, __version__
 
 REQUIRED = """unit user_namespace adjacency mechanism params rounds rounds_released max_participations
@@ -100,7 +99,6 @@ def test_realised_is_what_was_recorded_and_not_what_was_allowed(path, released):
     assert found["epsilon_realised_quantiles"]["1"] == pytest.approx(worst, rel=1e-9)
     assert found["mu_realised"] < 0.9 * found["mu_planned"]
     assert found["rho_realised"] == pytest.approx(found["mu_realised"] ** 2 / 2)
-    assert found["epsilon_realised_histogram"][-1]["high"] == pytest.approx(worst, rel=1e-9)
     assert found["realised_worst_pattern"] == [0]
 
 
@@ -139,12 +137,10 @@ def test_required_fields_and_strict_json(path, tmp_path):
     assert set(REQUIRED.split()) <= loaded.keys()
     assert loaded["user_namespace"] == "hospital 3"
     assert len(loaded["not_covered"]) >= 5
-    assert sum(bin["users"] for bin in loaded["epsilon_realised_histogram"]) == 5
     assert (tmp_path / "statement.txt").read_text() == statement.render_text()
     assert sorted(entry.name for entry in tmp_path.iterdir() if "-tail-" not in entry.name) == [
         "ledger.sqlite",
         "ledger.sqlite.lock",
-        "statement.html",
         "statement.json",
         "statement.txt",
     ]
@@ -184,8 +180,6 @@ def test_text_says_what_matters(path):
         "none: fixed schedule, no amplification claimed",
         "3 of 5 users (not private)",
         "against anyone who sees all that was released",
-        "What this means:",
-        *plain_words(found),
         *found["not_covered"],
         *found["assumptions"],
         *found["secret"],

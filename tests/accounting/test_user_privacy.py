@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import csv
-import stat
 from pathlib import Path
 from typing import Any
 
 import mpmath
 import numpy as np
-import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 from support.headers import DELTA, make_header, read, record
 
 from fedmf.accounting import NoPrivacy, gaussian_epsilon
 from fedmf.accounting.gaussian import many as gaussian_many
 from fedmf.accounting.gaussian.many import gaussian_epsilons
-from fedmf.errors import ConfigError
 from fedmf.factorization import InverseToeplitz
 from fedmf.participation import Participation
-from fedmf.records import PRIVATE, Ledger, write_users
+from fedmf.records import Ledger
 from fedmf.statements import RunHeader, user_privacy
 
 
@@ -139,75 +134,3 @@ def test_without_noise_or_rounds(tmp_path: Path) -> None:
     header = recorded(tmp_path / "none", released=0)
     with Ledger.open(tmp_path / "none", read_only=True) as ledger:
         assert user_privacy(header, ledger).users == []
-        assert write_users(tmp_path / "none.csv", header, ledger) == 0
-
-
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_the_file_holds_every_id_as_it_is_and_every_number_to_the_bit(suffix: str, tmp_path: Path) -> None:
-    header = recorded(tmp_path / "ledger")
-    path = tmp_path / f"users.{suffix}"
-    with Ledger.open(tmp_path / "ledger", read_only=True) as ledger:
-        found = user_privacy(header, ledger)
-        assert write_users(path, header, ledger) == len(found.users)
-    columns = ["user", "participations", "first_round", "last_round", "sensitivity"]
-    columns += ["epsilon"]
-    if suffix == "csv":
-        with open(path, newline="", encoding="utf-8") as file:
-            heading, *rows = csv.reader(file)
-        table = pd.DataFrame(rows, columns=heading).astype(dict.fromkeys(columns[1:], float))
-    else:
-        table = pd.read_parquet(path)
-        assert pq.read_schema(path).metadata[b"privacy"].decode() == PRIVATE
-    assert list(table.columns) == columns
-    assert table["user"].tolist() == found.users
-    for column in columns[1:]:
-        np.testing.assert_array_equal(table[column].to_numpy(), getattr(found, column))
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def test_nothing_is_replaced_and_nothing_half_written_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    header = recorded(tmp_path / "ledger")
-    path = tmp_path / "users.csv"
-    with Ledger.open(tmp_path / "ledger", read_only=True) as ledger:
-        with pytest.raises(ConfigError, match=r"must end in \.csv or \.parquet; got 'users\.txt'"):
-            write_users(tmp_path / "users.txt", header, ledger)
-        path.write_text("mine")
-        with pytest.raises(ConfigError, match="exists already and is not replaced"):
-            write_users(path, header, ledger)
-        assert path.read_text() == "mine"
-        path.unlink()
-        path.symlink_to(tmp_path / "elsewhere.csv")
-        with pytest.raises(ConfigError, match="exists already and is not replaced"):
-            write_users(path, header, ledger)
-        assert not (tmp_path / "elsewhere.csv").exists()
-        path.unlink()
-        with pytest.raises(ConfigError, match="cannot write"):
-            write_users(tmp_path / "absent" / "users.csv", header, ledger)
-
-        def fail(*_: object) -> None:
-            raise OSError(28, "No space left on device")
-
-        before = sorted(tmp_path.iterdir())
-        monkeypatch.setattr("fedmf.records.user_table.csv.write_csv", fail)
-        with pytest.raises(ConfigError, match=r"cannot write .*users\.csv: No space left on device"):
-            write_users(path, header, ledger)
-        assert sorted(tmp_path.iterdir()) == before
-
-
-def test_a_file_that_appears_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    header = recorded(tmp_path / "ledger")
-    path = tmp_path / "users.csv"
-
-    def race(table: object, file: Any) -> None:
-        file.write(b"ours")
-        path.write_text("theirs")
-
-    monkeypatch.setattr("fedmf.records.user_table.csv.write_csv", race)
-    with (
-        Ledger.open(tmp_path / "ledger", read_only=True) as ledger,
-        pytest.raises(ConfigError, match="exists already and is not replaced"),
-    ):
-        write_users(path, header, ledger)
-    assert path.read_text() == "theirs"

@@ -21,7 +21,6 @@ from fedmf.models import Mlp
 from fedmf.noise import Domain, GaussianSource, NoiseKey
 from fedmf.optim import Sgd
 from fedmf.runs import Classification, load_run, render_toml
-from fedmf.statements import run_document
 from fedmf.training import LocalSGD
 
 EXAMPLES, ROUNDS, COHORT, SEED, ZETA = 1438, 12, 120, 5, 0.4
@@ -134,16 +133,13 @@ def test_an_example_moves_the_sum_by_the_clip_norm_whatever_local_training_does(
 def test_the_statement_speaks_of_examples(tmp_path: Path) -> None:
     statement = fedmf.simulate(central(), tmp_path / "run").statement
     values, text = statement.to_dict(), statement.render_text()
-    page = run_document(values).page()
     assert values["unit"] == "example"
     assert values["users"] == EXAMPLES  # of whatever unit
     assert any("a person with several examples" in entry for entry in values["not_covered"])
     assert "Every example (not: every person) has (" in text
-    assert "Every example (not: every person) has (" in page
     assert "example, zero-out adjacency" in text
-    assert "not a person" in page.replace("\n", " ")
     assert f"of {EXAMPLES} examples" in text
-    shown = [text, page, json.dumps({k: v for k, v in values.items() if k != "public_inputs"})]
+    shown = [text, json.dumps({k: v for k, v in values.items() if k != "public_inputs"})]
     assert "a person with several examples" in json.dumps(statement.public())
     for rendered in shown:
         rest = rendered

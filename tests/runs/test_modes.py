@@ -55,7 +55,6 @@ def test_a_run_and_a_stream_are_for_their_owner(tmp_path: Path, mask: int, pictu
     check_closed(tmp_path / "run", {
         "config.toml", "noise.key", "ledger.sqlite", "ledger.sqlite.lock", "ledger.sqlite-tail-0000001",
         "metrics.parquet", "learning-curve.png", "statement.json", "statement.txt",
-        "statement.html",
     })  # fmt: skip
     check_closed(tmp_path / "state", {"noise.key", "state.sqlite", "releases.bin", "operator.json"})
 

@@ -5,7 +5,7 @@
     state.sqlite-tail-…  newer commits, while a process has the state open or where one was killed
     releases.bin     every release as float64 numbers, one after the other; their labels are in state.sqlite
     noise.bin        vectors of noise as of some step, from which later ones are drawn again; may be missing
-    statement.*      the privacy statement: .json for programs, .txt and .html for people
+    statement.*      the privacy statement: .json for programs, .txt for people
     operator.json    counts for the operator, not to be published
 
 A block of steps is committed by one frame, appended to the tail and flushed, which moves the position past
@@ -61,7 +61,7 @@ from fedmf.streaming.state.schema import (
     require,
 )
 from fedmf.streaming.state.tail import Commit, StreamTail
-from fedmf.streaming.statement_text import stream_document
+from fedmf.streaming.statement_text import stream_text
 
 KEY, DATABASE, VECTORS = "noise.key", "state.sqlite", "noise.bin"
 RELEASES, PUSHES = "releases.bin", "pushes.bin"
@@ -356,8 +356,7 @@ class StreamState(Record):
 
     def write_statement(self, statement: Mapping[str, Any]) -> None:
         """Write what `stream_statement` gave, for programs and for people; fit to be published."""
-        said = stream_document(statement)
-        forms = {".json": _json(statement), ".txt": said.text(), ".html": said.page()}
+        forms = {".json": _json(statement), ".txt": stream_text(statement)}
         for suffix, text in forms.items():
             write_durably(self.directory / f"{STATEMENT}{suffix}", text.encode())
 
