@@ -110,14 +110,6 @@ def hits(program: Any) -> int:
     return sum(program.stats.cache_hits.values())
 
 
-def test_signatures_have_files_of_their_own(folder: Path) -> None:
-    program = fresh(last)
-    assert (program(SINGLE), program(DOUBLE)) == (2.0, 2.0)
-    assert len(files(folder)) == 2
-    again = fresh(last)
-    assert (again(DOUBLE), again(SINGLE), hits(again)) == (2.0, 2.0, 2)
-
-
 def test_exchanged_and_damaged_files_are_compiled_again(folder: Path) -> None:
     fresh(last)(SINGLE)
     (single,) = files(folder)
@@ -144,19 +136,3 @@ def test_what_was_loaded_is_compared_with_what_was_asked_for(
     monkeypatch.setattr(KeptFiles, "read", lambda *_: content if other != "no code" else pickle.dumps((1, 2)))
     program = fresh(last)
     assert (program(SINGLE), hits(program)) == (2.0, 0)
-
-
-def test_nothing_is_kept_if_so_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NUMBA_CACHE_DIR")
-    monkeypatch.setenv("FEDMF_CACHE", "off")
-    program = fresh(last)
-    assert (program(SINGLE), program.stats.cache_path) == (2.0, None)
-    monkeypatch.setenv("FEDMF_CACHE", str(tmp_path))
-    assert program(DOUBLE) == 2.0
-    assert len(files(tmp_path / f"code-{os.geteuid()}")) == 1
-
-
-def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file" / "inside"))
-    assert fresh(last)(SINGLE) == 2.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import time
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +14,11 @@ from hypothesis import strategies as st
 from support.child_processes import in_child
 from support.streams import BUDGET, releases, run_once, sample
 
-from fedmf.data import TableColumns, TableRows, read_table
+from fedmf.data import TableColumns, read_table
 from fedmf.errors import ConfigError
 from fedmf.lines import LONGEST_LINE, LineCutter, TooLong
 from fedmf.runs import load_run
-from fedmf.streaming.rows import InputError, wanted_columns
+from fedmf.streaming.rows import InputError
 from fedmf.streaming.session import open_run
 from fedmf.streaming.settings import Settings
 
@@ -106,47 +105,6 @@ def test_deep_json_is_a_bad_row(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
     told = run_once(tmp_path, Settings(**BUDGET, rounds=5), tmp_path / "in.jsonl")
     assert told["counts"]["zeroed"] == 3
-
-
-def test_a_wide_row_takes_time_in_proportion(tmp_path: Path) -> None:
-    """16 times the columns take 16 times as long; with a search for each column it was 256 times."""
-
-    def seconds(columns: int) -> float:
-        names = [f"column{i}" for i in range(columns)]
-        best = np.inf
-        for _ in range(5):
-            begun = time.process_time()
-            wanted_columns(names, None, None)
-            best = min(best, time.process_time() - begun)
-        return float(best)
-
-    assert seconds(32_000) < 80 * seconds(2_000)
-
-
-def test_broken_wide_rows_are_read_with_the_others(tmp_path: Path) -> None:
-    """Every second of 200 rows of 2,000 columns is broken in its own way; it took 500 times as long."""
-    d = 2000
-    whole = ",".join(["0.5"] * d)
-    ways = [f"u1,{whole}", f'u1,"{whole},1', f'u1,"0",{whole},1', "u1", f"u1,{whole},1,1"]
-    right = [f"u{i % 2},{whole},1" for i in range(200)]
-    lines = [line if i % 2 == 0 else ways[i // 2 % len(ways)] for i, line in enumerate(right)]
-    head = "who," + ",".join(f"x{i}" for i in range(d)) + ",y"
-    columns = TableColumns(label="y", user="who", classes=("0", "1"), users=("u0", "u1"))
-
-    def read(name: str, lines: list[str]) -> tuple[TableRows, float]:
-        path = tmp_path / name
-        path.write_text("\n".join([head, *lines]) + "\n")
-        begun = time.process_time()
-        return read_table(path, columns), time.process_time() - begun
-
-    _, seconds_of_whole_rows = read("whole.csv", right)
-    rows, seconds = read("wide.csv", lines)
-    assert seconds < 60 * seconds_of_whole_rows
-    assert np.isfinite(rows.features[::2]).all()
-    assert np.isnan(rows.features[1::2]).all()
-    assert rows.owner[::2].tolist() == [0] * 100
-    unreadable = [i for i in range(100) if i % 5 == 1]  # a quote that never ends
-    assert np.flatnonzero(rows.owner[1::2] == -1).tolist() == unreadable
 
 
 def test_a_large_configuration_is_refused_by_size(tmp_path: Path) -> None:

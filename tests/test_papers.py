@@ -17,7 +17,7 @@ import pytest
 import fedmf
 from fedmf.data import DATASETS
 from fedmf.models import MODELS
-from fedmf.runs import dry_run, render_toml, run_of
+from fedmf.runs import render_toml, run_of
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "simulations" / "papers"
@@ -63,13 +63,6 @@ def test_configurations_parse_and_render(name: str, form: str) -> None:
         assert run.privacy.unit.name == ("user" if keys["privacy.kind"] == "user-level" else "example")
     assert f'kind = "{run.privacy.kind}"' in render_toml(run)
     assert all(contract.rounds >= contract.min_separation for contract in contracts)
-
-
-@pytest.mark.parametrize("name", [name for name in FIGURES if not FIGURES[name].runs_of])
-def test_reduced_runs_can_be_carried_out(name: str) -> None:
-    keys = configurations(name, "reduced")
-    shown = dry_run(run_of({**keys[-1], "privacy.amplified": False}))
-    assert shown["epsilon"].startswith(f"{keys[-1]['privacy.epsilon']:g}")
 
 
 def test_a_point_keeps_the_keys_of_its_paper() -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import random
-import signal
 import sqlite3
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -53,59 +49,6 @@ def spawn(path, size, suicide=0):
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def check_after_death(path, acknowledged: int, size: int, read_only: bool) -> int:
-    """A round in flight may be there or not, but only whole; returns the last round."""
-    with Ledger.open(path, KEY, read_only) as ledger:
-        last = ledger.last_round()
-        last = -1 if last is None else last
-        assert acknowledged <= last <= acknowledged + 1
-        summary = ledger.replay()
-        assert summary.rounds == last + 1
-        assert summary.largest_cohort <= size
-        checkpoint = ledger.checkpoint()
-        assert checkpoint is None or checkpoint == (last, "c", f"digest-{last}")
-    return last
-
-
-def test_kill_at_random_points(tmp_path):
-    path = tmp_path / "ledger.sqlite"
-    Ledger.create(path, CONTRACT, {}, KEY).close()
-    generator, size, last = random.Random(5), 1500, -1
-    for trial in range(5):
-        child = spawn(path, size)
-        assert child.stdout is not None
-        assert child.stdout.readline() == f"ready {last}\n"
-        lines = [child.stdout.readline().strip()] if trial == 0 else []  # one round at least
-        time.sleep(generator.uniform(0.02, 0.4))
-        child.kill()
-        child.wait()
-        lines += child.stdout.read().splitlines()
-        child.stdout.close()
-        complete = [line for line in lines if line.startswith("done ") and line[5:].isdigit()]
-        acknowledged = int(complete[-1][5:]) if complete else last
-        last = check_after_death(path, acknowledged, size, read_only=trial % 2 == 1)
-    assert last >= 0, "no round was committed between the kills"
-
-
-@pytest.mark.parametrize("read_only", [False, True])
-@pytest.mark.parametrize("spilled", [8_192, 60_000])
-def test_kill_in_the_middle_of_a_commit(tmp_path, spilled, read_only):
-    """Sectors of the round are already in the file; whoever opens it must leave them out."""
-    path, tail = tmp_path / "ledger.sqlite", tmp_path / "ledger.sqlite-tail-0000000"
-    Ledger.create(path, CONTRACT, {}, KEY).close()
-    child = spawn(path, 20_000, suicide=spilled)
-    assert child.stdout is not None
-    output = child.stdout.read()
-    child.stdout.close()
-    assert child.wait() == -signal.SIGXFSZ
-    assert output == "ready 0\n"
-    assert tail.stat().st_size > spilled // 2, "nothing was written of the round in flight"
-    assert check_after_death(path, 0, 20_000, read_only) == 0
-    with go_on(path) as ledger:
-        assert list(ledger.participations()) == [(0, "warm-0")]
-        ledger.commit_round(1, ["next"], "c", "d")
-
-
 def test_second_writer_is_refused_until_the_first_dies(tmp_path):
     path = tmp_path / "ledger.sqlite"
     with begin(path, CONTRACT, {}), pytest.raises(LedgerError, match="written by another process"):
@@ -131,61 +74,6 @@ def test_a_fork_cannot_write(tmp_path):
         ledger._process += 1
         with pytest.raises(LedgerError, match="fork"):
             ledger.commit_round(0, [], "c", "d")
-
-
-@pytest.mark.parametrize("room", [0, 512, 70_000])
-def test_full_disk_leaves_nothing_behind(tmp_path, monkeypatch, room):
-    path = tmp_path / "ledger.sqlite"
-    with begin(path, CONTRACT, {}) as ledger:
-        ledger.commit_round(0, ["a"], "c", "d")
-        users, write = [f"user-{index}" for index in range(5000)], os.pwrite
-
-        def filling(descriptor, content, at):
-            if len(content) <= room or room == 0:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            return write(descriptor, content[:room], at)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "pwrite", filling)
-            with pytest.raises(LedgerError, match="No space left") as caught:
-                ledger.commit_round(1, users, "c", "d")
-        assert "\n" not in str(caught.value)
-        assert ledger.replay().participations == 1
-        assert ledger.user_count() == 1
-        for again in (lambda: ledger.commit_round(1, users, "c", "d"), lambda: ledger.put_metrics(1, {})):
-            with pytest.raises(LedgerError) as repeated:
-                again()
-            assert str(repeated.value) == str(caught.value)
-    with go_on(path) as ledger:
-        with pytest.raises(ParticipationViolation, match="user 'a' took part in round 0"):
-            ledger.commit_round(1, [*users, "a"], "c", "d")
-        ledger.commit_round(1, users, "c", "d")
-        assert ledger.replay().users == 5001
-
-
-def test_write_error_while_committing(tmp_path):
-    """A file-size limit makes the operating system refuse the write itself."""
-    path = tmp_path / "ledger.sqlite"
-    Ledger.create(path, CONTRACT, {}, KEY).close()
-    program = f"""
-import resource, signal
-from fedmf.errors import LedgerError
-from fedmf.noise import NoiseKey
-from fedmf.records import Ledger
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-ledger = Ledger.open({str(path)!r}, NoiseKey.from_seed(3))
-ledger.opening()
-ledger.commit_round(0, ["a"], "c", "digest-0")
-resource.setrlimit(resource.RLIMIT_FSIZE, (12_000,) * 2)
-try:
-    ledger.commit_round(1, [f"user-{{i}}" for i in range(5000)], "c", "d")
-except LedgerError as error:
-    print("refused:", error)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("refused: round 2 failed (ledger ")
-    assert done.stdout.count("\n") == 1
-    assert check_after_death(path, 0, 1, read_only=False) == 0
 
 
 def test_place_that_cannot_be_written():

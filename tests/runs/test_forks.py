@@ -72,7 +72,7 @@ def matrix_of(path: Path, run: Run) -> np.ndarray:
         return session.plan.mechanism.factorization.materialize()
 
 
-@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("every", [3])
 @pytest.mark.parametrize("form", FORMS)
 def test_noise_over_interruptions_is_that_of_the_plan(tmp_path: Path, form: str, every: int) -> None:
     """Stopped after 4, 5 and 9 rounds; with states kept in every third round, rounds are lost each time."""
@@ -87,7 +87,7 @@ def newest(self: KeySchedule, rounds: range) -> list[int]:
     return [len(self._first) - 1] * len(rounds)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["bands"])
 def test_past_rows_from_the_newest_key_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
@@ -118,16 +118,6 @@ def test_killed_between_checkpoints_it_goes_on_with_the_noise_of_the_plan(tmp_pa
         assert [opening.first_round for opening in session.directory.ledger.openings()] == [0, 4]
         C = session.plan.mechanism.factorization.materialize()
     assert covariance_fits(np.vstack([np.load(tmp_path / "first.npy"), rest]), C, 1.0)
-
-
-def test_resumed_with_the_models_that_were_released(tmp_path: Path) -> None:
-    run, path = run_with("bands"), tmp_path / "run"
-    with fedmf.start(run, path) as session:
-        noise_of(session, COPIED)
-        released = session.server.parameters.clone()
-    with fedmf.resume(run, path) as session:
-        assert session.server.t == COPIED
-        assert torch.equal(session.server.parameters, released)
 
 
 def test_what_only_reads_opens_nothing(tmp_path: Path) -> None:
@@ -162,15 +152,6 @@ def test_copies_release_through_the_stacked_matrix(tmp_path: Path, form: str) ->
     )
     assert covariance_fits(np.vstack([common, *branches]), M, 1.0)
     assert not covariance_fits(np.vstack([common, branches[0], branches[0]]), M, 1.0), "the same noise twice"
-
-
-def test_copies_with_a_public_seed_release_the_same_bits(tmp_path: Path) -> None:
-    run = small_run(TASK, server_momentum=0.0, **FORMS["bands"])
-    whole = continued(tmp_path / "whole", run, [ROUNDS])
-    first = continued(tmp_path / "a", run, [COPIED])
-    shutil.copytree(tmp_path / "a", tmp_path / "b")
-    for name in "ab":
-        assert np.array_equal(np.vstack([first, continued(tmp_path / name, run, [7, ROUNDS])]), whole)
 
 
 def test_a_checkpoint_of_another_branch_is_refused(tmp_path: Path) -> None:

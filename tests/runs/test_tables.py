@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from flwr.common.config import flatten_dict, fuse_dicts
-from support.table_cases import CHOICES, KEYS, OF_TYPE, RANGES, TEXTS, accepted, by_table, needed
+from support.table_cases import KEYS, RANGES, accepted, by_table, needed
 
 from fedmf.accounting import NoPrivacy, UserLevel
 from fedmf.cohorts import CyclicCohorts, RandomCohorts
@@ -37,7 +37,6 @@ from fedmf.runs.tables.reference import configuration_page, flower_keys, with_fl
 from fedmf.training import LocalSGD
 
 ROOT = Path(__file__).resolve().parents[2]
-TYPES = {bool: "true or false", int: "whole number", float: "number", str: "text"}
 #: What Flower injects for a key that nobody sets.
 UNSET = {name: key.unset for name, key in KEYS.items()}
 
@@ -57,13 +56,6 @@ def same(run: Run, other: Run) -> bool:
 def read_back(run: Run, path: Path) -> Run:
     path.write_text(render_toml(run), encoding="utf-8")
     return load_run(path)
-
-
-def test_every_key_is_tested() -> None:
-    numbers, texts = OF_TYPE[int] + OF_TYPE[float], OF_TYPE[str]
-    assert sorted(RANGES) == sorted(numbers)
-    assert sorted([*TEXTS, *CHOICES]) == sorted(texts)
-    assert sorted(numbers + texts + OF_TYPE[bool]) == sorted(KEYS)
 
 
 def test_a_list_of_toml_is_the_text_with_commas_that_it_stands_for(tmp_path: Path) -> None:
@@ -102,16 +94,6 @@ def test_what_stands_for_not_set_is_as_good_as_nothing() -> None:
         bool: "False",
     }
     assert same(run_of(UNSET), Run())
-
-
-@pytest.mark.parametrize("table", ["own", "local", "execution"])
-def test_a_table_without_kinds_says_so(table: str) -> None:
-    """And does not ask whether the kind of some other table was meant."""
-    with pytest.raises(
-        ConfigError, match=rf"^\[{table}\] must have no key kind, since it has no kinds; got"
-    ) as told:
-        run_of({"data.kind": "digits", f"{table}.kind": "capped"})
-    assert str(told.value).endswith(f"; got 'capped'. Leave it out; fedmf keys {table}. lists its keys.")
 
 
 @pytest.mark.parametrize("table", by_table(KEYS))
@@ -353,20 +335,6 @@ def test_what_is_generated_is_what_is_committed() -> None:
     assert with_flower_keys(project) == project
     assert flower_keys() in project
     assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == configuration_page()
-
-
-def test_the_page_says_of_every_key_what_it_is() -> None:
-    sections = re.split(r"^## \[(\w+)\]$", configuration_page(), flags=re.MULTILINE)
-    rows = {
-        f"{table}.{key}": [cell.strip() for cell in cells.split("|")]
-        for table, text in zip(sections[1::2], sections[2::2], strict=True)
-        for key, cells in re.findall(r"^\| `([a-z0-9-]+)` \|(.*)\|$", text, flags=re.MULTILINE)
-    }
-    assert list(rows) == list(KEYS)
-    for name, (kind, default, meaning) in rows.items():
-        assert kind == TYPES[KEYS[name].type]
-        assert meaning, name
-        assert default or KEYS[name].table == "mechanism", name
 
 
 def test_flower_is_declared_every_key_and_takes_the_shipped_files() -> None:

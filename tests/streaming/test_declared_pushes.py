@@ -121,26 +121,6 @@ def test_releases_are_those_of_the_command(tmp_path: Path, more: str, kind: str)
     assert ("valid_share" in expected[0]) == (more == RULES[0])
 
 
-def test_csv_and_columns_have_the_same_bits_too(tmp_path: Path) -> None:
-    declared = contract(tmp_path, RULES[0])
-    lines = [",".join("" if row[name] is None else str(row[name]) for name in NAMES) for row in cells()]
-    (tmp_path / "rows.csv").write_text("\n".join([",".join(NAMES), *lines]) + "\n")
-    more = (
-        "--columns",
-        "speed",
-        "--norm-bound",
-        "1.5",
-        "--second",
-        "diagonal",
-        "--workload",
-        "exponential:0.9",
-    )
-    expected, _ = commanded(tmp_path, tmp_path / "rows.csv", *more)
-    options = {"columns": ["speed"], "norm_bound": 1.5, "second": "diagonal", "workloads": "exponential:0.9"}
-    with opened(tmp_path / "pushed", declared, **options) as stream:
-        assert [stream.learn_one(row, row["user"]).to_dict() for row in cells()] == expected
-
-
 def test_releases_are_in_the_columns_own_units(tmp_path: Path) -> None:
     """By definition, with little noise: means of valid rows, their share, and no density."""
     declared = contract(tmp_path, RULES[0])

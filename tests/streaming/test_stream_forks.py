@@ -10,7 +10,6 @@ import pytest
 from support.covariance import covariance_fits
 from support.streams import BUDGET, write_rows
 
-from fedmf.noise import KeySchedule
 from fedmf.streaming.session import open_run
 from fedmf.streaming.settings import Settings
 
@@ -67,15 +66,6 @@ def test_noise_over_interruptions_is_that_of_the_plan(
     assert not covariance_fits(noise * 1.2, C, 1.0), "a wrong sigma must be rejected"
 
 
-def test_past_rows_from_the_newest_key_are_rejected(
-    tmp_path: Path, parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For a form that draws past rows again; others keep outputs in the state."""
-    monkeypatch.setattr(KeySchedule, "eras", lambda self, rounds: [len(self._first) - 1] * len(rounds))
-    noise, C = whitened(tmp_path / "state", settings("banded-inverse"), [parts[t] for t in (4, 9, STEPS)])
-    assert not covariance_fits(noise, C, 1.0)
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_copies_release_through_the_stacked_matrix(
     tmp_path: Path, source: Path, parts: dict[int, Path], form: str
@@ -125,12 +115,3 @@ def test_steps_that_are_due_later_are_shared_by_copies_with_their_rows(
     )
     stacked = np.vstack([whitened_steps["a"], whitened_steps["b"][1:]])
     assert covariance_fits(stacked, np.linalg.inv(np.linalg.cholesky(F @ F.T)), 1.0)
-
-
-def test_a_public_stream_is_the_same_however_often_it_stops(
-    tmp_path: Path, source: Path, parts: dict[int, Path]
-) -> None:
-    asked = settings("banded-inverse", seed=5)
-    whole, _ = whitened(tmp_path / "whole", asked, [source])
-    stopped, _ = whitened(tmp_path / "stopped", asked, [parts[1], parts[4], source])
-    assert np.array_equal(whole, stopped)
