@@ -146,7 +146,7 @@ class SecondStream(NoSecondStream):
 @final
 @dataclass(frozen=True, eq=False)
 class PairRelease(RunRelease):
-    """Two streams under one guarantee: clipped updates and their second moment, docs/theory/pair-release.md.
+    """Two streams under one guarantee: clipped updates and their second moment, docs/theory/moments.md.
 
     Args:
         first: C₁.

@@ -4,7 +4,6 @@ A file is written in sectors of 512 bytes: 511 bytes of content and one byte 0xF
 and is written only when all frames before it are on the disk, to a file that was empty before. So a sector
 that a power loss kept from the disk reads as zeros or lies beyond the end, which no written sector does, and
 only the last frame of a file can lack one. What lacks nothing and does not fit its digest was damaged.
-docs/decisions/0016-one-flush-a-round.md proves it.
 """
 
 from __future__ import annotations

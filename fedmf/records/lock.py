@@ -59,7 +59,7 @@ class ReleaseRight:
     From the moment a row of noise is drawn for a sum until the release is durable nobody can tell who saw
     what: a frame whose flush failed can be read, a rule of the user's own has seen the noisy update. Another
     sum must not get the same row, so all that was opened together shares one right, and only a new opening,
-    with fresh random bits, goes on. docs/decisions/0021-a-failed-commit.md has the cases.
+    with fresh random bits, goes on.
 
     Args:
         error: what is raised.

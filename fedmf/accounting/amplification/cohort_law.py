@@ -91,7 +91,7 @@ class RunAmplification:
         accountant: name of the sampling.
         probability: q, with which a user joins when it may.
         method: how δ was bounded. "numerical bound", "equal bins": a theorem, no chance is involved
-            (docs/theory/deterministic.md for the second). "certified": a limit from
+            (docs/theory/amplification.md for the second). "certified": a limit from
             draws that holds for every number of them. "none needed": the noise is that without
             amplification, which was no more.
         failure: β, the probability that the limit is wrong; δ includes it.

@@ -25,7 +25,7 @@ class DeterministicNoise:
     Args:
         value: s, standard deviation per unit clip norm.
         delta: an upper bound on δ(s, ε), both sides; at most the δ asked for.
-        theorem: "equal bins" or "no amplification" (see docs/theory/deterministic.md).
+        theorem: "equal bins" or "no amplification" (see docs/theory/amplification.md).
     """
 
     value: float

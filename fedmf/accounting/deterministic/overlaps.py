@@ -19,7 +19,7 @@ _ROUNDING = 1e-11
 class BinOverlaps:
     """Bounds g_d on ⟨μ_i, μ_j⟩ for bins at circular distance d, where μ_i = Σ_l |C_{:,i+lb}|.
 
-    By the theorem of docs/theory/deterministic.md any mechanism with these overlaps is at least as private
+    By the theorem of docs/theory/amplification.md any mechanism with these overlaps is at least as private
     under Balls-in-Bins as b jointly Gaussian log-likelihoods with covariance g_{|i−j|}/s², whatever the signs
     of C.
 

@@ -2,7 +2,7 @@
 
 The machine code of a division or a square root of float64 numbers tests whether its operands are of ordinary
 size and calls a subroutine if not; threads part and meet again around each test. Those of `polynomials` are
-always of ordinary size. That the bits are the same is proved in docs/theory/noise-gpu.md.
+always of ordinary size. That the bits are the same is proved in docs/theory/noise.md.
 """
 # pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false, reportArgumentType=false
 # pyright: reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false

@@ -9,8 +9,7 @@
     operator.json    counts for the operator, not to be published
 
 A block of steps is committed by one frame, appended to the tail and flushed, which moves the position past
-its rows and has the releases; only then does the output get them. See
-docs/decisions/0008-what-a-stream-commits.md.
+its rows and has the releases; only then does the output get them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The newest commits of a stream, in files of frames beside its database: a commit is one append, one flush.
 
-What a frame has is whole or not there at all; docs/decisions/0016-one-flush-a-round.md proves it. The
+What a frame has is whole or not there at all. The
 database gets the commits, all at once, when a file is full, before an opening is recorded, and when a state
 is opened or closed; a frame that is in the database already is passed over.
 """

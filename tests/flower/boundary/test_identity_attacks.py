@@ -1,4 +1,4 @@
-"""The ten attacks of docs/theory/replies.md on who serves whom, on both kinds of identity."""
+"""Attacks on who serves whom, on both kinds of identity."""
 
 from __future__ import annotations
 
