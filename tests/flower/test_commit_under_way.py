@@ -25,7 +25,7 @@ import fedmf
 from fedmf.errors import LedgerError
 from fedmf.optim.sgd import Sgd
 from fedmf.records import Underway, frames
-from fedmf.rounds import RoundReport, loop, run_in_process
+from fedmf.rounds import RoundReport, here, loop, run_in_process
 from fedmf.runs import PrivateServer, Run, Session
 from fedmf.runs.releases import RoundUnderWay
 from fedmf.training import LocalTrainer, UserFailure
@@ -66,12 +66,12 @@ def test_a_round_is_told_after_its_flush_which_waits_while_the_next_trains(
 ) -> None:
     events: list[tuple[str, int]] = []
     training = [threading.Event() for _ in range(ROUNDS)]
-    train, flush = LocalTrainer.add_updates, frames._flush
+    train, flush = here.trained, frames._flush
 
-    def seen_training(self, parameters, user_ids, t, total):
-        events.append(("trained", t))
-        training[t].set()
-        return train(self, parameters, user_ids, t, total)
+    def seen_training(request, trainer, sums):
+        events.append(("trained", request.t))
+        training[request.t].set()
+        return train(request, trainer, sums)
 
     def late_flush(descriptor: int) -> None:
         if not _in_commit():
@@ -83,7 +83,7 @@ def test_a_round_is_told_after_its_flush_which_waits_while_the_next_trains(
         events.append(("durable", t))
         return None
 
-    monkeypatch.setattr(LocalTrainer, "add_updates", seen_training)
+    monkeypatch.setattr(here, "trained", seen_training)
     monkeypatch.setattr(frames, "_flush", late_flush)
     model = _carried_out(tmp_path / "run", _run(), lambda report, _row: events.append(("told", report.t)))
     expected = [("trained", 0)]

@@ -142,7 +142,7 @@ def wrapped_strategy(judge: Judge, path: Path, rounds: int, draw: Draw) -> None:
     link = HostileLink(answer, contributions, [*OF_ARRAYS, *OF_OBJECTS, *OF_THE_LINK], draw)
     judge.watch(opened.server)
 
-    def note(t: int, failures: Any) -> None:
+    def note(t: int, failures: Any, present: int) -> None:
         judge.judge(link.done, {failure.user for failure in failures})
 
     opened.note_failures = note  # type: ignore[method-assign]
