@@ -42,7 +42,7 @@ class OwnStatistic(Part):
         ValueError: a value out of its range.
 
     References:
-        docs/adaptive-clipping.md, Theorem 1, for the pair of update and row.
+        docs/theory/accounting.md proves it for the pair of update and row.
     """
 
     kind: ClassVar[str] = "mean"

@@ -61,7 +61,7 @@ class Part(Value, ABC):
     Of each user a part may sum a statistic: a function of what became of the user's update. Update and
     statistics enter the release as one vector (a·x/ζ, b_1·s_1/c_1, …), with b_i² the shares of the parts
     and a² what they leave of 1: its norm is at most 1, whatever the parts are, so ε is that of the sums
-    alone, and they pay by noise that is 1/a times as large (docs/adaptive-clipping.md, Theorem 1, holds for
+    alone, and they pay by noise that is 1/a times as large (docs/theory/accounting.md proves it for
     every such vector).
 
     A station asks every part; what a part does not do it answers with nothing.

@@ -45,7 +45,7 @@ class QuantileClipping(Clipping):
         ζ' = ζ·exp(−η(q̂ − γ)),
 
     within 2⁻²⁰ζ_0 … 2²⁰ζ_0. A user's clipped update x and sign s enter the release as one vector
-    (a·x/ζ_t, b·s) with a² + b² = 1, so ε is that of a fixed clip norm: docs/adaptive-clipping.md.
+    (a·x/ζ_t, b·s) with a² + b² = 1, so ε is that of a fixed clip norm: docs/theory/accounting.md.
 
     Args:
         quantile: γ in (0, 1), the share of users whose updates are to be within the clip norm.
