@@ -20,7 +20,6 @@ from fedmf.accounting import at_least, at_most
 from fedmf.addresses import linked
 from fedmf.cli.app import application, run
 from fedmf.runs import load_run
-from fedmf.runs.tables import render_toml
 from fedmf.training import LocalTrainer, UserFailure
 
 REQUIRED_STATEMENT = {
@@ -100,16 +99,6 @@ def test_a_screen_is_the_end_of_a_run_and_of_account(
     left = "{} assumptions, {} things not covered, {} secrets to keep".format(*counts)
     whole = "record whole as far as this copy knows"
     assert said["statement"] == f"{whole}; {left}: fedmf account {finished} --full"
-
-
-def test_files_from_windows_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config, trace = write_config(tmp_path / "run.toml"), tmp_path / "trace.csv"
-    hours = "".join(f"{user},{3600 * hour}\n" for user in "abc" for hour in range(24))
-    for file, text in ((config, config.read_text()), (trace, "user,time\n" + hours)):
-        file.write_text("\ufeff" + text.replace("\n", "\r\n"), encoding="utf-8", newline="")
-    assert render_toml(load_run(config)) == write_config(tmp_path / "again.toml").read_text()
-    plan = ["design", "--rounds", "5", "--size", "1", "--mechanism", "identity", "--json"]
-    assert run([*plan, "--trace", str(trace)]) == 0, capsys.readouterr().err
 
 
 def test_a_run_without_noise_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,27 +198,3 @@ def test_help_shows_the_docstring_whole_an_example_and_what_every_argument_is(
     for parameter in inspect.signature(command.callback).parameters.values():
         assert words(linked(parameter.default.help)) in shown
     assert f"Example: fedmf {command.name} " in shown
-
-
-def test_help_teaches_and_imports_nothing_heavy() -> None:
-    program = (
-        "import sys\nfrom fedmf.cli.app import run\ncode = run(sys.argv[1:])\n"
-        "heavy = {'torch', 'ray', 'flwr', 'pandas', 'sklearn', 'dp_accounting'} & set(sys.modules)\n"
-        "assert not heavy, heavy\nsys.exit(code)"
-    )
-    environment = {**os.environ, "COLUMNS": "120"}
-    cgd = ["--mechanism", "cgd", "--param", "lambda=0.9"]
-    for arguments in (
-        ["--help"],
-        ["simulate", "--help"],
-        [*["design", "--rounds", "100", "--max-participations", "5", "--min-separation", "20"], *cgd],
-    ):
-        done = subprocess.run(
-            [sys.executable, "-c", program, *arguments],
-            capture_output=True,
-            text=True,
-            env=environment,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert "Example" in done.stdout or "configs/digits.toml" in done.stdout or "cgd" in done.stdout

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from fedmf import kept_files
 from fedmf.kept_files import KeptFiles
 
 CONTENT = b"what was written"
@@ -91,16 +88,6 @@ def test_what_belongs_to_somebody_else_is_not_read(tmp_path: Path, what: str) ->
     assert files.read("one") == (b"new" if what else None)
 
 
-def test_what_belongs_to_somebody_else_is_not_read_by_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = kept(tmp_path)
-    monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    assert files.read("one") is None
-    files.write("two", CONTENT)
-    assert [path.name for path in files.folder.iterdir()] == ["one"]
-
-
 PLACES: dict[str, Callable[[Path], object]] = {
     "folder": lambda path: (path / "inside").mkdir(parents=True),
     "pipe": os.mkfifo,
@@ -119,14 +106,6 @@ def test_anything_else_in_its_place_is_replaced(tmp_path: Path, what: str, name:
     files.write("one", CONTENT)
     assert files.read("one") == CONTENT
     assert [path.name for path in files.folder.iterdir()] == ["one"]
-
-
-def test_a_file_in_place_of_the_folder_is_replaced(tmp_path: Path) -> None:
-    files = KeptFiles(tmp_path, "tests", 1000, 5000)
-    files.folder.write_text("")
-    assert files.read("one") is None
-    files.write("one", CONTENT)
-    assert files.read("one") == CONTENT
 
 
 def test_sizes_are_bounded_and_the_oldest_make_room(tmp_path: Path) -> None:
@@ -159,36 +138,3 @@ def test_errors_of_the_operating_system_keep_nothing(tmp_path: Path, monkeypatch
             files.write("two", CONTENT)
         assert sorted(path.name for path in files.folder.iterdir()) in (["one"], ["one", "two"])
         assert files.read("one") == CONTENT
-
-
-def test_a_writer_that_does_not_go_on_holds_nobody_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kept_files, "_PATIENCE", 0.05)
-    files = kept(tmp_path)
-    held = os.open(files.folder, os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    files.write("two", CONTENT)
-    assert (files.read("one"), files.read("two")) == (CONTENT, None)
-    os.close(held)
-    files.write("two", CONTENT)
-    assert files.read("two") == CONTENT
-
-
-def test_threads_that_write_one_name_leave_one_of_their_contents(tmp_path: Path) -> None:
-    files = kept(tmp_path)
-    contents = {bytes([i]) * 900 for i in range(8)}
-    seen: set[bytes | None] = set()
-
-    def work(content: bytes) -> None:
-        for _ in range(10):
-            files.write("one", content)
-            seen.add(files.read("one"))
-
-    threads = [threading.Thread(target=work, args=(content,)) for content in contents]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert seen <= contents
-    assert [path.name for path in files.folder.iterdir()] == ["one"]

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fuzzing import ODD_SCALARS, altered, damaged, fuzzed, judged
 
-from fedmf.data import DataContract, Table, draft_contract, read_contract
+from fedmf.data import DataContract, read_contract
 from fedmf.streaming.rows import InputError
 from fedmf.streaming.session import open_reader
 from fedmf.streaming.settings import Settings
@@ -48,14 +48,6 @@ def test_contracts(tmp_path_factory: pytest.TempPathFactory, given_as: bytes | d
     declared = judged(lambda: read_contract(path), ValueError)
     if declared is not None:
         assert DataContract.from_dict(declared.to_dict()) == declared
-
-
-@fuzzed(300)
-@given(damaged(ROWS))
-def test_drafts(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
-    path = tmp_path_factory.getbasetemp() / "drafted.csv"
-    path.write_bytes(content)
-    judged(lambda: draft_contract(path), ValueError)
 
 
 @pytest.mark.parametrize(("suffix", "examples"), [("csv", 300), ("jsonl", 200), ("parquet", 100)])
@@ -102,21 +94,3 @@ def test_rows_by_a_contract(suffix: str, examples: int, tmp_path: Path) -> None:
 
 def json_line(row: dict[str, str]) -> bytes:
     return json.dumps(row).encode() + b"\n"
-
-
-def test_tables_by_a_contract(tmp_path: Path) -> None:
-    (tmp_path / "contract.toml").write_bytes(TEXT)
-    path = tmp_path / "rows.csv"
-    table = Table(path=str(path), contract=str(tmp_path / "contract.toml"), label_column="y", users=2)
-
-    @fuzzed(200)
-    @given(damaged(ROWS))
-    def read(content: bytes) -> None:
-        path.write_bytes(content)
-        dataset = judged(table.load, ValueError)
-        if dataset is not None:
-            features, labels = dataset.examples(np.arange(2))
-            assert np.isfinite(features.numpy()).all()
-            assert ((labels >= 0) & (labels < 2)).all()
-
-    read()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ import pytest
 import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
-from support.data_files import write_images
 from support.fuzzing import ODD_SCALARS, altered, damaged, fuzzed, judged
 
-from fedmf.data import Hub, TableColumns, TableRows, read_table
+from fedmf.data import TableColumns, TableRows, read_table
 from fedmf.errors import ConfigError
 from fedmf.runs import Run, load_run, parse_assignments
 from fedmf.runs.tables.configuration import keys
@@ -141,45 +139,3 @@ def test_rows_of_streams(suffix: str, examples: int, user: str | None, tmp_path:
         judged(whole, InputError)
 
     read()
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("images")
-    write_images(folder, count=12)
-    return folder
-
-
-@pytest.mark.weekly
-def test_hub_folders(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
-
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    clean = (images / "train-0.parquet").read_bytes()
-    count = 0
-
-    @fuzzed(25)
-    @given(damaged(clean))
-    def load(content: bytes) -> None:
-        nonlocal count
-        count += 1
-        folder = tmp_path / f"folder{count}"
-        folder.mkdir()
-        monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", folder / "cache")
-        (folder / "train-0.parquet").write_bytes(content)
-        options = Hub(
-            path=str(folder),
-            users=3,
-            partition="iid",
-            user_column="writer",
-            class_names=("0..2",),
-            input_shape=(3, 4, 6),
-        )
-        dataset = judged(options.load, ValueError)
-        if dataset is not None:
-            features, labels = dataset.examples(np.arange(3))
-            assert features.shape == (len(labels), 3, 4, 6)
-            assert ((labels >= 0) & (labels < 3)).all()
-        shutil.rmtree(folder)
-
-    load()

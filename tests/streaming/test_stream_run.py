@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as arrow
 import pytest
 import torch
-from pyarrow import parquet
 from support.streams import BUDGET, D, N, releases, run_once, sample, write_rows
 
 from fedmf.factorization import Toeplitz, identity
@@ -220,17 +218,6 @@ def test_the_statement_says_what_must_stay_secret_and_who_states_it(tmp_path: Pa
         assert part in text
     for name in ("statement.json", "statement.txt", "operator.json"):
         assert (tmp_path / "state" / name).stat().st_mode & 0o777 == 0o600
-
-
-def test_json_lines_and_parquet_hold_the_same(tmp_path: Path) -> None:
-    source = write_rows(tmp_path / "rows.csv", sample())
-    for name in ("a.jsonl", "b.parquet"):
-        folder = tmp_path / name[0]
-        folder.mkdir()
-        run_once(folder, Settings(**BUDGET), source, f"../{name}")
-    table = parquet.read_table(tmp_path / "b.parquet")
-    assert table.schema.field("second").type == arrow.list_(arrow.list_(arrow.float64()))
-    assert table.to_pylist() == releases(tmp_path / "a.jsonl")
 
 
 def contract_kept(rows: list[tuple[str, int]], k: int, b: int) -> bool:
