@@ -35,7 +35,6 @@ from fedmf.runs.recorded import (
     LEDGER,
     header_of,
     key_of,
-    recorded_header,
     require_run,
     verdict_of,
 )
@@ -138,7 +137,7 @@ class RunDirectory:
         with contextlib.ExitStack() as opened:
             key = key_of(path)
             ledger = opened.enter_context(Ledger.open(path / LEDGER, key))
-            header = recorded_header(ledger)
+            header = RunHeader.from_dict(ledger.header)
             tighten(path)
             ledger.replay()
             mark = opened.enter_context(Mark.open(key if header.key_fingerprint else None))

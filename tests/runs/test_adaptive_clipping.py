@@ -16,7 +16,7 @@ from support.small_runs import client_for, run_small
 
 import fedmf
 from fedmf.cohorts import BallsInBinsCohorts
-from fedmf.errors import ConfigError, LedgerError
+from fedmf.errors import ConfigError
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import run_on_grid
 from fedmf.noise import Domain, GaussianSource, NoiseKey
@@ -26,11 +26,9 @@ from fedmf.rounds import RoundReport
 from fedmf.runs import (
     Run,
     local_trainer,
-    read_header,
     run_of,
 )
 from fedmf.runs.outputs import account
-from fedmf.runs.recorded.recomputed import check_header
 from fedmf.runs.tables import dotted_keys
 from fedmf.statements import Plan
 from fedmf.training import SIGNS
@@ -227,14 +225,6 @@ def test_what_no_theorem_covers_is_refused_in_a_line() -> None:
     amplified = dataclasses.replace(run.privacy, amplified=True)  # type: ignore[call-arg]
     refused("for an amplified run", privacy=amplified, cohorts=BallsInBinsCohorts(rounds=12, size=6))
     refused("needs a second moment", optimizer=JmeAdam())
-
-
-def test_a_record_with_another_rule_is_refused(seen, tmp_path: Path) -> None:
-    _, _, path = seen
-    header = read_header(path)
-    plan = dataclasses.replace(header.plan, parts=(dataclasses.replace(RULE, share=0.2),))
-    with pytest.raises(LedgerError, match="clipping of the header"):
-        check_header(dataclasses.replace(header, plan=plan))
 
 
 def test_a_configuration_says_it(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""A run's records: the header written from its plan, and computed again when it is read; reading them all."""
+"""A run's records: the header written from its plan, and reading them all."""
 
-from fedmf.runs.recorded.header import file_digest, header_of, recorded_header
+from fedmf.runs.recorded.header import header_of
 from fedmf.runs.recorded.reading import (
     KEY,
     LEDGER,
@@ -11,7 +11,6 @@ from fedmf.runs.recorded.reading import (
     require_run,
     verdict_of,
 )
-from fedmf.runs.recorded.recomputed import check_header
 from fedmf.runs.recorded.round_table import PHASES, PhaseTimes, read_phases, table_of_rounds
 
 __all__ = [
@@ -20,14 +19,11 @@ __all__ = [
     "PHASES",
     "Evidence",
     "PhaseTimes",
-    "check_header",
-    "file_digest",
     "header_of",
     "key_of",
     "opened_evidence",
     "read_header",
     "read_phases",
-    "recorded_header",
     "require_run",
     "table_of_rounds",
     "verdict_of",

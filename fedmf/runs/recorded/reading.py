@@ -14,7 +14,6 @@ from fedmf.accounting import Fault, Verdict
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.noise import NoiseKey
 from fedmf.records import Ledger, Mark, load_key
-from fedmf.runs.recorded.header import recorded_header
 from fedmf.statements import PrivacyStatement, RunHeader, build_statement
 
 KEY, LEDGER = "noise.key", "ledger.sqlite"
@@ -134,7 +133,7 @@ def _opened(path: Path) -> Iterator[Evidence]:
     require_run(path)
     key = key_of(path) if (path / KEY).exists() else None
     with Ledger.open(path / LEDGER, key, read_only=True) as ledger:
-        header = recorded_header(ledger)
+        header = RunHeader.from_dict(ledger.header)
         mark = Mark.look(header.key_fingerprint)
         with ledger.snapshot():
             yield Evidence(path, header, ledger, verdict_of(mark, ledger))
