@@ -125,7 +125,7 @@ class RunHeader:
         """
         if values.get("format") != _FORMAT:
             raise ValueError(
-                f"header (run description) must have format {_FORMAT}; got {values.get('format')!r}. "
+                f"header (run description) must have format {_FORMAT}; got {values.get('format')!r:.40}. "
                 "Use the fedmf version that wrote it."
             )
         given = {name: value for name, value in values.items() if name != "format"}
