@@ -277,9 +277,7 @@ class SequenceOptions(DatasetOptions):
             check_whole("most_sequences", self.most_sequences)
 
 
-def next_tokens(
-    tokens: NDArray[np.int64], length: int, most: int | None = None
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def next_tokens(tokens: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Cut a text into sequences, each token of which is to predict the one that follows.
 
     With x_0, …, x_L the text, sequence i has the features x_{iT}, …, x_{iT+T−1} and the labels
@@ -288,10 +286,9 @@ def next_tokens(
     Args:
         tokens: the text, shape (L + 1,).
         length: T ≥ 1.
-        most: at most so many sequences, evenly spaced over the text; None for all ⌈L/T⌉.
 
     Returns:
-        Features and labels, shape (sequences, T). A text of fewer than two tokens has none.
+        Features and labels, shape (⌈L/T⌉, T). A text of fewer than two tokens has none.
 
     >>> features, labels = next_tokens(np.array([5, 6, 7, 8]), 2)
     >>> features.tolist(), labels.tolist()
@@ -302,8 +299,7 @@ def next_tokens(
     features = np.zeros(sequences * length, dtype=np.int64)
     labels = np.full(sequences * length, PADDING, dtype=np.int64)
     features[:pairs], labels[:pairs] = tokens[:pairs], tokens[1 : pairs + 1]
-    chosen = evenly(sequences, most)
-    return features.reshape(-1, length)[chosen], labels.reshape(-1, length)[chosen]
+    return features.reshape(-1, length), labels.reshape(-1, length)
 
 
 def evenly(count: int, most: int | None) -> NDArray[np.int64]:

@@ -269,7 +269,7 @@ def _horizon(settings: Settings, source: Path | None, file_format: str | None) -
 
 def _check_same(begun: Settings, asked: Settings, directory: Path) -> None:
     before, now = begun.to_dict(), asked.to_dict()
-    if before.pop("data_contract", None) != now.pop("data_contract", None):
+    if before.pop("data_contract") != now.pop("data_contract"):
         raise StateError(
             f"contract must say what it said when the stream in {directory} began; it does not. Give the "
             "same one, or another --state directory for another stream."

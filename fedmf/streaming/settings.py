@@ -202,9 +202,8 @@ class Settings:
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         lists = {name: list(value) for name, value in fields.items() if isinstance(value, tuple)}
         given = [choice if isinstance(choice, str) else choice.to_dict() for choice in self.mechanisms]
-        declared = fields.pop("data_contract")  # not there without one
-        contract = {} if declared is None else {"data_contract": declared.to_dict()}
-        return {**fields, **lists, "mechanisms": given, "params": dict(self.params), **contract}
+        fields["data_contract"] = None if self.data_contract is None else self.data_contract.to_dict()
+        return {**fields, **lists, "mechanisms": given, "params": dict(self.params)}
 
     @classmethod
     def from_dict(cls, description: Mapping[str, Any]) -> Self:
@@ -216,6 +215,6 @@ class Settings:
             choice if isinstance(choice, str) else factorization_from_dict(choice)
             for choice in description["mechanisms"]
         )
-        declared = description.get("data_contract")
+        declared = description["data_contract"]
         fields["data_contract"] = None if declared is None else DataContract.from_dict(declared)
         return cls(**{**fields, "mechanisms": tuple(chosen)})

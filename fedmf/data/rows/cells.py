@@ -45,11 +45,6 @@ class TextColumn:
         return cls(tuple(texts[i] for i in readable), place[codes])
 
     @classmethod
-    def of_names(cls, names: Sequence[bytes]) -> Self:
-        """From names, a row each."""
-        return cls.of([arrow.array(names, type=arrow.large_binary())])
-
-    @classmethod
     def without_names(cls, rows: int) -> Self:
         """Rows that all have one name, the empty one."""
         return cls(("",), np.zeros(rows, dtype=np.int64))
@@ -70,7 +65,6 @@ def row_batches(
     wanted: Callable[[Path, list[str]], list[str]],
     text: Sequence[str] = (),
     what: str = "path",
-    suffixes: tuple[str, ...] = SUFFIXES,
 ) -> Iterator[tuple[Path, dict[str, Any]]]:
     """The rows of a file, or of all such files of a folder in the order of their names, some at a time.
 
@@ -79,7 +73,6 @@ def row_batches(
         wanted: the columns to read of a file, in order, from all that it has; may refuse.
         text: names of those that are read even from a broken line of CSV.
         what: which key names the path, for messages.
-        suffixes: of files that are read.
 
     Returns:
         The file, and arrow arrays by column; those of CSV hold bytes.
@@ -87,10 +80,10 @@ def row_batches(
     Raises:
         ValueError: there is none, or it cannot be read.
     """
-    files = sorted(f for f in path.iterdir() if f.suffix in suffixes) if path.is_dir() else [path]
-    if not files or files[0].suffix not in suffixes or not files[0].is_file():
+    files = sorted(f for f in path.iterdir() if f.suffix in SUFFIXES) if path.is_dir() else [path]
+    if not files or files[0].suffix not in SUFFIXES or not files[0].is_file():
         raise ValueError(
-            f"{what} must name a {' or '.join(suffixes)} file that exists, or a folder with some; got {path}."
+            f"{what} must name a {' or '.join(SUFFIXES)} file that exists, or a folder with some; got {path}."
         )
     for file in files:
         try:

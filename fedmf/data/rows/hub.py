@@ -207,7 +207,7 @@ class Hub(TextRows):
                 f"split 'test' of {self.path} must have column {self.user_column!r}, so that rows of the "
                 "run's users are left out; or say hold_out 'examples', whose evaluation is not private."
             )
-        return self.may_test(_ids(split, self.user_column).among(users) >= 0)
+        return _ids(split, self.user_column).among(users) < 0
 
     def split(self, labels: NDArray[np.int64], rng: np.random.Generator) -> Partition:
         """See `SpreadOptions.split`; "iid" and "dirichlet" by flwr-datasets."""

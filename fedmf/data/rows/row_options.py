@@ -205,14 +205,6 @@ class RowOptions(SpreadOptions):
         parts = self.split(np.maximum(labels[trained], 0), rng)
         return Dealt(Partition(trained[parts.order], parts.edges), NumberedUsers(self.users), tests)
 
-    def may_test(self, of_users: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which rows of a test part of its own are used: none of the run's users, unless they are asked for.
-
-        Args:
-            of_users: which rows belong to users of the run, shape (rows,).
-        """
-        return ~of_users | (self.test_owner != "held-out users")
-
 
 def read_roster(path: Path, column: str) -> tuple[str, ...]:
     """User ids in the order of a file, as `canonical_id` writes them.
