@@ -52,7 +52,8 @@ class RunView:
             f"noise multiplier {at_most(plan.noise_multiplier, 4)}; "
             f"run directory {self._session.directory.path}"
         )
-        self._console.print(Text.assemble((plan.mechanism.name, "bold"), plain), highlight=False)
+        head = Text.assemble((plan.mechanism.name, "bold"), plain)
+        self._console.print(head, highlight=False, soft_wrap=True)
         if plan.noise_std > 0:
             against = NoiseAndSignal.of(plan, server.dimension)
             self._print(f"noise: {against.words}")
