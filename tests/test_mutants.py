@@ -26,7 +26,7 @@ def test_a_fault_fits_the_tree_or_is_gone(mutant: Mutant) -> None:
 
 
 def test_names_are_unique_and_verdicts_known() -> None:
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) == 108
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
     assert set(Counter(mutant.verdict for mutant in MUTANTS)) <= set(VERDICTS)
 
 

@@ -38,7 +38,6 @@ def contents(ledger: Ledger) -> tuple[Any, ...]:
     return (
         ledger.last_round(),
         ledger.checkpoint(),
-        ledger.user_count(),
         list(ledger.participations()),
         ledger.pattern_counts(),
     )

@@ -100,10 +100,6 @@ class LedgerReading(Record):
         ((found,),) = self._rows(query, chain)
         return bool(found) or chain == self._header_chain
 
-    def user_count(self) -> int:
-        """How many different users have taken part so far."""
-        return len(self._names())
-
     def participations(self) -> Iterator[tuple[int, str]]:
         """(round, user) of every participation committed so far, in the order of rounds."""
         with self.snapshot():
