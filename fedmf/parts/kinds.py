@@ -32,22 +32,8 @@ def parts_from(values: Mapping[str, Any]) -> tuple[Part, ...]:
     )
 
 
-def part_of(name: str, facts: Mapping[str, Any]) -> type[Part]:
-    """The class of the part of which a statement says something.
-
-    Raises:
-        ValueError: an unknown kind.
-    """
-    kinds, kind = PARTS[name], str(facts.get("kind"))
-    if len(kinds) == 1:
-        return next(iter(kinds.values()))
-    if kind not in kinds:
-        raise ValueError(f"kind of {name} must be one of {', '.join(kinds)}; got {kind!r}.")
-    return kinds[kind]
-
-
 def stated(statement: Mapping[str, Any]) -> Iterator[tuple[type[Part], Mapping[str, Any]]]:
     """The parts of a statement, with what it says of each."""
     for name in PARTS:
         if statement.get(name) is not None:
-            yield part_of(name, statement[name]), statement[name]
+            yield PARTS[name][statement[name]["kind"]], statement[name]
