@@ -172,7 +172,7 @@ def test_pathlike_and_symlink_share_one_lock(path, ledger, tmp_path):
 def test_wrong_types_are_one_line_errors(tmp_path, ledger):
     with pytest.raises(LedgerError, match="must be text"):
         ledger.commit_round(0, ["a"], tmp_path, "d")  # type: ignore[arg-type]
-    assert contents(ledger)[:3] == (None, None, 0)
+    assert contents(ledger)[:3] == (None, None, [])
     ledger.commit_round(np.int64(0), ["a"], "c", "d")
     ledger.close()
     with pytest.raises(LedgerError, match="closed"):
