@@ -130,12 +130,12 @@ class Together(Engine):
     Args:
         task: model, loss and structure of examples.
         local: local SGD.
-        size: users in a group.
     """
 
-    def __init__(self, task: Task, local: LocalSGD, size: int) -> None:
+    def __init__(self, task: Task, local: LocalSGD) -> None:
         super().__init__(task, local)
-        self._model, self.size = self._model.copied(), size
+        self._model, most = self._model.copied(), users_at_once(task, local)
+        self.size = most if most > 1 else _ANY
         self._gradients = vmap(grad(self._weighted_loss))
 
     def train(self, origin: Tensor, group: Group) -> Tensor:
@@ -172,12 +172,12 @@ class Together(Engine):
         return (self._loss(outputs, labels) * weights).sum()
 
 
-#: Users in a group on a processor, and which models are trained so there: parameters, frozen ones too, times
-#: examples of a step. In larger ones arithmetic hides the interpreter anyway.
-USERS_TOGETHER: Final = 16
-SMALL: Final = 2**18
-#: Layers that torch.func takes apart into one call a user.
-_BY_ITSELF: Final = {"cpu": nn.LSTM, "cuda": nn.RNNBase}
+#: On a processor: users in a group, by the largest size of a model that is trained in such groups, which is
+#: parameters, frozen ones too, times examples of a step. In larger ones arithmetic hides the interpreter.
+USERS_TOGETHER: Final = {2**16: 64, 2**18: 32}
+_ANY: Final = 16
+#: Layers that torch.func makes no faster there, or takes apart into one call a user.
+_BY_ITSELF: Final = {"cpu": (nn.LSTM, nn.modules.conv._ConvNd), "cuda": (nn.RNNBase,)}
 #: Users in a group on a GPU at most, and the share of its memory that a group may take.
 _MOST_ON_GPU: Final = 256
 _SHARE: Final = 0.25
@@ -194,7 +194,8 @@ def users_at_once(task: Task, local: LocalSGD) -> int:
     if any(isinstance(part, _BY_ITSELF[task.device.type]) for part in model.module.modules()):
         return 1
     if task.device.type == "cpu":
-        return USERS_TOGETHER if parameters * local.batch_size <= SMALL else 1
+        size = parameters * local.batch_size
+        return next((users for most, users in USERS_TOGETHER.items() if size <= most), 1)
     memory = torch.cuda.get_device_properties(task.device).total_memory
     most = int(_SHARE * memory) // (_bytes_of_a_user(task, local) + 24 * model.dimension)
     return 1 << max(0, min(most, _MOST_ON_GPU).bit_length() - 1)
@@ -242,7 +243,7 @@ def _rows(like: Tensor, users: int) -> Tensor:
 
 
 class OwnRows(TorchFunctionMode):
-    """Within, rows of an embedding are taken by indexing, which checks that a token is one.
+    """Within, rows of an embedding are gathered, which checks that a token is one.
 
     torch.func flattens users × V rows, so that token V of one user would be token 0 of the next.
     """
@@ -267,7 +268,8 @@ def _embedding(
     del norm_type, sparse
     if max_norm is not None or scale_grad_by_freq:
         raise NotImplementedError("an embedding with max_norm or scale_grad_by_freq")
-    rows = weight[tokens]
+    numbers = tokens.reshape(-1, 1).to(torch.int64).expand(-1, weight.shape[1])
+    rows = weight.gather(0, numbers).reshape(*tokens.shape, weight.shape[1])
     if padding_idx is None:
         return rows
     return torch.where((tokens == padding_idx % len(weight)).unsqueeze(-1), rows.detach(), rows)

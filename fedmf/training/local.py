@@ -6,12 +6,14 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, Literal, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedmf.errors import ConfigError
+from fedmf.models import FlatModel
 from fedmf.training.barrier import (
     Failures,
     Group,
@@ -83,11 +85,24 @@ def chosen_path(task: Task, local: LocalSGD) -> tuple[Path, str]:
     refused = ""
     for path, fits in paths:
         if fits:
-            why = dependence(trainer_on(path), task, local)
+            why = _dependence_on(path, task, local)
             if not why:
                 return path, refused
             refused = f"not by {_NAMES[path]}: {why}"
     return "one by one", refused
+
+
+#: What was found in this process, by model.
+_found: Final[WeakKeyDictionary[FlatModel, dict[object, str]]] = WeakKeyDictionary()
+
+
+def _dependence_on(path: Path, task: Task, local: LocalSGD) -> str:
+    """See `dependence`; a model is tried once in a process."""
+    found = _found.setdefault(task.model, {})
+    setting = path, local, task.loss, str(task.structure), str(task.device)
+    if setting not in found:
+        found[setting] = dependence(trainer_on(path), task, local)
+    return found[setting]
 
 
 _NAMES: Final[dict[Path, str]] = {"fused": "compiled steps", "groups": "torch.func in groups"}
@@ -101,7 +116,7 @@ def trainer_on(path: Path) -> Callable[[Task, LocalSGD], LocalTrainer]:
 def try_groups(task: Task, local: LocalSGD) -> None:
     """Train made-up users in a group; what the module raises gets out."""
     origin = task.model.initial().to(task.device)
-    Together(task, local, max(2, users_at_once(task, local))).train(origin, made_up_group(task, 2))
+    Together(task, local).train(origin, made_up_group(task, 2))
 
 
 class LocalTrainer:
@@ -158,7 +173,7 @@ class LocalTrainer:
 
     def _engine(self) -> Engine:
         if self.path == "groups":
-            return Together(self.task, self.local, max(2, users_at_once(self.task, self.local)))
+            return Together(self.task, self.local)
         return OneByOne(self.task, self.local)
 
     def updates(
