@@ -26,9 +26,9 @@ class LocalSGD(Value):
         learning_rate: η > 0.
         momentum: 0 ≤ β < 1.
         proximal: μ ≥ 0, the weight of FedProx's term μ/2·‖θ − θ_t‖²; 0 leaves it out.
-        engine: how gradients are computed. "vectorised" trains users in groups: a chain of common layers by
-            passes written out, any other module by torch.func. "loop" trains one user after another. "auto"
-            is vectorised, or the loop for a module that torch.func cannot handle.
+        engine: how gradients are computed. "vectorised" trains users in groups by torch.func, "loop" one user
+            after another by automatic differentiation. "auto" takes a compiled program for chains of layers
+            that it knows, else one of the two.
         micro_batch: most examples of a batch in one pass, so that memory is theirs; the gradient is that of
             the batch, to rounding. 0 takes the batch at once.
         precision: of the products in forward and backward passes; "bfloat16" goes through torch's autocast.
