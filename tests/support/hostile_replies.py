@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, Message
 
 Change = Callable[[Message], Any]
 _FORMAT = "numpy.ndarray"
@@ -53,51 +53,8 @@ def _renamed(reply: Message) -> Message:
     return reply
 
 
-def _double(reply: Message) -> Message:
-    arrays = reply.content["arrays"]
-    assert isinstance(arrays, ArrayRecord)
-    reply.content["arrays"] = ArrayRecord(
-        {name: Array(array.numpy().astype(np.float64)) for name, array in arrays.items()}
-    )
-    return reply
-
-
-def _wrapped(reply: Message) -> Message:
-    arrays = reply.content["arrays"]
-    assert isinstance(arrays, ArrayRecord)
-    reply.content["arrays"] = ArrayRecord(
-        {f"_orig_mod.module.{name}": array for name, array in arrays.items()}
-    )
-    return reply
-
-
-def _listed(reply: Message) -> Message:
-    arrays = reply.content["arrays"]
-    assert isinstance(arrays, ArrayRecord)
-    reply.content["arrays"] = ArrayRecord([array.numpy() for array in arrays.values()])
-    return reply
-
-
 def _second(reply: Message) -> Message:
     reply.content["more"] = ArrayRecord({"x": Array(np.zeros(1, np.float32))})
-    return reply
-
-
-def _more(reply: Message) -> Message:
-    reply.content["arrays"]["x"] = Array(np.full(10, np.nan))  # type: ignore[index]
-    return reply
-
-
-def _saying(**metrics: float) -> Change:
-    def change(reply: Message) -> Message:
-        reply.content["metrics"] = MetricRecord(metrics)
-        return reply
-
-    return change
-
-
-def _unweighed(reply: Message) -> Message:
-    del reply.content["metrics"]
     return reply
 
 
@@ -145,17 +102,4 @@ USELESS: dict[str, Change] = {
     "much data": replacing("head", Array("float32", (5,), _FORMAT, b"x" * 10**6)),
     "another format": replacing("head", Array("float32", (5,), "torch.Tensor", b"x" * 148)),
     "overflow": _scaled(3e38),
-}
-#: Which count as any other, clipped.
-COUNTED: dict[str, Change] = {
-    "huge": _scaled(1e30),
-    "opposite": _scaled(-1.0),
-    "smallest": _scaled(1e-45),
-    "more arrays": _more,
-    "float64": _double,
-    "names of a wrapped module": _wrapped,
-    "a list of arrays": _listed,
-    "metrics are NaN": _saying(**{"num-examples": float("nan"), "train_loss": float("nan")}),
-    "negative examples": _saying(**{"num-examples": -5.0}),
-    "no metrics": _unweighed,
 }

@@ -23,8 +23,10 @@ from support.wrapped_apps import (
 
 from fedmf.flower import InProcessGrid
 
+KINDS = ["raises", "exits", "misses an array", "two records", "NaN", "beyond float32", "huge shape"]
 
-@pytest.mark.parametrize("kind", ["raises", "NaN", "two records"])
+
+@pytest.mark.parametrize("kind", [*KINDS, "another type inside"])
 def test_a_hostile_reply_is_a_zero_vector_of_its_user_alone(kind: str, tmp_path: Path) -> None:
     victim = 5
 
