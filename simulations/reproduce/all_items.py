@@ -158,7 +158,7 @@ _ITEMS = (
     Item(
         "optimizers-scaled-blocks", _OURS, "private optimizers", "tensors of very different size",
         ("optimizers-scaled-blocks.md",), (), ("optimizers/scaled_blocks.py",),
-        unrun="it is a hundred runs; `fedmf sweep configs/sweeps/optimizers.toml` has the digits",
+        unrun="it is a hundred runs",
     ),
     Item(
         "stream-answers", _OURS, "what a stream ends in", "n = 100 … 10,000, d = 2, 10, 30, 200 runs each",
