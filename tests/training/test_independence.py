@@ -387,7 +387,7 @@ def test_a_compiled_program_that_fails_the_check_is_not_taken(
         lambda make, task, local: "planted" if make(task, local).path == "fused" else "",
     )
     with caplog.at_level("WARNING", "fedmf"):
-        assert LocalTrainer(task, LOCAL).path == "one by one"
+        assert LocalTrainer(images(cnn()), LOCAL).path == "one by one"
     line = "users are trained one by one, which is slower, not by compiled steps: planted"
     assert caplog.messages == [line]
     assert FlatModel(cnn()).dimension == task.model.dimension

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -56,22 +57,21 @@ def test_bits_of_micro_batches_do_not_depend_on_groups(make: Callable[[], Task])
 
 
 class Watched(nn.Module):
-    """Notes how many examples come in a pass, and in which type its product is computed."""
+    """Notes how many examples come in a pass, and in which type its product is computed, for all copies."""
+
+    widths: ClassVar[list[int]] = []
+    types: ClassVar[set[torch.dtype]] = set()
 
     def __init__(self) -> None:
         super().__init__()
         self.inner = nn.Linear(6, 4)
-        self.widths: list[int] = []
-        self.types: set[torch.dtype] = set()
+        self.types.clear()
 
     def forward(self, features: Tensor) -> Tensor:
         outputs = self.inner(features)
         self.widths.append(len(features))
         self.types.add(outputs.dtype)
         return outputs
-
-    def __deepcopy__(self, _: object) -> Watched:
-        return self  # threads are to write into one list
 
 
 def test_no_pass_holds_more_than_a_micro_batch() -> None:
