@@ -1,4 +1,4 @@
-"""Carrying a session out: a callback after each round, and a warning if training diverges."""
+"""Carrying a session out, with a callback after each round."""
 
 from __future__ import annotations
 
@@ -125,30 +125,4 @@ def _record(session: Session) -> RoundRecord:
         },
         server.parameters,
         session.directory.header.arrays,
-    )
-
-
-def divergence(losses: Mapping[int, float], horizon: int) -> str | None:
-    """A line if the newest model is worse than the untrained one after a quarter of the rounds.
-
-    Args:
-        losses: of the public test part, by rounds released.
-        horizon: n.
-
-    >>> divergence({0: 2.3, 10: 2.6}, 100), divergence({0: 2.3, 10: 0.4, 50: 1.1}, 100)
-    (None, None)
-    >>> divergence({0: 2.3, 50: 3.1}, 100)[:74]
-    'after round 50 of 100 the test loss is 3.1, above 2.3 of the untrained mod'
-    """
-    t = max(losses, default=0)
-    if t == 0 or 0 not in losses or not math.isfinite(losses[0]):
-        return None
-    newest, untrained = losses[t], losses[0]
-    worse = 4 * t >= horizon and newest > untrained + 0.1 * abs(untrained)
-    if math.isfinite(newest) and not worse:
-        return None
-    return (
-        f"after round {t} of {horizon} the test loss is {newest:.3g}, above {untrained:.3g} of the untrained "
-        "model: training diverges. Lower local.learning-rate or optimizer.learning-rate; if the noise is "
-        "large, take more users a round or a larger epsilon."
     )
