@@ -1,6 +1,6 @@
 """Does any user's data move another user's integers? A-B-A over paths, models and kinds; planted faults.
 
-    python simulations/independence.py [--neighbours 64]
+    python simulations/independence.py [--neighbours 16]
 
 For each model, path and kind of hostile user, A is trained alone, after, last and first among so many hostile
 users. A cell is equal if A's integers are the same each time.
@@ -221,25 +221,30 @@ def faults() -> Iterator[tuple[str, bool]]:
 def main() -> None:
     """Print what is equal."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--neighbours", type=int, default=64, help="hostile users in a cohort")
+    parser.add_argument(
+        "--neighbours", type=int, default=16, help="hostile users in a cohort; fused: 16 times"
+    )
     neighbours = parser.parse_args().neighbours
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    begun, cells, equal, models = time.monotonic(), Counter[str](), Counter[str](), 0
+    begun, cells, equal, models, total = time.monotonic(), Counter[str](), Counter[str](), 0, 0
     for name, task in (*convolutions(), *texts(), *owns()):
         models += 1
         fused = FusedProgram.of(task, LOCAL) is not None
         for path in [*(["fused"] if fused else []), "groups", "one by one"]:
             for kind in KINDS:
-                good = cell(task, path, kind, neighbours)
+                many = neighbours * (16 if path == "fused" else 1)
+                good = cell(task, path, kind, many)
                 cells[path] += 1
+                total += 2 * many
                 equal[path] += good
                 if not good:
                     print(f"OTHER  {name}, {path}, {kind}", flush=True)
     for path, number in cells.items():
         print(f"{path:12s} {number:5d} cells, {equal[path]:5d} equal, {number - equal[path]} others")
-    total, seconds = sum(cells.values()), time.monotonic() - begun
-    print(f"{models} models, {total} cells, {2 * neighbours * total} neighbours, {seconds:.0f} s")
+    print(
+        f"{models} models, {sum(cells.values())} cells, {total} neighbours, {time.monotonic() - begun:.0f} s"
+    )
     for fault, seen in faults():
         print(f"fault: {fault:36s} {'seen' if seen else 'NOT SEEN'}", flush=True)
 
