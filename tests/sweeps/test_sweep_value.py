@@ -112,7 +112,7 @@ def test_a_file_is_the_same_sweep(tmp_path: Path) -> None:
             {"grid": {"privacy.epsilon": (1.0, -2.0)}},
             "cell identity, .*=-2, .* must be positive",
         ),
-        ({"seed_keys": ("data.seed",)}, "seed_keys must be keys of cell identity.*; it has none"),
+        ({"seed_keys": ("task.task-seed",)}, "seed_keys must be keys of cell identity.*; it has none"),
         ({"seed_keys": ()}, "seed_keys must name a key or more"),
         ({"confidence": 1.0}, "confidence must lie strictly between 0 and 1; got 1.0"),
         ({"last": 0}, "last .* must be a whole number ≥ 1; got 0"),
