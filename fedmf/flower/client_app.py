@@ -20,7 +20,7 @@ from fedmf.flower.messages import (
 )
 from fedmf.rounds import trained
 from fedmf.runs import NamedTask, Scalar, clipped_sums, local_trainer, run_of
-from fedmf.training import ClippedSums, Trainer
+from fedmf.training import ClippedSums, LocalTrainer
 
 
 def share_of(context: Context, users: Sequence[str]) -> Sequence[str]:
@@ -31,7 +31,7 @@ def share_of(context: Context, users: Sequence[str]) -> Sequence[str]:
 
 
 def make_client_app(
-    trainer_of: Callable[[Context], tuple[Trainer, ClippedSums]],
+    trainer_of: Callable[[Context], tuple[LocalTrainer, ClippedSums]],
     hosted: Callable[[Context, Sequence[str]], Sequence[str]] = share_of,
 ) -> ClientApp:
     """A client app for any task.
@@ -69,7 +69,7 @@ def all_of(context: Context, users: Sequence[str]) -> Sequence[str]:
 @lru_cache(maxsize=2)
 def cached_trainer(
     items: tuple[tuple[str, Scalar], ...], path: str = "", roster: str = "", contract: str = ""
-) -> tuple[Trainer, ClippedSums]:
+) -> tuple[LocalTrainer, ClippedSums]:
     """The trainer and sums of a configuration's sorted items, built once in each worker process.
 
     Args:
@@ -93,7 +93,7 @@ def cached_trainer(
     return local_trainer(run, task), clipped_sums(run, task)
 
 
-def _trainer_from_configs(context: Context) -> tuple[Trainer, ClippedSums]:
+def _trainer_from_configs(context: Context) -> tuple[LocalTrainer, ClippedSums]:
     places = (str(context.node_config.get(f"data-{name}", "")) for name in ("path", "roster", "contract"))
     return cached_trainer(tuple(sorted(context.run_config.items())), *places)
 

@@ -19,8 +19,8 @@ from fedmf.runs import Session, Waiting, local_trainer
 from fedmf.training import (
     LOSSES,
     FixedPointSum,
+    LocalTrainer,
     Task,
-    Trainer,
     UserFailure,
     copied_vector,
 )
@@ -104,7 +104,7 @@ class _Here(Dialogue):
         trainer: of its users.
     """
 
-    def __init__(self, session: Session, trainer: Trainer) -> None:
+    def __init__(self, session: Session, trainer: LocalTrainer) -> None:
         self._server, self._sums, self._trainer = session.server, session.sums, trainer
         self._form = MessageForm.of(session.run.execution, session.server.dimension)
         super().__init__(_Everybody())

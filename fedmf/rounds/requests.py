@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedmf.rounds.clients import Part
 from fedmf.runs import Messages
-from fedmf.training import ClippedSums, FixedPointSum, Trainer, UserFailure, checked_sum
+from fedmf.training import ClippedSums, FixedPointSum, LocalTrainer, UserFailure, checked_sum
 
 #: Most bytes of the rows of a message with more than one user.
 _MOST_ROW_BYTES: Final = 2**28
@@ -105,7 +105,7 @@ class Answer:
         }
 
 
-def trained(request: Request, trainer: Trainer, sums: ClippedSums) -> Answer:
+def trained(request: Request, trainer: LocalTrainer, sums: ClippedSums) -> Answer:
     """Train the users, clip what they changed.
 
     Raises:

@@ -22,7 +22,7 @@ from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.losses import LOSSES, cross_entropy
 from fedmf.training.metrics import ACCURACY, AUC, F1, MAE, METRICS, PERPLEXITY, RMSE, TOKEN_ACCURACY, Metric
 from fedmf.training.task import Task
-from fedmf.training.trainer import Trainer, checked_sum, seconds_of_training
+from fedmf.training.trainer import checked_sum, seconds_of_training
 from fedmf.training.trial import preflight
 from fedmf.training.workers import on_all_cores
 
@@ -48,7 +48,6 @@ __all__ = [
     "RowStatistic",
     "Statistic",
     "Task",
-    "Trainer",
     "UserFailure",
     "checked_sum",
     "classification",

@@ -287,7 +287,7 @@ class LocalTrainer:
         return failures.named(user_ids)
 
     def reference(self) -> LocalTrainer:
-        """See `Trainer.reference`."""
+        """A trainer of the same users that trains them one by one."""
         return LocalTrainer(self.task, replace(self.local, engine="loop"), 1)
 
     def _groups(self, user_ids: Sequence[str], t: int, failures: Failures) -> Iterator[Group]:

@@ -1,4 +1,4 @@
-"""What trains users, sums of theirs that are bounded before they are sent, and what made-up users cost."""
+"""Sums of users' updates that are bounded before they are sent, and what made-up users cost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from fedmf.data import InMemoryDataset, each
 from fedmf.errors import UnsoundSumError
 from fedmf.training.barrier import UserFailure, example_counts
-from fedmf.training.clipping import ClippedSums, FixedPointSum, UpdateSum
+from fedmf.training.clipping import ClippedSums, FixedPointSum
 from fedmf.training.local import LocalTrainer
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task
@@ -25,31 +25,8 @@ _MOST_USERS: Final = 64
 _log = logging.getLogger("fedmf")
 
 
-class Trainer(Protocol):
-    """What trains users and adds up their updates."""
-
-    task: Task
-    confined: bool  # whether models are shown to code of fedmf and torch alone, in this process
-
-    def add_updates(
-        self, parameters: Tensor, user_ids: Sequence[str], t: int, total: UpdateSum
-    ) -> list[UserFailure]:
-        """See `LocalTrainer.add_updates`."""
-        ...
-
-    def clipped_rows(
-        self, parameters: Tensor, user_ids: Sequence[str], t: int, clip_norm: float
-    ) -> tuple[Tensor, list[UserFailure]]:
-        """See `LocalTrainer.clipped_rows`."""
-        ...
-
-    def reference(self) -> Trainer:
-        """One that trains the same users one by one with engine "loop"."""
-        ...
-
-
 def checked_sum(
-    trainer: Trainer, sums: ClippedSums, parameters: Tensor, users: Sequence[str], t: int
+    trainer: LocalTrainer, sums: ClippedSums, parameters: Tensor, users: Sequence[str], t: int
 ) -> tuple[FixedPointSum, list[UserFailure]]:
     """Train users and sum their clipped updates; the sum is one that a server accepts.
 

@@ -21,7 +21,6 @@ from fedmf.training import (
     FixedPointSum,
     LocalTrainer,
     Task,
-    Trainer,
     clip_to_fixed_point,
     fixed_point_energies,
 )
@@ -43,7 +42,7 @@ def clipped_sums(run: Run, task: Task) -> ClippedSums:
     return sums_for(optimizer, task.model.dimension, run.privacy.clip_norm, run.parts)
 
 
-def local_trainer(run: Run, task: Task) -> Trainer:
+def local_trainer(run: Run, task: Task) -> LocalTrainer:
     """What trains the users of a run.
 
     Args:
