@@ -202,8 +202,7 @@ def stream_costs(directory: Path) -> UserCosts:
     a user is counted with the worst steps of that number, so far apart.
 
     Raises:
-        StateError, ValueError: as for `account_stream`, the stream has no user column, or it went on from a
-            backup.
+        StateError, ValueError: as for `account_stream`, or the stream has no user column.
     """
     with _checked(directory) as (state, users, verdict):
         plan, key = state.plan, state.key
