@@ -9,11 +9,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedmf.cohorts import COHORTS, AvailableCohorts, AvailableSchedule, Cohorts, CyclicCohorts, SampledCohorts
+from fedmf.cohorts import COHORTS, AvailableCohorts, AvailableSchedule, Cohorts, SampledCohorts
 from fedmf.cohorts.fixed import CohortSchedule, CyclicSchedule, RandomSchedule, cyclic_participation
-from fedmf.errors import ConfigError
 from fedmf.participation import Participation
-from fedmf.runs import run_of
 
 FALSE_ALARM = 1e-6
 laws = settings(derandomize=True, max_examples=150, deadline=None, database=None)
@@ -184,13 +182,6 @@ def test_cyclic_orders_are_uniform() -> None:
     assert ((counts - expected) ** 2 / expected).sum() < chi_square_threshold(14)
 
 
-@pytest.mark.parametrize("schedule", FIXED)
-@pytest.mark.parametrize("t", [-1, 9, 100])
-def test_rounds_outside_the_horizon_are_refused(schedule: type[CohortSchedule], t: int) -> None:
-    with pytest.raises(IndexError, match=r"t \(round\) must lie in 0..8"):
-        schedule(6, 2, Participation(9, 3, 3), 0).cohort(t)
-
-
 @pytest.mark.parametrize(
     ("users", "m", "contract", "message"),
     [
@@ -215,16 +206,6 @@ def test_a_cap_that_a_random_order_breaks_is_refused_before_training() -> None:
         ValueError, match=r"a random order runs out in round .* of 30\. Raise k or use the cyclic"
     ):
         RandomSchedule(9, 3, contract, 0)
-
-
-def test_unknown_cohorts_and_sizes_that_do_not_fit() -> None:
-    with pytest.raises(ConfigError, match=r"\[cohorts\] kind must be one of cyclic, .*; got 'poisson'"):
-        run_of({"cohorts.kind": "poisson"})
-    for m in (0, 7):
-        with pytest.raises(ValueError, match=rf"m \(cohort size\) must lie in 1..6, .*; got {m}"):
-            cyclic_participation(6, m, 9)
-    with pytest.raises(ValueError, match=r"m \(cohort size\) must lie in 1..6, .*; got 7"):
-        CyclicCohorts(rounds=9, size=7).participation(6)
 
 
 @pytest.mark.parametrize("kind", COHORTS.values())

@@ -121,16 +121,6 @@ def test_the_app_is_a_folder_without_privacy(folder: Path, capsys: pytest.Captur
     assert "--contract goes with CASE table" in one_line(capsys)
 
 
-def test_the_list_and_a_wrong_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["init", "--list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == [*CASES, APP]
-    assert all(len(line) > 40 for line in lines)
-    for arguments in (["init"], ["init", "nonsense"]):
-        assert run(arguments) == 2
-        assert "CASE must be one of digits, text, amplified" in one_line(capsys)
-
-
 def test_what_ships_is_found_by_name_unless_there_is_such_a_file(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

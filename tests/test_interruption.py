@@ -154,21 +154,6 @@ def test_a_stream_goes_on_with_the_same_command(
     assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
-def test_a_stream_without_state_says_that_it_cannot_go_on(tmp_path: Path) -> None:
-    process = start(tmp_path, [*STREAM.split(), "--input", "-"], stdin=subprocess.PIPE)
-    assert process.stdin is not None
-    process.stdin.write("a,b\n1,2\n")
-    process.stdin.flush()
-    assert process.stdout is not None
-    assert process.stdout.readline().startswith("{")
-    got, lines = stop(process, signal.SIGINT)
-    assert got == 130
-    assert lines[-1] == (
-        "fedmf: stopped by SIGINT; without --state a stream cannot go on: its key is gone, and what it "
-        "released stays released."
-    )
-
-
 def test_a_signal_in_a_destructor_is_said_again_and_without_a_traceback(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -186,16 +171,3 @@ def test_a_signal_in_a_destructor_is_said_again_and_without_a_traceback(
         is_stopped()
     assert interruption.message == "stopped by SIGINT; go on so."
     assert capfd.readouterr().err == ""
-
-
-def test_what_else_fails_in_a_destructor_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
-    class Fails:
-        def __del__(self) -> None:
-            raise ValueError("in a destructor")
-
-    shown: list[BaseException | None] = []
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sys, "unraisablehook", lambda said: shown.append(said.exc_value))
-        with Interruption("").watching():
-            Fails()
-    assert [str(value) for value in shown] == ["in a destructor"]

@@ -104,28 +104,6 @@ def test_a_grid_grows_until_its_best_rate_is_inside(tmp_path: Path, monkeypatch:
     assert reported == set(range(figure.reduced.seeds))
 
 
-def test_of_equal_rates_the_smaller_loss_is_chosen(tmp_path: Path) -> None:
-    figure = FIGURES["jme-fig6"]
-    made = cells.Cells(tmp_path / "cells.jsonl", calibration.Calibrations(tmp_path / "calibrations.jsonl"))
-    spot = next(figure.reduced.spots())
-    for seed in figure.reduced.tuning_seeds:
-        for rate, loss in ((0.1, 2.0), (0.2, 0.5), (0.4, math.nan)):
-            value = {"accuracy": 80.0, "loss": loss if math.isfinite(loss) else None, "seconds": 0.1}
-            made.found[figures.Cell(figure.name, "reduced", *spot, rate, seed)] = value
-    assert comparison.best_rate(figure, "reduced", made, spot) == 0.2
-
-
-def test_finished_runs_are_not_made_again(tmp_path: Path) -> None:
-    path = tmp_path / "cells.jsonl"
-    cell = figures.Cell("jme-fig6", "reduced", "p", "l", "x", 0.1, 0)
-    line = '{"cell": {"figure": "jme-fig6", "form": "reduced", "panel": "p", "line": "l", "place": "x", '
-    path.write_text(line + '"rate": 0.1, "seed": 0}, "value": {"accuracy": 1.0}}\n')
-    made = cells.Cells(path, calibration.Calibrations(tmp_path / "calibrations.jsonl"))
-    assert made.found == {cell: {"accuracy": 1.0}}
-    made.make([cell, cell])
-    assert len(path.read_text().splitlines()) == 1
-
-
 def test_a_calibrated_run_has_the_noise_of_the_amplified_one(tmp_path: Path) -> None:
     """Without amplification, at the ε that its noise has so; kept, not computed again."""
     form = FIGURES["gamma-bifr-fig4"].reduced
@@ -172,9 +150,3 @@ def test_verdicts_are_what_the_paired_intervals_say(gains: tuple[float, ...], ou
     assert points.verdict(made).startswith(
         {"agrees": "agrees in 1 of 1", "tie": "tie in 1"}.get(outcome, "against")
     )
-
-
-def test_a_rate_at_an_edge_is_refused() -> None:
-    assert a_point("0", [1.0]).is_inside
-    assert not a_point("0", [1.0], rate=2.0).is_inside
-    assert not a_point("0", [1.0], rate=0.5).is_inside

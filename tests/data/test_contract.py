@@ -214,26 +214,6 @@ def test_a_draft_of_parquet_is_the_same_whatever_the_rows_hold(tmp_path: Path) -
     assert filled_in == []  # no bound, word or time is said
 
 
-def test_a_draft_opens_nothing_of_parquet_but_the_schema(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "rows.parquet"
-    parquet.write_table(arrow.table({"x": [1.0]}), file)
-    for name in ("ParquetFile", "read_table", "read_metadata", "ParquetDataset"):
-        monkeypatch.setattr(parquet, name, None)
-    assert 'kind = "number"' in draft_contract(file)
-
-
-@pytest.mark.parametrize("content", ["1,2\n3,4\n", '{"x": 1}\n', "a;b\n1;2\n", ""])
-def test_what_has_no_header_has_no_draft(
-    tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "rows.csv").write_text(content)
-    assert run(["contract", str(tmp_path / "rows.csv"), "--output", str(tmp_path / "contract.toml")]) == 2
-    assert one_line(capsys).startswith("fedmf: FILE must ")
-    assert not (tmp_path / "contract.toml").exists()
-
-
 def test_rows_are_held_against_it_and_that_is_called_not_private(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

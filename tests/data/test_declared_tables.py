@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as arrow
 import pytest
 import torch
-from pyarrow import parquet
 
 from fedmf.data import Table
 
@@ -154,25 +151,6 @@ def test_labels_that_are_written_otherwise_are_named_and_not_the_fraction(tmp_pa
         options.load()
 
 
-def test_a_row_of_numbers_is_left_out_too(tmp_path: Path) -> None:
-    rows = [f"{i},{i / 7:.3f}" for i in range(40)]
-    file = tmp_path / "rows.csv"
-    file.write_text("\n".join(["x,y", *rows]) + "\n")
-    wanted: dict[str, Any] = {
-        "path": str(file),
-        "feature_columns": ("x",),
-        "label_columns": ("y",),
-        "users": 6,
-    }
-    before = Table(**wanted).load()
-    rows[7] = "many,1"
-    file.write_text("\n".join(["x,y", *rows]) + "\n")
-    after = Table(**wanted).load()
-    assert torch.isfinite(after.examples(np.arange(6))[0]).all()
-    lost = len(before.examples(np.arange(6))[0]) + len(before.test_labels)
-    assert lost - len(after.examples(np.arange(6))[0]) - len(after.test_labels) == 1
-
-
 NUMBERS = """
 [columns.who]
 kind = "user"
@@ -277,19 +255,6 @@ def test_a_category_as_a_number_is_the_label_that_a_table_has(tmp_path: Path) ->
     assert [entry.source for entry in mine.example_inputs()] == 3 * [f"declared: contract {mine.contract}"]
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_one_contract_trains_one_model_from_either_kind_of_file(tmp_path: Path, kind: str) -> None:
-    rows = raw()
-    options = numbers(tmp_path / "rows", rows)
-    columns = dict(zip(("who", "age", "city", "weight", "ill"), zip(*rows, strict=True), strict=True))
-    typed = {
-        name: list(map(float, cells)) if name in ("age", "weight") else cells
-        for name, cells in columns.items()
-    }
-    parquet.write_table(arrow.table(typed), tmp_path / "rows" / "rows.parquet")
-    same(options.load(), dataclasses.replace(options, path=str(tmp_path / "rows" / f"rows.{kind}")).load())
-
-
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -328,12 +293,3 @@ def test_labels_of_0_or_1_are_so_by_the_contract_and_not_by_the_rows(tmp_path: P
     (tmp_path / "two" / "contract.toml").write_text(two)
     labels = MultiLabel(options, Mlp()).build().dataset.test_labels
     assert set(labels.unique().tolist()) == {0.0, 1.0}
-
-
-def test_owners_as_a_dict_are_refused() -> None:
-    from fedmf.data import InMemoryDataset
-
-    x, y = torch.zeros(4, 2), torch.zeros(4, dtype=torch.long)
-    owned: Any = {"ann": np.array([0, 1]), "bob": np.array([2, 3])}
-    with pytest.raises(ValueError, match=r"owned .* must be a sequence in the order of user_ids; got a dict"):
-        InMemoryDataset(x, y, owned, ["ann", "bob"], x, y, 2)

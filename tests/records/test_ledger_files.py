@@ -123,19 +123,6 @@ def test_snapshot_ignores_later_commits(path, ledger):
         reader._connection.execute("BEGIN")
 
 
-def test_a_reader_sees_whole_rows_while_they_move_into_the_database(path, ledger, monkeypatch):
-    """A small limit moves rows every few commits; a reader always sees all that were acknowledged."""
-    monkeypatch.setattr(tail, "_FULL", 3000)
-    with Ledger.open(path, read_only=True) as reader:
-        for index in range(10):
-            ledger.commit_round(index, [f"u{index}"], f"{index}", f"{index:064x}", state=State.of([b"x"]))
-            assert reader.last_round() == index
-            assert reader.replay().users == index + 1
-            files = [name for name in os.listdir(path.parent) if "-tail-" in name]
-            assert len(files) == 1
-    assert int(files[0][-7:]) > 2
-
-
 def test_a_copy_of_a_ledger_that_is_being_written_is_whole(path, ledger, tmp_path):
     """Database and tail together; without the tail it has the rows that were moved, here none."""
     commit(ledger, ["a", "b"], ["c"])
@@ -149,24 +136,6 @@ def test_a_copy_of_a_ledger_that_is_being_written_is_whole(path, ledger, tmp_pat
         file.unlink()
     with Ledger.open(tmp_path.with_name("copy") / path.name, KEY, read_only=True) as reader:
         assert reader.last_round() is None
-
-
-def test_closing_moves_all_rows_into_the_database(path, ledger):
-    commit(ledger, ["a"], ["b"])
-    ledger.put_metrics(1, {"loss": 2.0})
-    connection = sqlite3.connect(path)
-    query = "SELECT (SELECT COUNT(*) FROM rounds), (SELECT COUNT(*) FROM metrics)"
-    assert connection.execute(query).fetchone() == (0, 0)
-    ledger.close()
-    assert connection.execute(query).fetchone() == (2, 1)
-    connection.close()
-
-
-def test_pathlike_and_symlink_share_one_lock(path, ledger, tmp_path):
-    alias = tmp_path / "alias"
-    os.symlink(path, alias)
-    with pytest.raises(LedgerError, match="being written by another process"):
-        go_on(str(alias))
 
 
 def test_wrong_types_are_one_line_errors(tmp_path, ledger):
@@ -206,18 +175,6 @@ def test_a_commit_is_one_write_and_one_flush(ledger, monkeypatch, begins):
     assert calls == [*about_names[0] * begins, "pwrite", "fdatasync", *about_names[1] * begins]
 
 
-def test_openings_do_not_repeat_the_rows_of_openings_before(tmp_path: Path) -> None:
-    """Files without a state are never tidied away: what each repeats must not grow with their number."""
-    path = tmp_path / "ledger.sqlite"
-    with begin(path, CONTRACT, {}) as ledger:
-        commit(ledger, ["ann"], ["bob"])
-    for _ in range(12):
-        go_on(path).close()
-    sizes = [file.stat().st_size for file in tails(tmp_path)]
-    assert len(sizes) >= 12
-    assert sizes[1:] == [sizes[1]] * (len(sizes) - 1)
-
-
 def test_an_opening_writes_the_state_that_a_killed_process_left_again(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     ledger = begin(path, CONTRACT, {})
@@ -233,12 +190,3 @@ def test_an_opening_writes_the_state_that_a_killed_process_left_again(tmp_path: 
         assert other.checkpoint() == (0, "after", state.digest.hex())
         assert state.digest.hex() in {frame.digest.hex() for frame in tail.Tail(other.path).frames()}
     ledger.close()
-
-
-def test_rows_that_are_in_the_database_are_not_held_beside_it(path, ledger):
-    commit(ledger, ["ann"], ["bob"])
-    ledger.put_metrics(1, {"loss": 0.5})
-    assert tail.tail_rows(ledger._connection)
-    ledger.open_era(os.urandom(32))
-    assert not tail.tail_rows(ledger._connection)
-    assert (ledger.last_round(), ledger.metrics()) == (1, {1: {"loss": 0.5}})

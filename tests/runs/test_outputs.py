@@ -23,7 +23,7 @@ from fedmf.runs.outputs import (
     metric_columns,
     write_metrics,
 )
-from fedmf.training.metrics import ACCURACY, MAE, RMSE, Metric
+from fedmf.training.metrics import ACCURACY, MAE, RMSE
 
 ROWS: dict[int, dict[str, Any]] = {
     2: {"loss": 1.0, "accuracy": 0.75, "epsilon": 3.5, "seconds": 9},
@@ -95,31 +95,3 @@ def test_epsilon_is_drawn_exactly_where_some_was_spent(
     assert figure.axes[0].get_lines()[0].get_xydata().tolist() == [[0, 10], [1, 50], [2, 75]]
     assert matplotlib.image.imread(tmp_path / PICTURE).shape == (504, 900, 4)
     assert matplotlib.pyplot.get_fignums() == []
-
-
-@pytest.mark.parametrize(
-    ("metrics", "label", "values"),
-    [((MAE,), "test mae", [4.0, 2.0, 1.0]), ((), "test loss", [2.5, 1.5, 0.5])],
-    ids=["a metric that is no share", "no metric"],
-)
-def test_what_is_no_share_is_drawn_as_it_is(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    metrics: tuple[Metric, ...],
-    label: str,
-    values: list[float],
-) -> None:
-    drawn: list[Figure] = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
-    rows = {t: {"mae": 4.0 / 2**t, "loss": 2.5 - t, "epsilon": None} for t in range(3)}
-    assert draw_learning_curve(tmp_path, rows, "title", metrics)
-    (figure,) = drawn
-    (axes,) = figure.axes
-    assert axes.get_ylabel() == label
-    assert axes.get_lines()[0].get_ydata().tolist() == values
-
-
-def test_without_matplotlib_nothing_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    assert not draw_learning_curve(tmp_path, ROWS, "title", (ACCURACY,))
-    assert list(tmp_path.iterdir()) == []

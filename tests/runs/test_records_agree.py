@@ -132,13 +132,3 @@ def test_the_records_alone_give_the_same_run_and_statement(tmp_path: Path, run: 
             load_run(path / CONFIG)
     else:
         assert load_run(path / CONFIG).difference(run) is None
-
-
-def test_a_record_has_no_second_place_for_what_was_promised(tmp_path: Path) -> None:
-    """The plan in a header is read with the run's own privacy and cohorts: no copies can disagree."""
-    path = tmp_path / "run"
-    recorded(path, NAMED)
-    values = read_header(path).to_dict()
-    assert not {"privacy", "cohorts"} & values["plan"].keys()
-    flat = json.dumps({name: value for name, value in values.items() if name != "run"})
-    assert not any(word in flat for word in ("epsilon", "clip_norm", "delta", "adjacency"))

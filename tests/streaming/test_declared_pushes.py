@@ -190,28 +190,6 @@ def test_users_of_a_table_are_read_as_those_of_a_file(tmp_path: Path) -> None:
         assert stream.statement()["users"] == N
 
 
-def test_one_cell_of_another_type_in_a_frame_is_its_rows_alone(tmp_path: Path) -> None:
-    """A column of objects has no type of Arrow once one of its cells is of another."""
-    good = pd.DataFrame(cells()[:4]).astype({"speed": object, "city": object})
-    bad = good.copy()
-    bad.loc[2, "speed"], bad.loc[2, "city"] = "old", 7.0
-    declared = contract(tmp_path, RULES[0])
-    found = []
-    for name, frame in (("good", good), ("bad", bad)):
-        with opened(tmp_path / name, declared) as stream:
-            found.append(stream.push_many(frame, "user"))
-    for a, b in zip(*found, strict=True):
-        assert (a.first == b.first).all() == (a.t < 3)
-    shares = [(a.first - b.first) * a.t for a, b in zip(*found, strict=True)]
-    np.testing.assert_allclose(shares[2], shares[3], atol=1e-9)
-    views = arrow.table(good.assign(city=["Graz"] * 4)).cast(
-        arrow.schema([(n, arrow.binary_view() if n == "city" else arrow.string()) for n in NAMES])
-    )
-    broken = views.set_column(2, "city", arrow.array([b"Graz", b"\xff", b"Graz", None], arrow.binary_view()))
-    with opened(tmp_path / "views", declared) as stream:
-        assert len(stream.push_many(broken, "user")) == 4
-
-
 def test_a_key_tells_the_release_again_and_the_cap_holds(tmp_path: Path) -> None:
     declared = contract(tmp_path, RULES[0])
     row = {"speed": "old", "city": "Graz"}

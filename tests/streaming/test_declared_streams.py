@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as arrow
 import pytest
 from pyarrow import parquet
 from support.command_line import one_line
@@ -183,19 +182,6 @@ def test_a_time_that_goes_with_a_release_is_the_beginning_of_its_own_step(
     assert "timestamp (column) must be a column that the contract declares as text" in one_line(capfd)
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_every_format_gives_the_same_rows(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], kind: str
-) -> None:
-    lines = [row(i, "" if i == 3 else None) for i in range(12)]
-    write(tmp_path, lines)
-    cells = [dict(zip(HEADER.split(","), line.split(","), strict=True)) for line in lines]
-    typed = [{**cell, "speed": float(cell["speed"]) if cell["speed"] else None} for cell in cells]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(cell) + "\n" for cell in typed))
-    parquet.write_table(arrow.Table.from_pylist(typed), tmp_path / "rows.parquet")
-    assert released(tmp_path, capfd, name=f"rows.{kind}") == released(tmp_path, capfd)
-
-
 def test_the_outputs_say_shares_and_intervals(tmp_path: Path) -> None:
     write(tmp_path, [row(i) for i in range(N)])
     for name, more in (("wide.csv", ()), ("tidy.csv", ("--format", "tidy")), ("out.parquet", ())):
@@ -281,39 +267,6 @@ def test_without_a_contract_users_and_columns_must_be_told(
     assert run([*command, *options.split(), "--state", str(tmp_path / "state")]) == 2
     assert message in one_line(capfd)
     assert not (tmp_path / "state").exists()
-
-
-def test_columns_that_nobody_named_are_listed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "rows.csv").write_text("speed,city\n0.5,3\n0.25,4\n")
-    command = ["stream", "--input", str(tmp_path / "rows.csv"), "--norm-bound", "1", *BUDGET]
-    assert run([*command, "--each-row-a-user", "--output", str(tmp_path / "out.jsonl")]) == 0
-    said = capfd.readouterr().out
-    assert "\nColumns: 'speed', 'city', all that no option names, must be numbers" in said
-
-
-def test_the_headline_names_the_unit(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "rows.csv").write_text("user,x\nann,0.5\nbob,0.25\n")
-    command = [
-        "stream",
-        "--input",
-        str(tmp_path / "rows.csv"),
-        "--norm-bound",
-        "1",
-        *BUDGET,
-        "--columns",
-        "x",
-    ]
-    for told, unit in (
-        (["--each-row-a-user"], "Every row has (8, "),
-        (["--user-column", "user"], "Every user (column `user`) has (8, "),
-        (
-            ["--user-column", "user", "--max-participations", "2", "--min-separation", "1"],
-            "Every user (column `user`) has (8, ",
-        ),
-    ):
-        assert run([*command, *told, "--output", str(tmp_path / "out.jsonl")]) == 0
-        (tmp_path / "out.jsonl").unlink()
-        assert unit in capfd.readouterr().out
 
 
 def test_a_density_is_refused_in_python_too(tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ from support.command_line import one_line
 from support.streams import BUDGET, releases, run_once
 
 from fedmf.cli.app import run as run_command
-from fedmf.streaming import InputError, Settings, StateError, account_stream, open_run
-from fedmf.streaming.rows import LONGEST_LABEL, label_of
+from fedmf.streaming import InputError, Settings, StateError, account_stream
 from fedmf.streaming.session import open_reader
 
 N = 14
@@ -120,15 +119,6 @@ def test_texts_pass_through_and_break_no_line(tmp_path: Path, suffix: str, shape
     else:
         found = list({row["t"]: row["timestamp"] for row in table(tmp_path / "out")}.values())
     assert found == [TEXTS[text] for text in given]
-
-
-def test_labels_that_are_no_text() -> None:
-    for value, text in (
-        (17, "17"), (1.5, "1.5"), (True, ""), (None, ""), ([1], ""), ({}, ""), ("\ud800x", "\ufffdx"),
-        (LONGEST_LABEL * "a", LONGEST_LABEL * "a"),
-        ((LONGEST_LABEL + 1) * "a", (LONGEST_LABEL - 1) * "a" + "…"),
-    ):  # fmt: skip
-        assert label_of(value) == text
 
 
 def test_times_of_a_parquet_file(tmp_path: Path) -> None:
@@ -267,11 +257,3 @@ def test_refused_columns_are_one_line(
     command = f"stream --input {source} --norm-bound 1 --epsilon 8 --delta 1e-5 --user-column user"
     assert run_command([*command.split(), *options.split()]) == 2
     assert message in one_line(capsys)
-
-
-def test_bare_arrays_have_no_labels(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text("[0.1, 0.2]\n")
-    settings = Settings(**BUDGET, key="id")
-    place = (tmp_path / "state", settings, tmp_path / "rows.jsonl", tmp_path / "out.jsonl")
-    with pytest.raises(InputError, match="must be JSON objects where columns are named"), open_run(*place):
-        pass

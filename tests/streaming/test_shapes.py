@@ -9,18 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from matplotlib.figure import Figure
 from pyarrow import parquet
 from scipy import stats
-from support.command_line import one_line
 from support.covariance import FALSE_ALARM
 from support.streams import BUDGET, releases, run_once, sample, write_rows
 
-from fedmf.cli.app import run as run_command
-from fedmf.cli.plots import draw_stream
-from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
-from fedmf.streaming import Layout, Settings, open_run
+from fedmf.streaming import Layout, Settings
 from fedmf.streaming.outputs import Renderer, open_output, places
 from fedmf.streaming.plans import StreamPlan
 from fedmf.streaming.position import Releases
@@ -114,47 +109,6 @@ def test_standard_errors_are_those_of_many_runs(workload: str, second: str) -> N
     stated = np.mean([one["covariance"] ** 2 for one in errors], axis=0)
     assert (np.abs(spread[3:] / stated[3:] - 1) < 0.5).all()
     assert abs(np.mean(spread[3:] / stated[3:]) - 1) < 0.2
-
-
-def test_the_picture_shows_every_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By name, with its band; nothing is drawn of no releases."""
-    source = write_rows(tmp_path / "rows.csv", 0.3 * sample(40, 2))
-    drawn: list[Figure] = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
-    settings = Settings(**BUDGET)
-    with open_run(tmp_path / "state", settings, source, tmp_path / "out.jsonl") as (run, reader):
-        with pytest.raises(ValueError, match="must be at least one"):
-            run.means()
-        run.feed(reader)
-        draw_stream(run.means(), run.names, tmp_path / "means.png")
-    (axes,) = drawn[0].axes
-    assert [text.get_text() for text in axes.texts] == ["x0", "x1"]
-    found = releases(tmp_path / "out.jsonl")
-    for i, (line, band) in enumerate(zip(axes.lines, axes.collections, strict=True)):
-        np.testing.assert_array_equal(line.get_ydata(), [release["mean"][i] for release in found])
-        corners = np.asarray(band.get_paths()[0].vertices)
-        for release in found:
-            ends = corners[corners[:, 0] == release["t"], 1]
-            wide = release["mean"][i] + 2 * release["standard_error"] * np.array([-1, 1])
-            np.testing.assert_allclose([ends.min(), ends.max()], wide, rtol=1e-12)
-
-
-def test_the_command_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = write_rows(tmp_path / "rows.csv", 0.3 * sample(20, 2))
-    command = f"stream --input {source} --norm-bound 1 --epsilon 8 --delta 1e-5 --format wide"
-    command += " --each-row-a-user --columns x0,x1"
-    command += f" --output {tmp_path}/out.csv"
-    assert run_command([*command.split(), "--plot", str(tmp_path / "means.png")]) == 0
-    assert (tmp_path / "means.png").read_bytes().startswith(b"\x89PNG")
-    capsys.readouterr()
-    assert run_command([*command.split(), "--plot", "means.txt"]) == 2
-    assert "must end in" in one_line(capsys)
-
-
-def test_an_output_that_cannot_be_opened_is_said_as_every_other_mistake_is() -> None:
-    output = open_output(Path("/proc/fedmf.jsonl"), fresh=False)
-    with pytest.raises(ConfigError, match=r"^output .file. must be writable; got /proc/fedmf\.jsonl: "):
-        output.begin(0)
 
 
 def test_a_group_of_rows_of_a_table_has_one_row_where_that_is_all_that_fits(

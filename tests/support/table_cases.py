@@ -13,7 +13,6 @@ from fedmf.runs import NAMED_TASKS
 from fedmf.runs.tables import Key, keys
 
 KEYS: dict[str, Key] = {key.dotted: key for key in keys()}
-OF_TYPE = {kind: [name for name, key in KEYS.items() if key.type is kind] for kind in (bool, int, float, str)}
 
 #: What a private run must declare about rows.
 _DECLARED = {"data.class-names": "0..9", "data.input-shape": "64", "data.roster": "users.txt"} | {

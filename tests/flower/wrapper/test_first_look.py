@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
-from flwr.serverapp.strategy import FedAdam, FedAvg
+from flwr.app import Array, ArrayRecord, MetricRecord
+from flwr.serverapp.strategy import FedAvg
 from support.wrapped_apps import (
     CLIP,
     ROUNDS,
@@ -25,7 +25,7 @@ from support.wrapped_apps import (
 )
 
 from fedmf.errors import ConfigError
-from fedmf.flower import InProcessGrid, NodesAreUsers
+from fedmf.flower import InProcessGrid
 from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.parts import QuantileClipping
 from fedmf.runs import ReleasedModel
@@ -150,18 +150,6 @@ def test_methods_that_nobody_calls_are_named(said: pytest.LogCaptureFixture, tmp
     assert sum("made private; clients are not asked to evaluate" in line for line in everything) == 1
 
 
-def test_metrics_of_training_need_no_function(said: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    """One of the app's own looks for what clients report, which no noise covers: it is not called."""
-
-    def mean_loss(replies: list[RecordDict], _weight: str) -> MetricRecord:
-        return MetricRecord({"train_loss": float(replies[0].metric_records["metrics"]["train_loss"])})  # type: ignore[arg-type]
-
-    strategy = FedAdam(train_metrics_aggr_fn=mean_loss)
-    trained(tmp_path, strategy)
-    assert any("train_metrics_aggr_fn is not called" in record.getMessage() for record in said.records)
-    assert strategy.train_metrics_aggr_fn is mean_loss
-
-
 def test_one_line_a_round_has_what_is_public(said: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     strategy = private(FedAvg(), tmp_path / "run", adaptive_clipping=QuantileClipping())
     strategy.start(
@@ -180,18 +168,6 @@ def test_one_line_a_round_has_what_is_public(said: pytest.LogCaptureFixture, tmp
     assert any(line.startswith("fedmf: noise: norm ") for line in lines)
     assert any(f"run directory {strategy.run_dir}" in line for line in lines)
     assert not any("Received" in line or "Sampled" in line for line in lines), "counts, or one reply"
-
-
-def test_who_waits_sees_both_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(NodesAreUsers, "tell_every", 0.1)
-    identity, lines = NodesAreUsers(USERS + 1), list[str]()
-    monkeypatch.setattr(identity, "tell", lines.append)
-    grid = InProcessGrid(adding(lambda user, _: update_of(user)), nodes=USERS)
-    there = f"{USERS} nodes are there, and 0 of {USERS + 1} users are served"
-    with pytest.raises(RuntimeError, match=f"answered within 0.5 s: {there}"):
-        identity.gather(grid, 0.5)
-    assert lines[0] == f"waiting for users: {there}"
-    assert 2 <= len(lines) <= 6
 
 
 @pytest.mark.parametrize(("epsilon", "warned"), [(8.0, False), (0.001, True)])
