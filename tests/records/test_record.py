@@ -29,7 +29,7 @@ def stream_state(folder: Path) -> StreamState:
         return StreamState.open(folder / "state")
     settings = Settings(norm_bound=1.0, epsilon=8.0, delta=1e-5, rounds=4)
     return StreamState.create(
-        folder / "state", StreamPlan.of(settings, Layout(("x",), True, 2, None), settings.rounds), KEY
+        folder / "state", StreamPlan.of(settings, Layout(("x",), True, 2, None), 4), KEY
     )
 
 
