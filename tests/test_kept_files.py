@@ -108,24 +108,6 @@ def test_anything_else_in_its_place_is_replaced(tmp_path: Path, what: str, name:
     assert [path.name for path in files.folder.iterdir()] == ["one"]
 
 
-def test_sizes_are_bounded_and_the_oldest_make_room(tmp_path: Path) -> None:
-    files = kept(tmp_path)
-    files.write("large", bytes(1001))
-    assert files.read("large") is None
-    for i in range(8):
-        files.write(f"{i}", bytes(1000))
-        os.utime(files.folder / f"{i}", ns=(i, i))
-    total = sum(path.stat().st_size for path in files.folder.iterdir())
-    assert 4000 < total <= 5000
-    assert files.read("7") == bytes(1000)
-    assert files.read("0") is None
-    with open(files.folder / "7", "r+b") as file:
-        file.truncate(10**10)
-    assert files.read("7") is None
-    files.write("7", CONTENT)
-    assert files.read("7") == CONTENT
-
-
 def test_errors_of_the_operating_system_keep_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = kept(tmp_path)
 

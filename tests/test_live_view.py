@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import re
 from pathlib import Path
 
 import pytest
@@ -64,17 +63,6 @@ def test_what_parts_release_is_shown_and_is_not_called_quality(
     assert all(title in lines[-1] for title in titles)
     figures = {f"own_{number}": float(number) for number in range(9)}
     assert released(list(figures), figures)[-2:] == ["own 5 5", "3 more figures"]
-
-
-def test_without_a_terminal_lines_are_what_they_were(tmp_path: Path) -> None:
-    text = shown(tmp_path / "run", small_run(**KEYS), terminal=False)
-    lines = text.splitlines()
-    assert lines[0].startswith("bisr ")
-    assert re.match(
-        r"noise: norm [0-9.]+ times the clip norm in a round's mean update, [0-9.]+ times", lines[1]
-    )
-    assert [line.split("  ")[0] for line in lines[2:]] == [f"round {t}/12" for t in range(1, 13)]
-    assert all("ε so far" in line for line in lines[5:])
 
 
 def test_a_run_ends_in_one_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import logging
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-#: The oldest that serves and the newest that was tried: ``make versions`` tries all between.
+#: The oldest that serves and the newest that was tried.
 OLDEST: Final = (1, 38)
 NEWEST_TRIED: Final = (1, 42)
 

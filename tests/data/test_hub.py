@@ -78,21 +78,6 @@ def test_every_example_belongs_to_one_user_and_is_decoded_right(folder: str, par
     assert again._owned.order.tolist() == data._owned.order.tolist()
 
 
-def test_without_a_test_split_some_examples_are_held_out(tmp_path: Path) -> None:
-    datasets.DatasetDict({"train": images(60, 2, channels=1)}).save_to_disk(tmp_path / "saved")
-    data = Hub(
-        path=str(tmp_path / "saved"),
-        user_column="writer",
-        partition="natural",
-        test_fraction=0.25,
-        hold_out="examples",
-    ).load()
-    assert data.test_features.shape == (15, 1, 8, 6)
-    assert data.sizes(np.arange(7)).sum() == 45
-    both = torch.cat([data.test_features, data.examples(np.arange(7))[0]])
-    assert len(torch.unique(both, dim=0)) == 60
-
-
 def test_rows_of_training_users_in_the_test_split_are_left_out_unless_asked_for(tmp_path: Path) -> None:
     train, test = images(TRAIN, 0), images(TEST, 1)
     writers = ["w1" if i % 3 else "stranger" for i in range(TEST)]

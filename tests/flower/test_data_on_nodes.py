@@ -1,13 +1,11 @@
 """Data that stay on their nodes: the server knows a roster, each node trains the users of its own file."""
 
 import dataclasses
-import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.clinics import CLINICS, USERS, Clinics, carried_out, clinics, configuration, rows, written_places
-from support.small_runs import SMALL, dotted
 
 import fedmf
 from fedmf.data import (
@@ -185,16 +183,3 @@ def test_data_on_nodes_are_not_simulated(places: Path) -> None:
 def test_what_must_be_declared(key: str, value: str, what: str, places: Path) -> None:
     with pytest.raises(ConfigError, match=what):
         run_of(configuration(places, **{key: value}))
-
-
-def test_a_node_with_a_path_for_data_of_another_kind_fails_alone(places: Path) -> None:
-    config = dotted(**{**SMALL, "messages": "per-user"}) | {"execution.handshake-timeout": 0.3}
-    halves = [{"partition-id": i, "num-partitions": 2} for i in range(2)]
-    grid = Clinics(app, config, [halves[0], halves[1] | {"data-path": "rows.csv"}])
-    _, reports, _ = carried_out(run_of(config), places / "run", grid)
-    assert 0 < sum(report.present for report in reports) < 12 * 6
-
-
-def test_the_listed_keys_hold_those_of_data_on_nodes() -> None:
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-    assert "test-path" in project["tool"]["flwr"]["app"]["config"]["data"]

@@ -24,7 +24,6 @@ from fedmf.flower.asking import Asked
 from fedmf.flower.compat import claim_task_identity
 from fedmf.flower.messages import answer_reply
 from fedmf.rounds import Answer, MessageForm, RoundReport
-from fedmf.runs import Execution
 from fedmf.training import FixedPointSum
 
 D, CLIP = 30, 0.5
@@ -126,22 +125,6 @@ def test_a_reply_counts_once_and_for_the_users_its_message_asked() -> None:
     reply = answer_reply(message, 3, USERS, Answer(block(), ()))
     assert one.part_of(reply) == (5, USERS)
     assert one.part_of(reply) is None
-
-
-def test_a_message_asks_as_many_users_as_have_rows_of_a_quarter_gibibyte() -> None:
-    users = {9: ["i", "j"], 4: ["a", "b", "c", "d", "e", "f"]}
-    form = MessageForm.of(Execution(messages="per-user"), 2**24)
-    assert form.parts(users) == [(4, ("a", "b", "c", "d")), (4, ("e", "f")), (9, ("i", "j"))]
-    single = [(node, (user,)) for node in (4, 9) for user in users[node]]
-    for form in (
-        MessageForm.of(Execution(messages="per-user"), 10**9),
-        MessageForm.of(Execution(messages="per-user", users_per_message=1), 10),
-    ):
-        assert form.parts(users) == single
-    form = MessageForm.of(Execution(messages="per-user", users_per_message=100), 2**25)
-    assert [len(part) for _, part in form.parts(users)] == [2, 2, 2, 2]
-    slices = MessageForm.of(Execution(users_per_message=1), 2**30)
-    assert slices.parts(users) == [(4, tuple(users[4])), (9, tuple(users[9]))]
 
 
 def test_the_bytes_that_a_reply_may_take_follow_its_users() -> None:

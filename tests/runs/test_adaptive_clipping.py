@@ -104,15 +104,6 @@ def test_the_norm_is_the_recursion_of_noisy_shares_of_earlier_rounds(seen) -> No
     np.testing.assert_allclose(watched.norms, recursion(watched, statement), rtol=1e-12)
 
 
-def test_within_a_block_the_norm_stays(tmp_path: Path) -> None:
-    rule = dataclasses.replace(RULE, rounds_per_update=5)
-    watched = watch(tmp_path / "run", moving_run(TASK, rule, **KEYS))
-    statement = json.loads((tmp_path / "run" / "statement.json").read_text())
-    assert [len(set(watched.norms[start : start + 5])) for start in (0, 5, 10)] == [1, 1, 1]
-    np.testing.assert_allclose(watched.norms, recursion(watched, statement, rule), rtol=1e-12)
-    assert noise_fits(watched, statement)
-
-
 def test_what_a_user_sends_moves_no_norm_before_the_round_after(seen, tmp_path: Path) -> None:
     """Two worlds, one key: one user of round 2 sends its update a thousand times as long."""
     watched, _, _ = seen
@@ -166,14 +157,6 @@ def test_a_resumed_run_has_the_same_norms_and_models(every: int, seen, tmp_path:
         run_on_grid(session, InProcessGrid(client_for(session)))
         model = session.server.parameters.numpy()
     np.testing.assert_array_equal(model, watched.models[-1].astype(np.float32))
-
-
-def test_rounds_that_were_lost_with_their_checkpoint_move_no_norm(tmp_path: Path) -> None:
-    run = moving_run(TASK, **KEYS, checkpoint_every=5)
-    stopped_after(run, tmp_path / "run", 4)
-    with fedmf.resume(run, tmp_path / "run") as session:
-        assert session.server.lost == range(4)
-        assert session.server.clip_norm == run.privacy.clip_norm
 
 
 def test_a_round_that_is_tried_again_has_its_own_row_of_noise(tmp_path: Path) -> None:

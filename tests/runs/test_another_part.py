@@ -17,7 +17,6 @@ from support.moving_norms import RULE, moving_run, uneven_task, updates_of, watc
 from support.small_runs import small_run
 
 import fedmf
-from fedmf.cli.app import run as command
 from fedmf.errors import ConfigError
 from fedmf.noise import Domain, GaussianSource, NoiseKey
 from fedmf.parts import PARTS
@@ -93,22 +92,6 @@ def test_it_releases_the_mean_and_noise_of_the_level_that_is_its_share(seen) -> 
     assert statement["noise_std"] == pytest.approx(level / math.sqrt(left), rel=1e-12)
 
 
-@pytest.mark.parametrize("engine", ["auto", "vectorised", "loop"])
-@pytest.mark.parametrize("messages", ["slice", "per-user"])
-def test_every_engine_and_kind_of_message_has_the_same_means(
-    engine: str, messages: str, tmp_path: Path
-) -> None:
-    run = dataclasses.replace(
-        small_run(dataset="digits", rounds=4, local_engine=engine, messages=messages), beside=(PART,)
-    )
-    reference = dataclasses.replace(
-        small_run(dataset="digits", rounds=4, local_engine="loop"), beside=(PART,)
-    )
-    fedmf.simulate(run, tmp_path / "run")
-    fedmf.simulate(reference, tmp_path / "reference")
-    np.testing.assert_allclose(means(tmp_path / "run"), means(tmp_path / "reference"), atol=1e-5)
-
-
 def test_a_wrapped_app_has_those_of_a_run(tmp_path: Path) -> None:
     run = dataclasses.replace(small_run(APP_TASK, mechanism="bisr", epsilon=20.0), beside=(PART,))
     same_as_a_run(run, tmp_path)
@@ -130,20 +113,6 @@ def test_its_value_survives_records_and_its_words_are_in_every_statement(
     assert statement[NAME] == PART.to_dict()
     assert "norms are those of clipped updates" in statement["assumptions"]
     assert "mean of every round, for 30 % of mu^2" in (path / "statement.txt").read_text()
-
-
-def test_the_screen_names_what_it_released_and_does_not_call_it_quality(
-    seen, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, path, _ = seen
-    assert command(["account", str(path)]) == 0
-    said = {line[:13].strip(): line[13:].strip() for line in capsys.readouterr().out.splitlines()[1:]}
-    with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
-        rounds, row = max(ledger.metrics().items())
-    released = f"clip norm {row['clip_norm']:.4g}, mean norm {row['mean_norm']:.4g} after round {rounds}"
-    assert said["released"] == released
-    assert said["quality"].startswith("loss ")
-    assert "norm" not in said["quality"]
 
 
 def test_a_statistic_that_lies_of_its_bound_is_cut_to_it() -> None:

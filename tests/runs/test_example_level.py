@@ -20,7 +20,7 @@ from fedmf.factorization import NamedMechanism
 from fedmf.models import Mlp
 from fedmf.noise import Domain, GaussianSource, NoiseKey
 from fedmf.optim import Sgd
-from fedmf.runs import Classification, load_run, render_toml
+from fedmf.runs import Classification
 from fedmf.training import LocalSGD
 
 EXAMPLES, ROUNDS, COHORT, SEED, ZETA = 1438, 12, 120, 5, 0.4
@@ -150,16 +150,6 @@ def test_the_statement_speaks_of_examples(tmp_path: Path) -> None:
         )
 
 
-def test_the_same_run_of_users_speaks_of_users(tmp_path: Path) -> None:
-    run = central(
-        task=Classification(Digits(users=EXAMPLES), Mlp(hidden_units=(16,))),
-        privacy=UserLevel(epsilon=8.0, clip_norm=ZETA, noise_seed=SEED),
-    )
-    values = fedmf.simulate(run, tmp_path / "run").statement.to_dict()
-    assert values["unit"] == "user"
-    assert "a person with several" not in json.dumps(values)
-
-
 def test_what_would_mislead_is_refused(tmp_path: Path) -> None:
     assert central().privacy.unit == "example"  # the partition says it
     with pytest.raises(
@@ -184,12 +174,3 @@ def test_what_would_mislead_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists() or not any((tmp_path / "run").iterdir())
     single = central(CyclicCohorts(rounds=4, size=2), task=task, privacy=examples)
     fedmf.start(single, tmp_path / "single").__exit__(None, None, None)
-
-
-def test_every_spread_data_set_has_it_and_configurations_say_it(tmp_path: Path) -> None:
-    data = Digits(users=EXAMPLES, partition="each-example")
-    assert data.load().sizes(np.arange(data.users)).tolist() == [1] * data.users
-    file = tmp_path / "run.toml"
-    file.write_text(render_toml(central()))
-    assert 'unit = "example"' in file.read_text()
-    assert load_run(file).difference(central()) is None

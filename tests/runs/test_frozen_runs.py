@@ -15,7 +15,6 @@ import fedmf
 from fedmf.cli.app import run as cli
 from fedmf.errors import ConfigError
 from fedmf.records import read_tensors, write_tensors
-from fedmf.runs import FunctionTask
 from fedmf.training import Task
 
 SIZES = [4, 7, 2, 3, 5, 1, 6, 4, 4, 3, 2, 8]
@@ -98,30 +97,6 @@ def test_a_run_goes_on_with_the_same_constants_only(tmp_path: Path) -> None:
     fedmf.resume(run, tmp_path / "run").directory.close()
 
 
-SHIFT = 0.0
-
-
-def made(source: FunctionTask) -> Task:
-    """A task by name, whose frozen layer somebody may change between two processes."""
-    task = masked_task(SIZES[: source.users])
-    with torch.no_grad():
-        task.model.constants["mixing.bias"][0] += SHIFT
-    return task
-
-
-def test_a_task_by_name_must_make_the_same_constants_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    named = FunctionTask(function=f"{made.__module__}:made", users=len(SIZES))
-    run = dataclasses.replace(run_of(), task=named)
-    fedmf.start(run, tmp_path / "run").directory.close()
-    monkeypatch.setattr(f"{made.__module__}.SHIFT", 0.5)
-    with pytest.raises(
-        ConfigError, match=r"frozen parameters and buffers .* must be what the run began with"
-    ):
-        fedmf.resume(run, tmp_path / "run")
-
-
 def test_a_file_to_start_from_holds_the_trained_and_agrees_on_the_rest(tmp_path: Path) -> None:
     from fedmf.runs.released_model import initial_parameters
 
@@ -138,11 +113,3 @@ def test_a_file_to_start_from_holds_the_trained_and_agrees_on_the_rest(tmp_path:
         ConfigError, match=r"must hold the values of what is frozen; 'mixing\.bias' has others"
     ):
         initial_parameters(tmp_path / "other.safetensors", task.model)
-
-
-def test_blocks_of_second_moments_are_those_of_trained_tensors(tmp_path: Path) -> None:
-    run = run_of(server_optimizer="jme-adam", second_moment_blocks="tensor")
-    with fedmf.start(run, tmp_path / "run") as session:
-        second = session.plan.second
-        assert second is not None
-        assert second.features == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +11,7 @@ import torch
 from support.small_runs import linear_task, run_small, small_run
 
 import fedmf
-from fedmf.accounting import certified_sigma
-from fedmf.factorization import build, stated_sensitivity
+from fedmf.factorization import build
 from fedmf.optim import (
     Blocks,
     Move,
@@ -24,7 +22,6 @@ from fedmf.optim import (
     ServerYogi,
     SquaredRelease,
 )
-from fedmf.runs.planning import plan_run
 from fedmf.workload import LearningRateSchedule, parse_workload
 
 SHAPES = [(4, 3), (4,)]
@@ -111,23 +108,6 @@ def test_the_matrix_is_made_for_the_workload(keys: dict[str, object], expected: 
 )
 def test_the_second_workload_follows_beta2(keys: dict[str, object], expected: str) -> None:
     assert small_run(server_optimizer="jme-adam", **keys).second_workload.name == expected
-
-
-@pytest.mark.parametrize("form", ["per-user", "squared-mean"])
-def test_few_blocks_cost_little(form: str) -> None:
-    """ν = ρ/√(1 + ρ²) with ρ for a block that holds an even share; the squared mean has 2ρ."""
-    run = small_run(server_optimizer="jme-adam", mechanism="bsr", bands=4, second_moment=form)
-    plan = plan_run(run, run.optimizer_source.build(SHAPES, 12), 16)
-    assert plan.second is not None
-    sens = [
-        stated_sensitivity(C, run.participation).value
-        for C in (plan.mechanism.factorization, plan.second.factorization)
-    ]
-    rho = certified_sigma(8.0, 1e-5) * sens[1] * 2 / 6 * (2 if form == "squared-mean" else 1)
-    factor = 4 if form == "squared-mean" else 1
-    nu = factor * plan.second.weight * run.privacy.clip_norm**2 * (sens[1] / sens[0]) ** 2
-    assert nu == pytest.approx(rho / math.hypot(1, rho))
-    assert plan.sensitivity.value == pytest.approx(sens[0] * math.sqrt(1 + nu))
 
 
 @pytest.mark.parametrize("name", ["sgd", "fedadagrad", "fedyogi", "adam", "adam-debiased", "jme-adam"])

@@ -11,7 +11,6 @@ from support.small_runs import small_run
 import fedmf
 from fedmf import load_model
 from fedmf.errors import ConfigError
-from fedmf.models import Mlp
 from fedmf.records import read_tensors, write_tensors
 from fedmf.runs import Classification, Run
 
@@ -117,19 +116,6 @@ def test_what_is_written_is_read_with_its_types(suffix: str, tmp_path: Path) -> 
         assert torch.equal(read[name], tensor)
 
 
-def test_a_file_made_by_the_formats_description_is_read(tmp_path: Path) -> None:
-    """Names in another order than the numbers, spaces before the end of the header, no metadata."""
-    header = (
-        b'{"b":{"dtype":"I16","shape":[2],"data_offsets":[8,12]},'
-        b'"a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}}   '
-    )
-    numbers = b"\x00\x00\x80\x3f\x00\x00\x00\xc0" + b"\x01\x00\xff\xff"
-    (tmp_path / "theirs.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + numbers)
-    read = read_tensors(tmp_path / "theirs.safetensors")
-    assert torch.equal(read["a"], torch.tensor([[1.0, -2.0]]))
-    assert torch.equal(read["b"], torch.tensor([1, -1], dtype=torch.int16))
-
-
 def test_a_cut_or_lying_file_is_refused(tmp_path: Path) -> None:
     write_tensors(tmp_path / "good.safetensors", {"a": torch.zeros(4)}, {})
     content = (tmp_path / "good.safetensors").read_bytes()
@@ -139,7 +125,3 @@ def test_a_cut_or_lying_file_is_refused(tmp_path: Path) -> None:
         path.write_bytes(changed)
         with pytest.raises(ConfigError, match="is no file of tensors"):
             read_tensors(path)
-
-
-def test_the_key_is_part_of_the_model_table() -> None:
-    assert Mlp(initial="/models/base.safetensors").to_dict()["initial"] == "/models/base.safetensors"

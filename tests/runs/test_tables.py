@@ -330,7 +330,7 @@ def test_assignments() -> None:
 
 
 def test_what_is_generated_is_what_is_committed() -> None:
-    """`make tables` would change nothing."""
+    """`python -m fedmf.runs.tables.reference` would change nothing."""
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert with_flower_keys(project) == project
     assert flower_keys() in project

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -102,20 +100,6 @@ def test_tables_have_intervals_beside_values(tmp_path: Path, shape: str) -> None
     assert correlation == ("" if told is None else str(told))
 
 
-def test_the_ending_says_the_format_and_earlier_files_go_on(tmp_path: Path) -> None:
-    """x.csv is a table; where an earlier version began JSON lines in it, they go on."""
-    x = rows()
-    source, settings = write_rows(tmp_path / "rows.csv", x), Settings(**BUDGET, rounds=N)
-    run_once(tmp_path, settings, source, "out.CSV")
-    with (tmp_path / "out.CSV").open(newline="") as file:
-        assert len(list(csv.DictReader(file))) == N
-    (tmp_path / "old").mkdir()
-    half = write_rows(tmp_path / "half.csv", x[:5])
-    run_once(tmp_path / "old", settings, half, "out.csv", shape="json")
-    run_once(tmp_path / "old", settings, source, "out.csv")
-    assert [line["t"] for line in releases(tmp_path / "old/out.csv")] == list(range(1, N + 1))
-
-
 def command(folder: Path, *more: str) -> int:
     budget = ["--norm-bound", "1", "--epsilon", "8", "--delta", "1e-5", "--seed", "3"]
     header = (folder / "rows.csv").read_text().partition("\n")[0].removeprefix("at,")
@@ -165,23 +149,3 @@ def test_a_release_feeds_the_density_functions(tmp_path: Path) -> None:
         other = stream.push([0.5, 0.1], user="ann")
     with pytest.raises(ValueError, match="for a density"):
         other.gaussian()
-
-
-def test_the_stream_is_drawn_over_its_own_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from matplotlib.figure import Figure
-
-    drawn: list[Any] = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
-    cases = {
-        "2026-11-22 10:0{}": "timestamp",
-        "1{}.5": "timestamp",
-        "day {}": "step t (its timestamps are no times in order)",
-    }
-    for i, (text, label) in enumerate(cases.items()):
-        lines = ["at,x,y", *(f"{text.format(t)},0.1,0.2" for t in range(8))]
-        (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
-        out = str(tmp_path / f"{i}.jsonl")
-        assert command(tmp_path, "--timestamp", "at", "--output", out, "--plot", "x.png") == 0
-        assert drawn[-1].axes[0].get_xlabel() == label
-        assert json.loads(Path(out).read_text().splitlines()[-1])["timestamp"] == text.format(7)
-    assert list(drawn[1].axes[0].lines[0].get_xdata()) == [10.5 + t for t in range(8)]
