@@ -179,7 +179,7 @@ _ANY: Final = 16
 #: Layers that torch.func makes no faster there, or takes apart into one call a user.
 _BY_ITSELF: Final = {"cpu": (nn.LSTM, nn.modules.conv._ConvNd), "cuda": (nn.RNNBase,)}
 #: Users in a group on a GPU at most, and the share of its memory that a group may take.
-_MOST_ON_GPU: Final = 256
+_MOST_ON_GPU: Final = 64
 _SHARE: Final = 0.25
 
 
