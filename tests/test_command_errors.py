@@ -96,32 +96,6 @@ def test_bad_files_are_one_line(finished: Path, tmp_path: Path, capsys: pytest.C
     assert (tmp_path / "other" / "notes.txt").read_text() == "mine"
 
 
-def test_odd_numbers_and_places_are_one_line(
-    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_config(tmp_path / "run.toml")
-    Path("rows.csv").write_text("a,b\n0.1,0.2\n0.3,0.1\n")
-    huge = "9" * 25
-    stream = ["stream", "--input", "rows.csv", "--norm-bound", "1", "--epsilon", "8", "--delta", "1e-5"]
-    stream += ["--each-row-a-user", "--columns", "a,b"]
-    plan = ["simulate", "run.toml", "--dry-run"]
-    cases = [
-        ([*stream, "--every", huge], "R (every) must be a whole number in 1..2147483647"),
-        ([*stream, "--rounds", huge], "n (rounds) must be a whole number in 1..10000000"),
-        ([*stream, "--norm-bound", "1e308"], "zeta (norm bound) must lie in 1e-100..1e+100"),
-        ([*stream, "--norm-bound", "1e-320"], "zeta (norm bound) must lie in 1e-100..1e+100"),
-        ([*stream, "--norm-bound", "nan"], "zeta (norm bound) must lie in"),
-        ([*stream, "--epsilon", "1e308"], "ε (privacy loss) must be at most 1e+100"),
-        ([*stream, "--output", "/proc/fedmf.jsonl"], "output (file) must be writable; got /proc/fedmf.jsonl"),
-        ([*plan, "--set", f"cohorts.rounds={2**31 - 1}"], "n (rounds) must be a whole number in 1..10000000"),
-    ]
-    for arguments, message in cases:
-        assert run(arguments) == 2, arguments
-        assert message in one_line(capsys), arguments
-    assert not Path("run").exists()
-
-
 def test_cuda_without_a_gpu_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import torch
 

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from fedmf.compiled import compiled
-from fedmf.kept_files import KeptFiles
 
 FILES = {
     "__init__.py": "",
@@ -89,10 +88,6 @@ def last(x: Any) -> Any:
     return x[-1]
 
 
-def first(x: Any) -> Any:
-    return x[0]
-
-
 SINGLE, DOUBLE = np.arange(3, dtype=np.float32), np.arange(3, dtype=np.float64)
 
 
@@ -123,16 +118,3 @@ def test_exchanged_and_damaged_files_are_compiled_again(folder: Path) -> None:
         assert (program(SINGLE), program(DOUBLE), hits(program)) == (2.0, 2.0, 0)
     program = fresh(last)
     assert (program(SINGLE), program(DOUBLE), hits(program)) == (2.0, 2.0, 2)
-
-
-@pytest.mark.parametrize("other", ["signature", "function", "no code"])
-def test_what_was_loaded_is_compared_with_what_was_asked_for(
-    folder: Path, other: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Under a right name and digest, as only the user could have made it."""
-    (fresh(last)(DOUBLE) if other == "signature" else fresh(first)(SINGLE))
-    (wrong,) = files(folder)
-    content = KeptFiles(folder.parent, "code", 2**20, 2**20).read(wrong.name)
-    monkeypatch.setattr(KeptFiles, "read", lambda *_: content if other != "no code" else pickle.dumps((1, 2)))
-    program = fresh(last)
-    assert (program(SINGLE), hits(program)) == (2.0, 0)

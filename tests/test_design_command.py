@@ -53,28 +53,6 @@ def test_design_draws_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert message in one_line(capsys)
 
 
-def test_the_table_for_a_paper(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of ASCII alone, which every LaTeX takes, with as many cells a row as columns."""
-    options = ["--mechanism", "bsr", "--mechanism", "cgd", "--epsilon", "2", "--delta", "1e-5"]
-    assert run([*DESIGN, *options, "--latex"]) == 0
-    written = capsys.readouterr().out
-    assert written.isascii()
-    assert written.splitlines()[1] == r"\begin{tabular}{llrrrrrrr}"
-    cells = [line for line in written.splitlines() if line.endswith(r"\\")]
-    assert {line.split(" & ")[0] for line in cells} == {"mechanism", "bsr", "cgd"}
-    assert {line.count(" & ") for line in cells} == {8}
-    assert run([*DESIGN, *options, "--latex", "--json"]) == 2
-    assert "give one" in capsys.readouterr().err
-
-
-def test_design_without_matplotlib_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fedmf.cli.plots.find_spec", lambda name: None)
-    assert run([*DESIGN, "--plot", str(tmp_path / "a.png")]) == 2
-    assert "needs matplotlib" in one_line(capsys)
-
-
 def test_design_refuses_bad_input_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for options in [
         ["--epsilon", "0", "--delta", "1e-5"],

@@ -181,16 +181,6 @@ def test_separation_and_cap_hold_for_many_shapes(name: str) -> None:
                 assert all(t - s >= b for s, t in itertools.pairwise(path))
 
 
-def test_special_cases_of_min_separation_sampling() -> None:
-    """p = 1 puts every user in one of b bins; b = 1 is Poisson sampling."""
-    bins = MinSeparationSampling(60, 15, Participation.as_many_as_fit(12, 4), 3)
-    assert all(path == tuple(range(path[0], 12, 4)) for path in paths(bins))
-    assert MinSeparationSampling(60, 15, Participation.as_many_as_fit(12, 1), 3).probability == 0.25
-    exact, poisson = law_of_min_separation(5, 1, 0.25), law_of_cyclic_poisson(5, 1, 0.25)
-    assert exact.keys() == poisson.keys()
-    assert all(exact[path] == pytest.approx(poisson[path]) for path in exact)
-
-
 @pytest.mark.parametrize("name", SAMPLED)
 def test_a_schedule_is_a_function_of_its_seed(name: str) -> None:
     contract = Participation.as_many_as_fit(20, 4)
@@ -291,13 +281,3 @@ def test_what_the_configuration_derives_can_be_sampled(name: str) -> None:
                 assert too_wide, error  # noqa: PT017
             else:
                 assert run.participation.max_participations == -(-n // run.participation.min_separation)
-
-
-def test_successive_gaps_are_independent() -> None:
-    """U = 3m and b = 2 make p = 1/2: a gap exceeds 2 + g with probability 2^−(g+1). 80 rounds leave nobody
-    short of four participations with chance 1 − 1e-9."""
-    schedule = MinSeparationSampling(30_000, 10_000, Participation.as_many_as_fit(80, 2), seed=17)
-    gaps = [np.minimum(np.diff(path)[:3] - 2, 3).tolist() for path in paths(schedule)]
-    chance = {0: 0.5, 1: 0.25, 2: 0.125, 3: 0.125}
-    joint = {cell: float(np.prod([chance[g] for g in cell])) for cell in itertools.product(chance, repeat=3)}
-    assert not rejects(counts([tuple(gap) for gap in gaps]), joint, len(gaps))

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmf.data import FederatedDataset, Hub, Table
+from fedmf.data import FederatedDataset, Table
 from fedmf.data.rows.cells import TextColumn, name_columns
 from fedmf.data.tokens import BpeVocabulary, WordVocabulary, padded, public_vocabulary, tagged
 
@@ -244,38 +243,6 @@ def test_a_tokenizers_file_is_used_as_it_is(place: Path) -> None:
     assert "\n" not in str(refused.value)
     with pytest.raises(ValueError, match="vocabulary_path must be readable"):
         public_vocabulary("words", place / "nowhere.txt", (), 258, False)
-
-
-def test_a_text_that_a_tokenizer_refuses_is_empty() -> None:
-    words = {"the": 0, "cat": 1}  # and no number for other words
-    model = {"type": "WordLevel", "vocab": words, "unk_token": "?"}
-    description = {"model": model, "pre_tokenizer": {"type": "Whitespace"}, "added_tokens": []}
-    pieces = BpeVocabulary(json.dumps(description))
-    assert pieces.encode(b"the cat").tolist() == [1, 2]
-    assert pieces.encode(b"the dog").tolist() == []
-
-
-def test_a_hub_folder_of_texts(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets.disable_progress_bars()
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    (place / "hub").mkdir()
-    (place / "rows.parquet").rename(place / "hub/train.parquet")
-    same = {
-        "label_column": "label",
-        "class_names": ("y", "n"),
-        "length": 8,
-        "test_fraction": 0.25,
-        "users": 6,
-    }
-    same |= {"roster": str(place / "users.txt"), "partition": "natural", "user_column": "user"}
-    same |= {"text_column": "text"}
-    hub = Hub(path=str(place / "hub"), **same).load()
-    table = Table(path=str(place / "rows.csv"), **same).load()
-    assert list(hub.user_ids) == list(table.user_ids)
-    assert torch.equal(hub.examples(np.arange(6))[0], table.examples(np.arange(6))[0])
-    with pytest.raises(ValueError, match=r"text_column must name one column of .*; got 'body'"):
-        Hub(path=str(place / "hub"), **{**same, "text_column": "body"}).load()
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import pytest
 import torch
 from support.child_processes import in_child
 from support.directories import DIMENSION, create
-from support.small_runs import linear_regression, small_run
+from support.small_runs import small_run
 
 import fedmf
 from fedmf.errors import LedgerError
@@ -297,28 +297,6 @@ def test_code_of_somebodys_own_sees_committed_models_alone(
     assert calls
     assert not any(calls)
     assert not under_way
-
-
-def absolute_error(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """A loss that fedmf does not have."""
-    return (outputs.reshape(labels.shape) - labels).abs().reshape(len(labels), -1).mean(dim=1)
-
-
-@pytest.mark.parametrize("loss", [None, absolute_error])
-def test_that_rounds_wait_for_the_loss_is_said_of_the_task(
-    loss: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Once, before anything is trained; nothing where rounds do not wait for it."""
-    caplog.set_level("INFO", logger="fedmf")
-    task = linear_regression(24, 3)
-    task = task if loss is None else replace(task, loss=loss)
-    _carried_out(tmp_path / "run", small_run(task, mechanism="bsr", bands=4, rounds=ROUNDS))
-    said = [record.getMessage() for record in caplog.records if "waits for the commit" in record.getMessage()]
-    assert len(said) == (loss is not None)
-    assert all(
-        line.startswith("each round waits for the commit of the last: the task's loss absolute_error is")
-        for line in said
-    )
 
 
 def test_reading_the_model_waits_for_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,15 +102,6 @@ def test_models_are_those_of_the_wrapper_bit_for_bit(name: str, tmp_path: Path) 
         assert said[key] == other[key], key
 
 
-def test_the_default_rule_adds_the_mean(tmp_path: Path) -> None:
-    with aggregator(tmp_path / "one").begin(START) as opened:
-        default = carried_on(opened)
-    with aggregator(tmp_path / "two", server_optimizer=Sgd(learning_rate=1.0, momentum=0.0)).begin(
-        START
-    ) as opened:
-        assert all(np.array_equal(default[name], array) for name, array in carried_on(opened).items())
-
-
 def test_a_stopped_run_goes_on_in_the_middle_of_a_round(tmp_path: Path) -> None:
     with aggregator(tmp_path / "whole").begin(START) as opened:
         whole = carried_on(opened)

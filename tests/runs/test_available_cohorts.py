@@ -151,17 +151,6 @@ def test_without_the_rule_the_ledger_stops_the_run(tmp_path: Path, monkeypatch: 
         run_small(tmp_path / "without", run)
 
 
-def test_a_rule_off_by_one_is_stopped_by_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = available_run(min_separation=4, max_participations=3)
-
-    def early(admission: Admission, t: int, users: list[str]) -> list[str]:
-        return admission._ledger.admissible(t + 1, users)
-
-    monkeypatch.setattr(Admission, "admit", early)
-    with pytest.raises(ParticipationViolation, match=r"b \(min_separation\) is 4"):
-        run_small(tmp_path / "run", run)
-
-
 def test_who_is_admitted_follows_from_the_round_before_though_its_commit_is_slow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

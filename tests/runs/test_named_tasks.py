@@ -16,10 +16,9 @@ import fedmf
 from fedmf.accounting import UserLevel
 from fedmf.cli.app import run as command
 from fedmf.cohorts import CyclicCohorts
-from fedmf.data import DATASETS, Table
-from fedmf.data.rows.texts import TextRows
+from fedmf.data import Table
 from fedmf.errors import ConfigError
-from fedmf.models import Architecture, MeanPosition, Mlp
+from fedmf.models import Architecture, MeanPosition
 from fedmf.runs import (
     NAMED_TASKS,
     Classification,
@@ -31,7 +30,6 @@ from fedmf.runs import (
     render_toml,
     run_of,
 )
-from fedmf.runs.named_tasks import task_of
 from fedmf.training import LocalSGD
 
 USERS = 12
@@ -206,18 +204,3 @@ def test_texts_are_learnt_and_judged(name: str, tmp_path: Path) -> None:
     assert task.build().dataset.vocabulary == 4
     listed = {entry["name"]: entry for entry in result.statement.to_dict()["public_inputs"]}
     assert "SHA-256" in listed["vocabulary"]["value"]
-
-
-@pytest.mark.parametrize("kind", ["table", "hub", "on-nodes"])
-def test_records_of_earlier_versions_know_fewer_fields(kind: str) -> None:
-    """What they do not say was not there; a field of another name stays refused."""
-    declared = {"class_names": ("no", "yes"), "input_shape": (1,), "roster": "users.txt"}
-    options = {"feature_columns": ("a",), "user_column": "who", **declared}
-    task = Classification(DATASETS[kind](path="rows.csv", **options), Mlp())
-    recorded = task.to_dict()
-    new = {"contract", "contract_digest", "label_columns"} | set(TextRows.__annotations__) - {"label_column"}
-    said = {name: value for name, value in recorded["data"].items() if name not in new}
-    assert len(said) < len(recorded["data"])
-    assert task_of({**recorded, "data": said}, None) == task
-    with pytest.raises(ValueError, match="differing: seed"):
-        task_of({**recorded, "data": {name: value for name, value in said.items() if name != "seed"}}, None)

@@ -281,9 +281,3 @@ def test_the_example_is_killed_resumed_and_verified_by_another_process(
         "first_layer",
         "last_layer",
     ]
-
-
-def test_the_page_shows_the_program() -> None:
-    page = (EXAMPLE.parents[1] / "own-statistics.md").read_text()
-    (shown,) = re.findall(r"<!-- examples/own_statistic.py -->\n```python\n(.*?)```", page, flags=re.DOTALL)
-    assert shown.strip() in EXAMPLE.read_text()

@@ -138,20 +138,6 @@ def test_an_interruption_as_a_commit_begins_leaves_one_sum_a_row(
             release(session, 0.2)
 
 
-def test_a_commit_that_gets_no_thread_is_done_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def none_left(*_: Any) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with fedmf.start(small_run(linear_task(24, 30), noise_seed=-1), tmp_path / "run") as session:
-        with monkeypatch.context() as patched:
-            patched.setattr(threading.Thread, "start", none_left)
-            release(session, 0.1, session.server.begin_release)
-        assert session.directory.ledger.last_round() == 0
-        assert session.server.t == 1
-
-
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_second_start_raises_the_same_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = small_run(noise_seed=-1)

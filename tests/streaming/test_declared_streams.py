@@ -162,26 +162,6 @@ def test_a_missing_cell_is_filled_where_the_contract_says_so(
     assert "biased towards it" in filled[1]
 
 
-def test_a_row_that_is_no_row_is_not_filled(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Cells that cannot be told apart are not missing ones."""
-    options = ("--columns", "speed", "--workload", "prefix")
-    found = [
-        released(write(tmp_path / str(i), [row(0, 30), line], "fill = 25"), capfd, *options)[0]
-        for i, line in enumerate(("u1,old,,,", "u1", "u1,25,Graz,2026-01-02,x,y"))
-    ]
-    assert found[0][1]["first"] == found[1][1]["first"] == found[2][1]["first"]
-
-
-def test_a_time_that_goes_with_a_release_is_the_beginning_of_its_own_step(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    lines = [row(0), row(1, None, "", "soon"), row(2, None, "", "2027-01-01")]
-    found, _ = released(write(tmp_path, lines), capfd, "--timestamp", "at")
-    assert [line["timestamp"] for line in found] == ["2026-01-01T00:00:00", "", ""]
-    assert stream(tmp_path, "--timestamp", "speed") == 2
-    assert "timestamp (column) must be a column that the contract declares as text" in one_line(capfd)
-
-
 def test_the_outputs_say_shares_and_intervals(tmp_path: Path) -> None:
     write(tmp_path, [row(i) for i in range(N)])
     for name, more in (("wide.csv", ()), ("tidy.csv", ("--format", "tidy")), ("out.parquet", ())):

@@ -166,15 +166,3 @@ def test_releases_as_a_table(tmp_path: Path) -> None:
     assert list(part["t"]) == [3, 4, 5]
     assert part["density_covariance:heat:heat"].iloc[-1] == pytest.approx(told[4].gaussian().covariance[2, 2])
     assert pa.table(table).equals(table)  # by __arrow_c_stream__
-
-
-def test_columns_and_dimension_agree(tmp_path: Path) -> None:
-    for more, text in (
-        ({"columns": None}, "must be given, or the names"),
-        ({"dimension": 2}, "must be 3, as there are columns; got 2"),
-        ({"columns": ["a", "a"]}, "appears twice"),
-        ({"columns": []}, "at least one"),
-    ):
-        with pytest.raises(ValueError, match=text):
-            opened(tmp_path / "a", **more)
-    assert not (tmp_path / "a").exists()

@@ -125,29 +125,6 @@ def test_what_is_refused(changes: dict[str, Any], said: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("seeds = [1]", "base .* must be given"),
-        ("base = 3\nseeds = [1]", "base .* must be a path or tables; got 3"),
-        ("base = 'other.toml'\nseeds = [1]", "cannot read configuration .*other.toml"),
-        ("seed = [1]\n[base]", "unknown key 'seed' of a sweep; did you mean 'seeds'"),
-        ("seeds = 3\n[base]", "seeds .* must be a list; got 3"),
-        ("seeds = [1]\ngrid = 3\n[base]", "grid .* must be a table; got 3"),
-        (
-            "seeds = [1]\n[base]\n[grid]\nprivacy.epsilon = 3",
-            r"\[grid\] privacy.epsilon must be a list",
-        ),
-        ("seeds = [1]\n[base]\n[variants]\na = 3", r"\[variants.a\] must be a table of keys; got 3"),
-        ("seeds = [1]\nmetric = 3\n[base]", "metric .* must be text; got 3"),
-    ],
-)
-def test_files_that_are_refused(tmp_path: Path, text: str, said: str) -> None:
-    (tmp_path / "sweep.toml").write_text(text)
-    with pytest.raises(ConfigError, match=said):
-        load_sweep(tmp_path / "sweep.toml")
-
-
 def test_a_run_is_a_base_too() -> None:
     run = run_of(BASE)
     assert small_sweep(base=run).promises == small_sweep().promises

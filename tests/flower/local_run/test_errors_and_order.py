@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import sys
-from types import ModuleType
 
 import pytest
 from flwr.app import Context, Message, MetricRecord, RecordDict
@@ -97,24 +96,6 @@ def test_a_process_that_dies_costs_one_message() -> None:
 
     assert kept(run_app(asking(body), app, num_supernodes=4, workers=2)) == [1.0] * 8
     assert reasons == ["the client's process ended (exit code 9)"] * 3
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="copies of a process need Linux")
-@pytest.mark.parametrize("library", ["jax", "another"])
-def test_a_library_whose_threads_no_copy_has_is_called_here(
-    library: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    app = ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        return reply_with(os.getpid(), message)
-
-    monkeypatch.setitem(sys.modules, library, ModuleType(library))
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    processes = kept(run_app(asking(lambda ask, context: keep(context, ask(0, 1))), app, num_supernodes=2))
-    assert (os.getpid() in processes) == (library == "jax")
 
 
 @BOTH
