@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
@@ -17,8 +16,7 @@ from support.ledgers import flip_in_the_middle, tails
 
 import fedmf
 from fedmf.cli.app import run as cli
-from fedmf.errors import ConfigError, LedgerError
-from fedmf.records import write_tensors
+from fedmf.errors import LedgerError
 from fedmf.statements import RunHeader
 
 RUN = fedmf.Run(
@@ -95,17 +93,6 @@ def test_files_hold_the_same_tensors_and_only_their_owner_reads_them(
         assert all(torch.equal(tensors[name], tensor) for name, tensor in model.items())
 
 
-def test_sparse_checkpoints_say_which_model_it_is(tmp_path: Path) -> None:
-    run = dataclasses.replace(RUN, execution=fedmf.Execution(checkpoint_every=3))
-    with fedmf.start(run, tmp_path / "run") as session:
-        with pytest.raises(ConfigError, match="has no model yet: no round of the run was released"):
-            fedmf.load_model(tmp_path / "run")
-        first = session.server.parameters.clone()
-        session.server.release(session.server.new_sum(), [])
-        model = fedmf.load_model(tmp_path / "run")
-    assert torch.equal(torch.cat([tensor.reshape(-1) for tensor in model.values()]), first)
-
-
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
@@ -138,14 +125,6 @@ def test_a_damaged_checkpoint_is_refused(run_dir: Path, tmp_path: Path) -> None:
     tail.unlink()
     with pytest.raises(LedgerError, match=r"cannot be exported: .*tail missing: .*; last state missing: "):
         fedmf.load_model(tmp_path / "run")
-
-
-def test_odd_names_and_shapes_survive(tmp_path: Path) -> None:
-    tensors = {"layer.0 “ä”": torch.randn(2, 3), "scalar": torch.tensor(1.5), "none": torch.zeros(0, 4)}
-    write_tensors(tmp_path / "a.safetensors", tensors, {})
-    read, _ = read_safetensors(tmp_path / "a.safetensors")
-    assert read.keys() == tensors.keys()
-    assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
 
 
 def test_the_header_keeps_names_and_shapes_and_checks_them() -> None:

@@ -1,14 +1,10 @@
 """Checkpoints in some rounds only: an interruption costs work, and no row of noise is ever used twice."""
 
-import json
-import os
-import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from support.child_processes import in_child
 from support.ledgers import last_state, tails
 from support.small_runs import client_for, linear_task, run_small, small_run
 
@@ -23,30 +19,6 @@ TASK = linear_task(24, 40)
 RUN = small_run(TASK, mechanism="bsr", bands=4, server_momentum=0.0, checkpoint_every=5)
 
 
-def _run_until(path: Path, log: Path, t: int, where: str) -> None:
-    """Start or resume; die at a point of the release of round t; log what was released before that."""
-    opened = fedmf.resume(RUN, path) if path.exists() else fedmf.start(RUN, path)
-    with opened as session:
-        release, commit_round = session.server.release, session.directory.ledger.commit_round
-
-        def logged_release(total, users):
-            model = release(total, users)
-            with log.open("a") as file:
-                file.write(json.dumps({"t": session.server.t - 1, "model": model.tolist()}) + "\n")
-            return model
-
-        def dying_commit_round(round_index, *rest):
-            if round_index == t and where == "before":
-                os.kill(os.getpid(), signal.SIGKILL)
-            commit_round(round_index, *rest)
-            if round_index == t and where == "after":
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        session.server.release = logged_release  # type: ignore[method-assign]
-        session.directory.ledger.commit_round = dying_commit_round  # type: ignore[method-assign]
-        run_on_grid(session, InProcessGrid(client_for(session)))
-
-
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
     """What each round of an uninterrupted run adds to the model, shape (rounds, d)."""
@@ -59,43 +31,6 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
             lambda _report, _row: models.append(session.server.parameters.numpy().astype(np.float64)),
         )
     return np.diff(models, axis=0)
-
-
-# (round, before or after its ledger row, rounds that this interruption loses), from 0; kept after 5, 10, 12.
-CASES = [
-    [(2, "before", range(0, 2))],
-    [(3, "after", range(0, 4))],
-    [(4, "before", range(0, 4))],  # its checkpoint is written, but no row names it
-    [(4, "after", range(0))],
-    [(6, "after", range(5, 7)), (8, "before", range(5, 8)), (11, "before", range(10, 11))],
-]
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork with threads: they are idle
-@pytest.mark.parametrize("kills", CASES, ids=str)
-def test_killed_between_checkpoints_loses_work_and_repeats_nothing(
-    kills: list[tuple[int, str, range]], steps: np.ndarray, tmp_path: Path
-) -> None:
-    path, log = tmp_path / "run", tmp_path / "log"
-    lost: set[int] = set()
-    for t, where, rounds in kills:
-        assert in_child(lambda t=t, where=where: _run_until(path, log, t, where)) == -signal.SIGKILL
-        with fedmf.resume(RUN, path) as session:
-            assert session.server.t == t + (where == "after")
-            assert session.server.lost == rounds
-        lost |= set(rounds)
-    assert in_child(lambda: _run_until(path, log, -1, "never")) == 0
-
-    kept = [t for t in range(RUN.cohorts.rounds) if t not in lost]
-    with fedmf.resume(RUN, path) as session:
-        model = session.server.parameters.numpy()
-        assert session.directory.ledger.replay().rounds == RUN.cohorts.rounds
-        assert session.server.lost == range(0)
-    # Row t of the noise went into round t or, where the round was lost, nowhere: float32 sums of 12 rounds.
-    np.testing.assert_allclose(model, steps[kept].sum(axis=0), atol=2e-6)
-    released = [json.loads(line)["t"] for line in log.read_text().splitlines()]
-    assert released == sorted(set(released)), "a round was released twice"
-    assert np.abs(steps).max(axis=1).min() > 1e-3
 
 
 def test_the_model_is_that_of_a_run_that_keeps_every_round(tmp_path: Path) -> None:
