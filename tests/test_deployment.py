@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.flower_network import flower_environment, flwr_run, flwr_run_simulation, superlink, supernodes
-from support.ledgers import last_state
+from support.ledgers import last_state, participations
 from support.small_runs import run_small, small_run
 
 from fedmf.records.ledger import Ledger
@@ -42,8 +42,8 @@ def check_run(run_dir: Path, run: Run) -> None:
     assert statement["rounds_released"] == run.cohorts.rounds
     assert statement["epsilon_realised"] <= statement["epsilon_planned"]
     with Ledger.open(run_dir / "ledger.sqlite", read_only=True) as ledger:
-        found = ledger.replay()
-        pairs = list(ledger.participations())
+        found = ledger.summary()
+        pairs = participations(ledger)
     assert found.rounds == run.cohorts.rounds
     assert len(pairs) == len(set(pairs)) == run.cohorts.rounds * run.cohorts.size
 

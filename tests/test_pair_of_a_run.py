@@ -10,6 +10,7 @@ import dp_accounting
 import numpy as np
 import pytest
 from scipy import stats
+from support.ledgers import participants
 from support.pair_runs import RecordedPair, pair_run
 from support.small_runs import linear_task, run_small
 
@@ -96,7 +97,7 @@ def test_without_noise_the_second_moment_is_that_of_the_clipped_updates(form: st
     x = task.dataset.features.double().numpy()
     x = -0.3 * x / np.linalg.norm(x, axis=1, keepdims=True)
     with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
-        cohorts = [[int(user[1:]) for user in ledger.participants(t)] for t in range(ROUNDS)]
+        cohorts = [[int(user[1:]) for user in participants(ledger, t)] for t in range(ROUNDS)]
     for t, cohort in enumerate(cohorts):
         mean = x[cohort].sum(axis=0) / 6
         squares = np.sum(x[cohort] ** 2, axis=0) / 6 if form == "per-user" else mean**2

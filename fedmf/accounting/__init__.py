@@ -39,16 +39,13 @@ if TYPE_CHECKING:
     from fedmf.accounting.recorded import ParticipationRecord, ParticipationSummary
     from fedmf.accounting.release import RunRelease, SumRelease
     from fedmf.accounting.rounding import at_least, at_most
-    from fedmf.accounting.verdict import WHOLE, Fault, Verdict
 else:
     __getattr__ = lazily(__name__)
 
 __all__ = [
     "PRIVACY",
     "UNITS",
-    "WHOLE",
     "CohortLaw",
-    "Fault",
     "NoPrivacy",
     "NoSecondStream",
     "PairRelease",
@@ -63,7 +60,6 @@ __all__ = [
     "SecondStream",
     "SumRelease",
     "UserLevel",
-    "Verdict",
     "adjacency_factor",
     "amplified_run",
     "at_least",

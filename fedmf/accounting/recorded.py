@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -38,16 +37,18 @@ class ParticipationSummary:
 
 
 class ParticipationRecord(Protocol):
-    """Who took part in which round, durably; a ledger is one."""
+    """Who took part in which round, durably and verified; a ledger is one."""
 
     participation: Participation
+    released: int
 
-    def snapshot(self) -> AbstractContextManager[None]:
-        """Several reads inside see the same rounds."""
+    @property
+    def histories(self) -> Any:
+        """Who took part how often; ``names`` has the users by key."""
         ...
 
-    def replay(self) -> ParticipationSummary:
-        """Check every row; raises LedgerError."""
+    def summary(self) -> ParticipationSummary:
+        """Rounds, users, and the (k, b) that occurred."""
         ...
 
     def patterns(self) -> PatternTable:
@@ -58,11 +59,6 @@ class ParticipationRecord(Protocol):
         """What was noted of released models, by rounds released."""
         ...
 
-    @property
-    def released(self) -> int:
-        """Rounds that were committed."""
-        ...
-
-    def by_user(self) -> tuple[list[str], NDArray[np.int32], NDArray[np.int32]]:
-        """(users by key, rounds, keys): every participation, sorted by key, then by round."""
+    def by_user(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """(rounds, user keys): every participation, sorted by key, then by round."""
         ...

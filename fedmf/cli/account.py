@@ -14,7 +14,6 @@ import typer
 from fedmf.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedmf.accounting import Verdict
     from fedmf.records import Ledger
     from fedmf.statements import RunHeader, UserCosts
 
@@ -102,10 +101,9 @@ def account(
     if public is not None:
         require_free(public)
     with opened_evidence(run_dir) as evidence:
-        if public is not None:
-            evidence.verdict.require_whole(str(run_dir), "published")
         statement = evidence.statement
-        tell_verdict(run_dir, evidence.verdict)
+        if not evidence.ledger.authenticated:
+            typer.echo(f"{run_dir}: without noise.key nobody can tell who wrote its ledger.", err=True)
         noted = _noted(evidence.header, evidence.ledger.metrics())
     if public is not None:
         with new_file(public, mode=0o644) as file:
@@ -157,12 +155,6 @@ def released(columns: Sequence[str], row: Mapping[str, Any]) -> list[str]:
     return [f"{column.replace('_', ' ')} {row[column]:.4g}" for column in there[:MOST_SHOWN]] + more
 
 
-def tell_verdict(directory: Path, verdict: Verdict | None) -> None:
-    """Say on standard error what speaks against a directory's records; nothing if they are whole."""
-    if verdict is not None and not verdict.whole:
-        typer.echo(f"{directory}: {verdict}.", err=True)
-
-
 def _is_stream(directory: Path) -> bool:
     from fedmf.runs import LEDGER
 
@@ -181,8 +173,7 @@ def _show_counts(directory: Path) -> None:
         lines = _stream_lines(directory)
     else:
         with opened_evidence(directory) as evidence:
-            header, ledger = evidence.records
-            lines = _operator_lines(directory, header, ledger)
+            lines = _operator_lines(directory, evidence.header, evidence.ledger)
     typer.echo("\n".join(lines))
 
 
@@ -197,9 +188,8 @@ def _operator_lines(run_dir: Path, header: RunHeader, ledger: Ledger) -> list[st
     Raises:
         ConfigError: the file of failures cannot be read.
     """
-    last = ledger.last_round()
-    rounds, size = 0 if last is None else last + 1, header.plan.cohorts.size
-    arrived = sum(1 for _ in ledger.participations())
+    rounds, size = ledger.released, header.plan.cohorts.size
+    arrived = ledger.summary().participations
     failures = _failures(run_dir)
     stages = Counter(str(one.get("stage")) for one in failures)
     first = {str(one.get("stage")): str(one.get("reason"))[:_LONGEST] for one in reversed(failures)}
@@ -219,7 +209,7 @@ def _stream_lines(state_dir: Path) -> list[str]:
     """How many rows of a stream were clipped, zeroed and refused.
 
     Raises:
-        StateError: the state cannot be opened.
+        LedgerError: the state cannot be opened.
     """
     from fedmf.streaming import StreamState
 
@@ -262,8 +252,6 @@ def _account_jointly(
     if len({directory.resolve() for directory in directories}) < len(directories):
         raise ConfigError("run directories must differ; got one of them twice.")
     costs = [costs_of(directory) for directory in directories]
-    for one in costs:
-        tell_verdict(Path(one.name), one.verdict)
     statement = compose(costs, namespace, delta)
     typer.echo(rendered(statement) if as_json else composed_text(statement, full), nl=as_json)
 
@@ -273,7 +261,7 @@ def costs_of(directory: Path) -> UserCosts:
 
     Raises:
         ConfigError: it is neither.
-        LedgerError, StateError: records are damaged, or cannot be joined by user id.
+        LedgerError: records are damaged, or cannot be joined by user id.
     """
     if _is_stream(directory):
         from fedmf.streaming import stream_costs
@@ -302,7 +290,6 @@ def export(
     from fedmf.runs import ReleasedModel
 
     model = ReleasedModel.of(run_dir)
-    tell_verdict(run_dir, model.verdict)
     write_tensors(output, model.tensors, {"software": model.software, "rounds": str(model.rounds)})
     entries = sum(tensor.numel() for tensor in model.tensors.values())
     typer.echo(

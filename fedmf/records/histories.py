@@ -83,6 +83,13 @@ class Histories:
         """How often each user took part, by key."""
         return self._counts[: len(self)].copy()
 
+    def __contains__(self, user: object) -> bool:
+        return user in self._key_of
+
+    def key_of(self, user: str) -> int:
+        """The key of a user who was met."""
+        return self._key_of[user]
+
     def row(self, user: str) -> UserRow:
         """The history of a user who took part."""
         key = self._key_of[user]
@@ -101,8 +108,9 @@ class Histories:
             self.names.append(user)
             if key == len(self._last):
                 self._hold(self._last, self._count, 2 * key + 1)
-        elif self.min_separation is None or time - self._last[key] < self.min_separation:
-            self.min_separation = time - self._last[key]
+        elif self._last[key] != _NEVER:
+            apart = time - self._last[key]
+            self.min_separation = apart if self.min_separation is None else min(apart, self.min_separation)
         self._last[key] = time
         count = self._count[key] = self._count[key] + 1
         if count > self.max_participations:

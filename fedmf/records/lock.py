@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedmf.errors import PlatformError
-from fedmf.records.sqlite import RecordKind
+from fedmf.errors import LedgerError, PlatformError
 
 try:
     import fcntl
@@ -18,31 +17,30 @@ except ImportError:
 
 
 class WriterLock:
-    """The right to extend one record: an flock on a file beside it, released when the process dies.
+    """The right to write at a place: an flock on a file next to it, released when the process dies.
 
-    The lock is not taken on the database file itself: closing any descriptor of that file would drop
+    The lock is not taken on a database file itself: closing any descriptor of that file would drop
     the POSIX locks that SQLite holds on it.
 
     Args:
-        kind: of the record; its error is raised.
-        path: of the record.
+        path: of a ledger, or of whatever else one process at a time may write.
 
     Raises:
-        ValueError: as the kind's error: the place is not writable, or another process writes the record.
+        LedgerError: the place is not writable, or another process writes there.
     """
 
-    def __init__(self, kind: RecordKind, path: Path) -> None:
+    def __init__(self, path: Path) -> None:
         place = path.with_name(path.name + ".lock")
         try:
-            self._descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, kind.mode)
+            self._descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise kind.error(f"{kind.name} {path} cannot be locked for writing: {error.strerror}.") from None
+            raise LedgerError(f"{path} cannot be locked for writing: {error.strerror}.") from None
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._descriptor)
-            raise kind.error(
-                f"{kind.name} {path} is being written by another process. Wait for it to end or stop it."
+            raise LedgerError(
+                f"{path} is being written by another process. Wait for it to end or stop it."
             ) from None
         self._held = True
 
@@ -57,16 +55,12 @@ class ReleaseRight:
     """The right to release under one opening: lost for good by whatever does not end well.
 
     From the moment a row of noise is drawn for a sum until the release is durable nobody can tell who saw
-    what: a frame whose flush failed can be read, a rule of the user's own has seen the noisy update. Another
-    sum must not get the same row, so all that was opened together shares one right, and only a new opening,
-    with fresh random bits, goes on.
-
-    Args:
-        error: what is raised.
+    what: a commit whose flush failed may be there, a rule of the user's own has seen the noisy update.
+    Another sum must not get the same row, so the right is lost, and only a new opening, with fresh random
+    bits, continues.
     """
 
-    def __init__(self, error: type[ValueError]) -> None:
-        self._error = error
+    def __init__(self) -> None:
         self._within = threading.local()  # a commit under way is a release of its own
         #: Why nothing may be released any more, one line.
         self.lost: str | None = None
@@ -79,7 +73,7 @@ class ReleaseRight:
     def require(self) -> None:
         """Raise the error if the right is lost."""
         if not self.holds:
-            raise self._error(self.lost)
+            raise LedgerError(self.lost)
 
     @contextmanager
     def exercise(self, what: str) -> Iterator[None]:
@@ -89,7 +83,7 @@ class ReleaseRight:
             what: is released or written, in a message; within another it is part of that.
 
         Raises:
-            ValueError: as the error: the right was lost before, or is lost by an error of that kind.
+            LedgerError: the right was lost before, or is lost by an error of that kind.
             BaseException: whatever else was raised; the right is lost too.
         """
         self.require()
@@ -98,7 +92,7 @@ class ReleaseRight:
         try:
             yield
         except BaseException as error:
-            known = isinstance(error, self._error)
+            known = isinstance(error, LedgerError)
             reason = str(error).rstrip(".") if known or isinstance(error, OSError) else type(error).__name__
             self.lost = (
                 f"{what} failed ({reason}); this process releases nothing more. "

@@ -1,117 +1,136 @@
-"""How far this machine has seen each run and stream, so that an older copy of one is not continued.
+"""High-water marks: how far a run or stream was released, so that older copies of it are not continued.
 
-One small file for each noise key in ``$XDG_STATE_HOME/fedmf/marks/`` (by default
-``~/.local/state/fedmf/marks/``), outside of what is copied and restored with a run. Where it cannot be
-kept, because there is no home or it is read-only, a run continues without it. Noise never depends on it:
-copies that continue on two machines draw from different sub-keys, because each opening has random bits of
-its own.
+Two small files are written after each commit. One is next to the ledger: a ledger whose newest commits are
+missing (a flipped bit in SQLite's log, a log that was not copied) holds less than it says. The other is on
+this machine, in ``$XDG_STATE_HOME/fedmf/marks/`` (by default ``~/.local/state/fedmf/marks/``), outside of
+what is copied and restored with a run: an older copy, or one next to which another continued, holds less than
+that, or something else. Noise never depends on a mark: copies that continue on two machines draw from
+different sub-keys, because each opening has random bits of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
-from fedmf.errors import ConfigError
-from fedmf.noise import NoiseKey, RecordedOpening
+from fedmf.errors import LedgerError
+from fedmf.noise import NoiseKey
 from fedmf.records.lock import fcntl
 
 _log = logging.getLogger("fedmf")
 #: Of one length, so that a later line replaces an earlier one whole.
 _LINE: Final = re.compile(rb"(\d{12}) ([0-9a-f]{64})\n")
+_START: Final = b"%012d %s\n" % (0, b"0" * 64)
+#: How often a mark is read that may be being written.
+_LOOKS: Final = 3
+#: (commits, chain value of the last)
+Reached = tuple[int, bytes]
 
 
-@dataclass(eq=False)
 class Mark:
-    """The number of rounds (or steps) released on this machine, and which opening released the last of them.
-
-    Two copies of a directory that continue differ in the random bits of their openings, so these identify
-    what was released. One process at a time has the mark of a run open for writing.
+    """The marks of one ledger.
 
     Args:
-        released: rounds; 0 if this machine knows of none.
-        opening: SHA-256 of the random bits of the opening that released the last round, hexadecimal.
+        ledger: path of the ledger.
+        key: of the run or stream, for a writer; None for a reader. A public key has no mark on this machine,
+            since simulations with one seed share it.
+        remembered: whether to have a mark on this machine.
+
+    Raises:
+        LedgerError: another process has a copy of the run or stream open.
     """
 
-    released: int = 0
-    opening: str = ""
-    _descriptor: int | None = None
+    def __init__(self, ledger: Path, key: NoiseKey | None, remembered: bool = True) -> None:
+        self._ledger, self._here, self._machine = ledger, -1, -1
+        if key is None:
+            return
+        with contextlib.suppress(OSError):
+            self._here = os.open(_beside(ledger), os.O_RDWR | os.O_CLOEXEC)
+        if remembered and not key.public and (folder := marks_folder()) is not None:
+            try:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+                self._machine = os.open(folder / key.fingerprint, flags, 0o600)
+                fcntl.flock(self._machine, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self.close()
+                raise LedgerError(
+                    f"{ledger.parent} must be the only open copy of its run; another process has one open. "
+                    "Wait for it to end or stop it."
+                ) from None
+            except OSError as error:
+                _log.warning("%s is not writable (%s): older copies of a run cannot be told", folder, error)
 
-    @classmethod
-    def open(cls, key: NoiseKey | None) -> Self:
-        """The mark of the run or stream with this key, for writing; of public keys, or none, it is empty.
-
-        Raises:
-            ConfigError: another process has a copy of the run or stream open.
-        """
-        if key is None or key.public or (folder := marks_folder()) is None:
-            return cls()
+    @staticmethod
+    def begin(ledger: Path) -> None:
+        """Make the mark beside a new ledger."""
+        descriptor = os.open(_beside(ledger), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            descriptor = os.open(folder / key.fingerprint, flags, 0o600)
-        except OSError as error:
-            _log.warning("%s is not writable (%s): older copies of this run cannot be told", folder, error)
-            return cls()
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise ConfigError(
-                f"run directory must be the only open copy of the run with key {key.fingerprint}; another "
-                "process has one open. Wait for it to end or stop it."
-            ) from None
-        return cls(*_read(descriptor), descriptor)
-
-    @classmethod
-    def look(cls, fingerprint: str | None) -> Self:
-        """The mark as it is, for a reader, which looks at it before it reads the record."""
-        folder = marks_folder()
-        if fingerprint is None or folder is None:
-            return cls()
-        try:
-            descriptor = os.open(folder / fingerprint, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
-            return cls()
-        try:
-            return cls(*_read(descriptor))
+            os.pwrite(descriptor, _START, 0)
+            os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
-    def matches(self, openings: Sequence[RecordedOpening], released: int) -> bool:
-        """Whether a record with these openings and rounds holds all that was released on this machine."""
-        return released >= self.released and _digest(openings, self.released) == self.opening
+    def read(self) -> list[Reached]:
+        """What the marks say, to be read before the ledger is.
 
-    def note(self, openings: Sequence[RecordedOpening], released: int) -> None:
-        """Note how far a record is, after its commit and without waiting for the disk."""
-        if self._descriptor is None or not released:
-            return
-        self.released, self.opening = released, _digest(openings, released)
-        with contextlib.suppress(OSError):
-            os.pwrite(self._descriptor, b"%012d %s\n" % (released, self.opening.encode()), 0)
+        Raises:
+            LedgerError: the mark beside the ledger is missing or damaged.
+        """
+        here: Reached | None = None
+        for _ in range(_LOOKS):
+            with contextlib.suppress(OSError):
+                here = _reached(_beside(self._ledger).read_bytes())
+            if here is not None:
+                break
+        else:
+            raise LedgerError(
+                f"{_beside(self._ledger)} (how far the ledger was committed) is missing or damaged. Restore "
+                "the whole directory from one copy."
+            )
+        machine = _reached(os.pread(self._machine, 1 << 10, 0)) if self._machine >= 0 else None
+        return [here, *([] if machine is None else [machine])]
+
+    def check(self, marks: Sequence[Reached], chains: Sequence[bytes]) -> None:
+        """See that a ledger holds what its marks say.
+
+        Args:
+            marks: as `read` gave them.
+            chains: chain value of each commit.
+
+        Raises:
+            LedgerError: it holds fewer commits, or other ones.
+        """
+        for place, (commits, chain) in zip(("its mark says", "this machine has seen"), marks, strict=False):
+            if commits > len(chains) or (commits and chains[commits - 1] != chain):
+                raise LedgerError(
+                    f"{self._ledger} holds {len(chains)} commits and not the {commits} that {place} were "
+                    "made: it is an older copy, or its newest rows are lost. Continue with the newest copy."
+                )
+
+    def note(self, commits: int, chain: bytes) -> None:
+        """Note a commit that is durable; the marks themselves need not reach the disk."""
+        line = b"%012d %s\n" % (commits, chain.hex().encode())
+        for descriptor in (self._here, self._machine):
+            if descriptor >= 0:
+                with contextlib.suppress(OSError):
+                    os.pwrite(descriptor, line, 0)
 
     def close(self) -> None:
-        """Let another process have it."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        """Let another process have them."""
+        for descriptor in (self._here, self._machine):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._here = self._machine = -1
 
 
 def marks_folder() -> Path | None:
-    """Where marks are; None without a home directory."""
+    """Where the marks of this machine are; None without a home directory."""
     home = os.environ.get("XDG_STATE_HOME", "")
     try:
         state = Path(home) if os.path.isabs(home) else Path.home() / ".local" / "state"
@@ -120,18 +139,10 @@ def marks_folder() -> Path | None:
     return state / "fedmf" / "marks"
 
 
-def _digest(openings: Sequence[RecordedOpening], released: int) -> str:
-    """Of the opening that released the last of so many rounds; empty for none."""
-    fresh = [opening.fresh for opening in openings if opening.first_round < released]
-    return hashlib.sha256(b"fedmf mark\x00" + fresh[-1]).hexdigest() if fresh else ""
+def _beside(ledger: Path) -> Path:
+    return ledger.with_name(ledger.name + "-mark")
 
 
-def _read(descriptor: int) -> tuple[int, str]:
-    content = b""
-    with contextlib.suppress(OSError):
-        content = os.pread(descriptor, 1 << 10, 0)
-    if (line := _LINE.fullmatch(content)) is None:
-        if content:
-            _log.warning("a mark of fedmf is damaged: it cannot tell whether this run is an older copy")
-        return 0, ""
-    return int(line[1]), line[2].decode()
+def _reached(content: bytes) -> Reached | None:
+    line = _LINE.fullmatch(content)
+    return None if line is None else (int(line[1]), bytes.fromhex(line[2].decode()))

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from fedmf.noise import NoiseKey
-from fedmf.records.sqlite import RecordKind
 
 #: (chain value, authentication code)
 Sealed = tuple[bytes, bytes]
@@ -16,29 +15,26 @@ Sealed = tuple[bytes, bytes]
 
 @dataclass(frozen=True)
 class Seal:
-    """Chain values and authentication codes of one record.
+    """Chain values and authentication codes of one ledger.
 
-    A row that follows the value c has the chain value c' = SHA-256(kind of record ‖ kind of row ‖ c ‖
-    content), each part preceded by its type and length, and the code HMAC-SHA256(records key, c'). The
-    records key is a sub-key of the noise key, so whoever has that key alone can write rows that fit.
+    A row that follows the value c has the chain value c' = SHA-256(kind of row ‖ c ‖ content), each part
+    preceded by its type and length, and the code HMAC-SHA256(records key, c'). The records key is a sub-key
+    of the noise key, so only someone with that key can write rows that fit.
 
     Args:
-        domain: the kind of record and its version.
         key: 32 bytes, None where the key is not at hand: then chain values are compared and codes are not.
     """
 
-    domain: bytes
     key: bytes | None = field(repr=False)
 
     @classmethod
-    def of(cls, kind: RecordKind, key: NoiseKey | None) -> Self:
-        """The seal of a record of this kind under the key of its run or stream."""
-        domain = f"fedmf {kind.name} {kind.version} ".encode()
-        return cls(domain, None if key is None else key.subkey("records"))
+    def of(cls, key: NoiseKey | None) -> Self:
+        """The seal of a ledger under the key of its run or stream."""
+        return cls(None if key is None else key.subkey("records"))
 
     def chained(self, row: bytes, *parts: int | str | bytes | None) -> bytes:
         """The chain value of a row of a kind: no two lists of parts read alike."""
-        pieces = [self.domain, row]
+        pieces = [b"fedmf ledger 1 ", row]
         for part in parts:
             content = part if isinstance(part, bytes) else str(part).encode()
             pieces += type(part).__name__.encode(), len(content).to_bytes(8, "little"), content

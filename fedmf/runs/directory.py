@@ -17,26 +17,20 @@ from fedmf.noise import NoiseKey
 from fedmf.records import (
     Admission,
     Ledger,
-    Mark,
-    Opening,
-    State,
     Underway,
     create_directory,
-    load_state,
-    pack_state,
+    load_key,
+    pack,
     save_key,
     tighten,
-    with_head,
-    without_head,
+    unpack,
     write_durably,
 )
 from fedmf.runs.recorded import (
     KEY,
     LEDGER,
     header_of,
-    key_of,
-    require_run,
-    verdict_of,
+    open_ledger,
 )
 from fedmf.runs.run import Run
 from fedmf.runs.tables import render_toml
@@ -69,13 +63,10 @@ class RunDirectory:
         header: RunHeader,
         key: NoiseKey,
         ledger: Ledger,
-        mark: Mark,
     ) -> None:
         self.path, self.header, self.key, self.ledger = path, header, key, ledger
-        self._mark, self.right = mark, ledger.right
+        self.right = ledger.right
         self.admission = Admission(ledger, path)
-        self._checkpoint: Sequence[str] = ()
-        self._openings: Sequence[Opening] = ()
         self._underway: Underway | None = None
 
     @classmethod
@@ -119,7 +110,7 @@ class RunDirectory:
                 save_whole(building / WHOLE_MODEL)
             write_durably(building / FAILURES, b"", mode=0o600)
             save_key(building / KEY, key)
-            Ledger.create(building / LEDGER, plan.participation, header.to_dict(), key).close()
+            Ledger.create(building / LEDGER, plan.participation, header.to_dict(), key)
 
         create_directory(path, "output directory", fill)
         return cls.open(path)
@@ -133,25 +124,15 @@ class RunDirectory:
                 behind what this machine has seen of its run.
         """
         path = path.resolve()
-        require_run(path)
-        with contextlib.ExitStack() as opened:
-            key = key_of(path)
-            ledger = opened.enter_context(Ledger.open(path / LEDGER, key))
-            header = RunHeader.from_dict(ledger.header)
-            tighten(path)
-            ledger.replay()
-            mark = opened.enter_context(Mark.open(key if header.key_fingerprint else None))
-            verdict_of(mark, ledger).require_no_loss(str(path), "continued")
-            directory = cls(path, header, key, ledger, mark)
-            opened.pop_all()
-            return directory
+        ledger, header = open_ledger(path)
+        tighten(path)
+        return cls(path, header, load_key(path / KEY), ledger)
 
     def close(self) -> None:
         """Let another process have the directory, once a commit that is under way has ended."""
         if self._underway is not None:
             self._underway.end()
         self.ledger.close()
-        self._mark.close()
 
     def __enter__(self) -> Self:
         return self
@@ -165,18 +146,15 @@ class RunDirectory:
         The state is the last that was kept. Rounds released after it (see `commit_row`) are not in it: its
         position of the noise tells how many rounds are.
         """
-        committed = self.ledger.checkpoint()
-        if committed is None:
+        kept = self.ledger.state()
+        if kept is None or not self.ledger.released:
             return None
-        t, *self._checkpoint = committed
-        parameters, state, noise = load_state(self.ledger, *self._checkpoint)
-        return t + 1, parameters, state, without_head(noise, self.ledger)
+        state = unpack(kept)
+        return self.ledger.released, state["parameters"], state["optimizer"], state["noise"]
 
     def keep_initial(self, parameters: Tensor, state: Mapping[str, Tensor], noise: Mapping[str, Any]) -> None:
         """Record the state before round 0, for a run whose first rounds are committed without theirs."""
-        packed = pack_state(parameters, state, with_head(noise, self.ledger))
-        self.ledger.keep_state(packed)
-        self._checkpoint = _state_name(0), packed.digest.hex()
+        self.ledger.keep_state(_packed(parameters, state, noise))
 
     def commit(
         self,
@@ -186,11 +164,8 @@ class RunDirectory:
         state: Mapping[str, Tensor],
         noise: Mapping[str, Any],
     ) -> None:
-        """Make round t (0-based) final: its row and its state, in one append."""
-        packed = pack_state(parameters, state, with_head(noise, self.ledger))
-        checkpoint = _state_name(t + 1), packed.digest.hex()
-        self._commit_round(t, users, checkpoint, packed)
-        self._checkpoint = checkpoint
+        """Make round t (0-based) final: its row and its state, in one transaction."""
+        self.ledger.commit_round(t, users, _packed(parameters, state, noise))
 
     def begin(self, commit: Underway) -> None:
         """Let a `commit` or `commit_row` be under way; until it has ended nothing else may be asked of the
@@ -204,15 +179,14 @@ class RunDirectory:
         A run that is interrupted before the next `commit` goes on with round t + 1 from the last state kept:
         the round's work is lost, never repeated.
         """
-        self._commit_round(t, users, self._checkpoint, None)
+        self.ledger.commit_round(t, users)
 
     def note_data(self, digest: str) -> None:
         """Let the next opening note what the data are, and tell the operator alone if they have changed."""
         noted = [opening.note["data"] for opening in self.ledger.openings() if "data" in opening.note]
         self.ledger.note = {**self.ledger.note, "data": digest}
         if noted and noted[-1] != digest:
-            last = self.ledger.last_round()
-            self._tell_operator([{"round": 1 if last is None else last + 2, "notice": DATA_CHANGED}])
+            self._tell_operator([{"round": self.ledger.released + 1, "notice": DATA_CHANGED}])
 
     def note_failures(self, t: int, failures: Sequence[UserFailure]) -> None:
         """Append the failures of round t (0-based); a full disk loses them, which must not stop the run."""
@@ -228,15 +202,10 @@ class RunDirectory:
         ):
             file.writelines(json.dumps(entry) + "\n" for entry in entries)
 
-    def _commit_round(
-        self, t: int, users: Sequence[str], checkpoint: Sequence[str], state: State | None
-    ) -> None:
-        name, digest = checkpoint
-        self.ledger.commit_round(t, users, name, digest, "released" if users else "empty", state)
-        if not self._openings:
-            self._openings = self.ledger.openings()  # a process makes one, before its first round
-        self._mark.note(self._openings, t + 1)
 
+def _packed(parameters: Tensor, optimizer: Mapping[str, Tensor], noise: Mapping[str, Any]) -> bytes:
+    """θ, the optimizer's state and the position of the noise.
 
-def _state_name(rounds: int) -> str:
-    return f"after-round-{rounds:07d}"
+    Past noise, which is as secret as the key, is not in it: it is made again from the position.
+    """
+    return pack({"parameters": parameters, "optimizer": dict(optimizer), "noise": dict(noise)})

@@ -126,4 +126,4 @@ def costs_of_run(path: str | Path) -> UserCosts:
         LedgerError: its records are damaged or contradict each other, or it adds no noise.
     """
     with opened_evidence(Path(path)) as evidence:
-        return run_costs(str(path), *evidence.records, verdict=evidence.verdict)
+        return run_costs(str(path), evidence.header, evidence.ledger)

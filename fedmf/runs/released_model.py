@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,14 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.accounting import Fault, Verdict
-from fedmf.errors import ConfigError, LedgerError
+from fedmf.errors import ConfigError
 from fedmf.models import FlatModel
-from fedmf.records import load_state, read_tensors, replace_durably
+from fedmf.records import read_tensors, replace_durably, unpack
 from fedmf.runs.directory import WHOLE_MODEL
 from fedmf.runs.recorded import opened_evidence
-
-_log: Final = logging.getLogger("fedmf")
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,13 +99,11 @@ class ReleasedModel:
         tensors: by the names of the module's parameters.
         rounds: how many rounds are in it.
         software: name and version of what the run was started with.
-        verdict: whether the run's records are all that was released.
     """
 
     tensors: dict[str, Tensor]
     rounds: int
     software: str
-    verdict: Verdict
 
     @classmethod
     def of(cls, path: Path) -> Self:
@@ -119,23 +113,12 @@ class ReleasedModel:
             ConfigError: it is not a run directory, or no round was released yet.
             LedgerError, ValueError: its records are damaged.
         """
-        while True:
-            with opened_evidence(path) as evidence:
-                header, ledger, verdict = evidence.header, evidence.ledger, evidence.verdict
-                ledger.replay()
-                committed = ledger.checkpoint()
-                if committed is None:
-                    verdict.require_no_loss(str(path), "exported")
-                    raise ConfigError(f"{path} has no model yet: no round of the run was released.")
-                _, name, digest = committed
-                try:
-                    flat, _, noise = load_state(ledger, name, digest)
-                    break
-                except LedgerError:  # unless the run went on and tidied this one away
-                    with opened_evidence(path) as again:
-                        if again.ledger.checkpoint() == committed:
-                            verdict.require_no_loss(str(path), "exported", [Fault.BEHIND])
-                            raise
+        with opened_evidence(path) as evidence:
+            header, kept = evidence.header, evidence.ledger.state()
+            if kept is None or not evidence.ledger.released:
+                raise ConfigError(f"{path} has no model yet: no round of the run was released.")
+        state = unpack(kept)
+        flat, noise = state["parameters"], state["noise"]
         arrays = header.arrays or (("parameters", (header.dimension,)),)
         parts = flat.split([math.prod(shape) for _, shape in arrays])
         tensors = {
@@ -144,7 +127,7 @@ class ReleasedModel:
         if _FINGERPRINT in header.run["task"]:
             whole = WholeModel.load(path / WHOLE_MODEL, str(header.run["task"][_FINGERPRINT]))
             tensors = whole.tensors(tensors)
-        return cls(tensors, int(noise["t"]), header.software, verdict)
+        return cls(tensors, int(noise["t"]), header.software)
 
 
 #: Where a task records `WholeModel.fingerprint`.
@@ -169,10 +152,7 @@ def load_model(path: str | Path) -> dict[str, Tensor]:
         ConfigError: it is not a run directory, or no round was released yet.
         LedgerError, ValueError: its records are damaged.
     """
-    model = ReleasedModel.of(Path(path))
-    if not model.verdict.whole:
-        _log.warning("%s: %s", path, model.verdict)
-    return model.tensors
+    return ReleasedModel.of(Path(path)).tensors
 
 
 def initial_parameters(path: Path, model: FlatModel) -> Tensor:

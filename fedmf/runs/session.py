@@ -9,7 +9,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -19,7 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.accounting import (
-    Verdict,
     at_least,
 )
 from fedmf.cohorts import CohortSchedule
@@ -303,7 +301,7 @@ class Session:
     def statement(self) -> PrivacyStatement:
         """The privacy statement of what was released so far, from rows that were whole when opened."""
         opened = self.directory
-        return replace(build_statement(opened.header, opened.ledger), verdict=Verdict())
+        return build_statement(opened.header, opened.ledger)
 
     def write_reports(self) -> None:
         """Write metrics table and privacy statement into the run directory.
@@ -377,7 +375,7 @@ def _initial(run: Run, task: Task, directory: RunDirectory) -> Tensor:
     Raises:
         ConfigError: the file cannot be used, or is another one than when the run began.
     """
-    given = None if directory.ledger.checkpoint() is not None else _from_file(run, task)
+    given = None if directory.ledger.released else _from_file(run, task)
     if given is None:
         return task.model.initial()
     declared = [dataclasses.asdict(entry) for entry in run.task_source.public_inputs()]

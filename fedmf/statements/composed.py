@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedmf.accounting import UNITS, ParticipationRecord, Verdict, at_least, gaussian_epsilons, gaussian_mu
+from fedmf.accounting import UNITS, ParticipationRecord, at_least, gaussian_epsilons, gaussian_mu
 from fedmf.errors import LedgerError
 from fedmf.statements.document import aligned, promise
 from fedmf.statements.header import RunHeader
@@ -43,7 +43,6 @@ class UserCosts:
         users: ids of those that took part at least once, in any order.
         mu: μ of each from the participation recorded, shape (users,).
         planned_mu: μ of a user who does all that its contract allows.
-        verdict: whether its records are all that was released.
     """
 
     name: str
@@ -56,14 +55,12 @@ class UserCosts:
     users: Sequence[str]
     mu: Vector
     planned_mu: float
-    verdict: Verdict | None = None
 
 
 def run_costs(
     name: str,
     header: RunHeader,
     ledger: ParticipationRecord,
-    verdict: Verdict | None = None,
 ) -> UserCosts:
     """What a run cost each of its users, from its records, checked as for its statement.
 
@@ -86,7 +83,6 @@ def run_costs(
         spent.users,
         spent.mu,
         gaussian_mu(plan.noise_multiplier),
-        verdict,
     )
 
 
@@ -207,7 +203,6 @@ def _part(one: UserCosts) -> dict[str, Any]:
     worst = float(one.mu.max(initial=0.0))
     return {
         "directory": one.name,
-        **({} if one.verdict is None else {"records": one.verdict.to_dict()}),
         "noise_key": one.key,
         "users_participated": len(one.users),
         "delta": one.delta,

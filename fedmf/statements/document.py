@@ -25,7 +25,7 @@ def in_full(statement: Mapping[str, Any], headline: str, facts: Facts) -> str:
         headline: the guarantee in one sentence.
         facts: (name, value) of what it says in numbers, most important first; what is not private says so.
     """
-    lines = [*verdict_lines(statement), headline, "", *aligned(facts, _WIDTH)]
+    lines = [headline, "", *aligned(facts, _WIDTH)]
     for heading, sentences in lists_of(statement):
         lines += ["", f"{heading}:", *(f"  - {sentence}" for sentence in sentences)]
     return "\n".join(lines) + "\n"
@@ -47,27 +47,6 @@ def lists_of(statement: Mapping[str, Any]) -> list[tuple[str, Sequence[str]]]:
     return [*shown, *((title, statement[name]) for title, name in _LISTS if name in statement)]
 
 
-def verdict_lines(statement: Mapping[str, Any], name: str = "Record") -> list[str]:
-    """What a statement says of the records that it was computed from, a line each; none where it is not said.
-
-    Args:
-        statement: or a part of one, of one directory.
-        name: of the directory, where there are several.
-
-    >>> verdict_lines({"records": {"verdict": "tail missing", "faults": {"tail missing": "a file is gone"}}})
-    ['Record: TAIL MISSING: a file is gone.']
-    """
-    if (records := statement.get("records")) is None:
-        return []
-    return fault_lines(statement, name) or [f"{name}: {records['verdict']}."]
-
-
-def fault_lines(statement: Mapping[str, Any], name: str = "Record") -> list[str]:
-    """What keeps records from being evidence of all that was released, a line each; none if nothing does."""
-    faults = statement.get("records", {"faults": {}})["faults"]
-    return [f"{name}: {fault.upper()}: {says}." for fault, says in faults.items()]
-
-
 def in_short(
     statement: Mapping[str, Any], heading: Sequence[str], facts: Facts, rest: str, place: str = ""
 ) -> str:
@@ -81,7 +60,7 @@ def in_short(
         place: where files are.
     """
     rows = [*facts, ("statement", f"{_what_it_leaves(statement)}: {rest}"), ("files", place)]
-    lines = [*fault_lines(statement), *heading, *aligned([row for row in rows if row[1]])]
+    lines = [*heading, *aligned([row for row in rows if row[1]])]
     return "\n".join(lines) + "\n"
 
 
@@ -89,8 +68,7 @@ def _what_it_leaves(statement: Mapping[str, Any]) -> str:
     """What the records are where nothing speaks against them, and how much there is to read besides."""
     counted = {"assumptions": "assumptions", "not_covered": "things not covered", "secret": "secrets to keep"}
     left = ", ".join(f"{len(statement[name])} {what}" for name, what in counted.items())
-    records = statement.get("records", {"faults": True})
-    return left if records["faults"] else f"record {records['verdict']}; {left}"
+    return left
 
 
 def mechanism(name: str, params: Mapping[str, float]) -> str:

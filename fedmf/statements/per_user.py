@@ -79,9 +79,8 @@ class _Spent:
 
 
 def _spent(release: RunRelease, ledger: ParticipationRecord) -> _Spent:
-    with ledger.snapshot():
-        users, rounds, keys = ledger.by_user()
-        released = ledger.released
+    users, released = ledger.histories.names, ledger.released
+    rounds, keys = ledger.by_user()
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
     lengths = np.diff(starts, append=keys.size)
     spent = _sensitivities(release, rounds, starts, lengths, released)

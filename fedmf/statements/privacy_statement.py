@@ -13,7 +13,6 @@ from fedmf.accounting import (
     ParticipationRecord,
     ParticipationSummary,
     RealisedPrivacy,
-    Verdict,
     gaussian_mu,
     gaussian_rho,
     realised_privacy,
@@ -57,8 +56,6 @@ class PrivacyStatement:
             exceed the planned ε.
         patterns: how many different patterns of rounds there are.
         parts: what each part of the run says, by its name.
-        verdict: of whoever opened the records, whether they are all that was released; None if they were
-            not asked, as while the run goes on.
         stated_by: the software that computed this statement; the header names what started the run.
     """
 
@@ -68,7 +65,6 @@ class PrivacyStatement:
     realised: RealisedPrivacy
     patterns: int
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    verdict: Verdict | None = None
     stated_by: str = SOFTWARE
 
     def to_dict(self) -> dict[str, Any]:
@@ -85,7 +81,6 @@ class PrivacyStatement:
         unit = plan.privacy.words
         amplified = plan.amplification is not None
         return {
-            **({} if self.verdict is None else {"records": self.verdict.to_dict()}),
             "unit": unit.name,
             "user_namespace": plan.privacy.user_namespace,
             "adjacency": plan.privacy.adjacency,
@@ -165,7 +160,7 @@ class PrivacyStatement:
         Guarantees:
             Two runs that differ in participation alone, after as many rounds, give the same dict.
         """
-        left_out = {*REALISED, "not_private", "records"}
+        left_out = {*REALISED, "not_private"}
         kept = {name: value for name, value in self.to_dict().items() if name not in left_out}
         kept |= {part.name: part.to_dict() for part in self.header.plan.parts}  # not what it released
         realised = self.header.plan.privacy.words.say(REALISED_ASSUMPTION)
@@ -195,7 +190,7 @@ def build_statement(header: RunHeader, record: ParticipationRecord) -> PrivacySt
         record: its ledger, open for reading or writing; a run in progress may go on committing.
 
     Raises:
-        LedgerError: a record fails its replay, or contradicts the header.
+        LedgerError: the record contradicts the header.
         RuntimeError: the two accountants disagree.
 
     Guarantees:
@@ -208,11 +203,10 @@ def build_statement(header: RunHeader, record: ParticipationRecord) -> PrivacySt
         raise LedgerError(
             f"the header plans {plan.participation} and the ledger was created for {record.participation}."
         )
-    with record.snapshot():
-        recorded = record.replay()
-        metrics = record.metrics() if any(part.columns for part in plan.parts) else {}
-        parts = {part.name: part.facts(metrics) for part in plan.parts}
-        patterns = record.patterns()
+    recorded = record.summary()
+    metrics = record.metrics() if any(part.columns for part in plan.parts) else {}
+    parts = {part.name: part.facts(metrics) for part in plan.parts}
+    patterns = record.patterns()
     if recorded.users > plan.users:
         raise LedgerError(f"the ledger holds {recorded.users} users; the header says there are {plan.users}.")
     check_sensitivity(plan)

@@ -8,7 +8,7 @@ from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader
 from fedmf.streaming.run import Handling, StreamRun
 from fedmf.streaming.session import account_stream, open_reader, open_run, stream_costs
 from fedmf.streaming.settings import Settings
-from fedmf.streaming.state import StateError, StreamState
+from fedmf.streaming.state import StreamState
 from fedmf.streaming.statement_text import stream_text, summarise_stream
 from fedmf.streaming.statements import stream_statement
 from fedmf.streaming.told import check_told, first_lines
@@ -23,7 +23,6 @@ __all__ = [
     "RowBlock",
     "RowReader",
     "Settings",
-    "StateError",
     "StreamPlan",
     "StreamRun",
     "StreamState",

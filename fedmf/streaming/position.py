@@ -48,7 +48,6 @@ class Position:
         written: bytes of the output that hold those.
         output: which output.
         digest: keyed digest of the last row.
-        separation: least distance between two steps of a user so far.
         clipped: rows that were longer than ζ.
         zeroed: unreadable rows that counted as zero vectors.
         refused_users: rows of users beyond (k, b).
@@ -64,7 +63,6 @@ class Position:
     written: int = 0
     output: str = ""
     digest: str = ""
-    separation: int | None = None
     clipped: int = 0
     zeroed: int = 0
     refused_users: int = 0

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Self, final
 
 from fedmf.data import DataContract
-from fedmf.errors import HorizonExceededError
+from fedmf.errors import HorizonExceededError, LedgerError
 from fedmf.factorization import Factorization
 from fedmf.participation import Adjacency
 from fedmf.streaming.outputs import PrivateRelease, Renderer, wide_columns
@@ -29,7 +29,6 @@ from fedmf.streaming.rows import InputError, RowBlock
 from fedmf.streaming.run import Handling, StreamRun
 from fedmf.streaming.session import open_pushed
 from fedmf.streaming.settings import DEFAULT_MECHANISM, Settings
-from fedmf.streaming.state import StateError
 
 
 @final
@@ -67,7 +66,7 @@ class PrivateStream:
         handling: of rows that cannot be read, a zero vector by default; free to change.
 
     Raises:
-        StateError: the directory is another stream's, in use by another process, or behind what this machine
+        LedgerError: the directory is another stream's, in use by another process, or behind what this machine
             knows of its stream.
         ValueError: settings are unfit.
 
@@ -136,7 +135,8 @@ class PrivateStream:
             self._run = run = kept.enter_context(
                 open_pushed(self._path, settings, self._form.layout, handling)
             )
-            self._pushes = run.state.pushes()
+            run.state.require_pushes()
+            self._pushes = run.state.pushes
             self._renderer = Renderer(run.plan)
             self._kept = kept.pop_all()
         # A stream that nobody closes is let go while there still is an interpreter to do it.
@@ -185,7 +185,7 @@ class PrivateStream:
             HorizonExceededError: all n steps were taken.
             ValueError: a row, user or key that is none, a key that another row had, or an unreadable row that
                 is refused.
-            StateError: the stream is closed, or a step failed, now or before; open it again.
+            LedgerError: the stream is closed, or a step failed, now or before; open it again.
         """
         with self._lock:
             run = self._open_run()
@@ -207,7 +207,7 @@ class PrivateStream:
             The release of each row; of one whose key took its step before, that step's.
 
         Raises:
-            ParticipationViolation, HorizonExceededError, ValueError, StateError: as for `push`, for any of
+            ParticipationViolation, HorizonExceededError, ValueError, LedgerError: as for `push`, for any of
                 the rows. None has taken a step then, but for an unreadable row that is refused: those before
                 it have, and `t` tells how many. With a data contract a table must have the contract's
                 columns, that of users (``users`` is its name) read as in a file: a row without one is
@@ -275,7 +275,7 @@ class PrivateStream:
 
         Raises:
             ValueError: it was not taken.
-            StateError: the stream is closed, or the file does not hold what was committed.
+            LedgerError: the stream is closed, or the file does not hold what was committed.
         """
         with self._lock:
             self._open_run()
@@ -297,7 +297,7 @@ class PrivateStream:
 
         Raises:
             ValueError: steps that were not taken, or what is released has no density.
-            StateError: as `release`.
+            LedgerError: as `release`.
         """
         import pyarrow as arrow
 
@@ -324,7 +324,7 @@ class PrivateStream:
         if os.getpid() != self._process:
             ended = "belongs to the process that opened it, of which this one is a fork"
         if ended is not None:
-            raise StateError(f"the stream in {self._path} {ended}. Open it again with the same settings.")
+            raise LedgerError(f"the stream in {self._path} {ended}. Open it again with the same settings.")
         self._run.state.right.require()
         return self._run
 

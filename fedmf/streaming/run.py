@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 
 from fedmf.moments import PrivateGaussian
-from fedmf.records import Mark, UserRow
 from fedmf.streaming.outputs import MeanPoints, Output, Renderer, mean_points
 from fedmf.streaming.position import Position, Releases
 from fedmf.streaming.rows import InputError, RowBlock, RowReader, clip_rows
@@ -54,7 +53,6 @@ class StreamRun:
         output: where releases go.
         handling: of rows that do not fit.
         progress: called with (t, n) after each commit.
-        mark: how far this machine has seen the stream.
 
     Guarantees:
         The releases, bit for bit, are those of `MomentStream.update` on the admitted rows one by one,
@@ -70,12 +68,10 @@ class StreamRun:
         output: Output,
         handling: Handling | None = None,
         progress: Callable[[int, int], None] | None = None,
-        mark: Mark | None = None,
     ) -> None:
         self.plan, self.state, self.output = state.plan, state, output
         self.handling = handling or Handling()
         self._progress = progress or (lambda step, rounds: None)
-        self._mark = mark or Mark()
         self._renderer = Renderer(self.plan, output.density)
         self._keys, self._stream = state.moments()
         self._kept_at = self._stream.t
@@ -120,7 +116,7 @@ class StreamRun:
         Raises:
             InputError: an input that does not go on where the stream is, one without rows, or, with
                 `Handling.stop_at_faulty`, a faulty row (those before it are committed).
-            StateError: a step failed, now or before. Open the stream again.
+            LedgerError: a step failed, now or before. Open the stream again.
         """
         self.state.right.require()
         if reader.layout != self.plan.layout:
@@ -163,7 +159,7 @@ class StreamRun:
         """Committed releases start … stop − 1, those of the last commit as they are at hand.
 
         Raises:
-            StateError: the file does not hold what was committed.
+            LedgerError: the file does not hold what was committed.
         """
         if start < self._latest.first:
             return self.state.releases(start, stop)
@@ -224,7 +220,7 @@ class StreamRun:
             Which of the rows stopped it and why, if one did: those before it are committed.
 
         Raises:
-            StateError: a step failed, now or before. Open the stream again.
+            LedgerError: a step failed, now or before. Open the stream again.
         """
         with self.state.right.exercise(f"step {self.position.step + 1}"):
             faults, stop = self._released_and_committed(block)
@@ -258,7 +254,7 @@ class StreamRun:
                     refused_late=before.refused_late + late,
                 ),
                 releases,
-                self._changed(block, steps),
+                [None] * len(steps) if block.users is None else [block.users[i] for i in steps],
             )
         return faults, stop
 
@@ -298,7 +294,7 @@ class StreamRun:
         records, width = self.position.records, self.plan.width
         if not len(rows):
             return Releases(records, np.empty((0, width)))
-        self._keys.open_in(self.state)
+        self._keys.open_in(self.state.ledger)
         steps = np.arange(1, len(rows) + 1) + self._stream.t
         due = (steps % self.plan.settings.every == 0) | (steps == self.plan.rounds)
         numbers, room, at = np.empty((int(due.sum()), width)), max(1, _MOST_NUMBERS // width), 0
@@ -309,17 +305,11 @@ class StreamRun:
             at += len(first)
         return Releases(records, numbers, list(compress(labels, due.tolist())))
 
-    def _changed(self, block: RowBlock, steps: list[int]) -> list[UserRow]:
-        """The histories of the users who took a step in a block."""
-        users = block.users
-        took = set() if users is None else {user for i in steps if (user := users[i]) is not None}
-        return [self.users.row(user) for user in sorted(took)]
-
     def _commit(
         self,
         position: Position,
         releases: Releases | None = None,
-        changed: Sequence[UserRow] = (),
+        users: Sequence[str | None] = (),
     ) -> None:
         """First the output of earlier commits is made durable, then this one, then its output is written."""
         self._written = self.output.flush()
@@ -328,15 +318,12 @@ class StreamRun:
             emitted=self._emitted,
             written=self._written,
             output=self.output.name,
-            separation=self.users.min_separation,
             may_stop=position.may_stop or self.handling.stop_at_faulty,
             columns=self.columns,
         )
         if releases is None:
             releases = Releases(position.records, np.empty((0, self.plan.width)))
-        self.state.commit(position, releases, self._stream.state_dict(), changed)
-        if position.step:
-            self._mark.note(self.state.openings(), position.step)
+        self.state.commit(position, releases, self._stream.state_dict(), users)
         self._latest = releases
         self._catch_up(releases)
         self._keep_vectors()

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from fedmf.accounting import Verdict, gaussian_mu
+from fedmf.accounting import gaussian_mu
+from fedmf.errors import LedgerError
 from fedmf.noise import NoiseKey
-from fedmf.records import Histories, Mark
 from fedmf.statements import UserCosts
 from fedmf.streaming.declared_rows import DeclaredRows, check_names, declared_cells, raw_layout
 from fedmf.streaming.lines import Lines
@@ -22,7 +22,7 @@ from fedmf.streaming.plans import StreamPlan
 from fedmf.streaming.rows import FORMATS, InputError, Layout, RowReader
 from fedmf.streaming.run import Handling, StreamRun
 from fedmf.streaming.settings import Settings
-from fedmf.streaming.state import StateError, StreamState
+from fedmf.streaming.state import StreamState
 from fedmf.streaming.statements import stream_statement
 from fedmf.streaming.text_rows import CsvReader, JsonLinesReader
 
@@ -110,19 +110,19 @@ def open_run(
         first_row: which row of the stream the input begins with.
         handling: of rows that do not fit.
         progress: called with (t, n) after each commit.
-        remembered: whether this machine is to know how far the stream is, once its directory is gone.
+        remembered: whether this machine keeps a mark of the stream, once its directory is gone.
         shape: of the output where it is lines: "json", "tidy" or "wide"; None by its ending (`shape_of`).
         density: whether each release says its Gaussian density, with intervals.
         admit: may refuse the layout of the rows of a new stream, before anything is written.
 
     Raises:
-        StateError: the directory belongs to other settings, to something else, is in use, or is behind what
+        LedgerError: the directory belongs to other settings, to something else, is in use, or is behind what
             this machine has seen of its stream.
         ValueError: settings, input or output are unfit.
     """
     with ExitStack() as kept:
         if StreamState.exists(directory):
-            state, mark = kept.enter_context(_gone_on(directory, settings))
+            state = kept.enter_context(_continued(directory, settings))
             reader = open_reader(source, settings, file_format, state.plan.layout, first_row)
             rows = kept.enter_context(reader)
         else:
@@ -136,11 +136,11 @@ def open_run(
                 admit(rows.layout)
             plan = StreamPlan.of(settings, rows.layout, _horizon(settings, source, file_format))
             Renderer(plan, density)  # refuses what has none before anything is written
-            state, mark = kept.enter_context(_begun(directory, plan, remembered))
+            state = kept.enter_context(_begun(directory, plan, remembered))
         shape = shape or shape_of(output, state.position.output)
         fresh = state.position.output not in ("", output_name(output, shape, density))
         place = open_output(output, fresh, shape, density)
-        run = kept.enter_context(StreamRun(state, place, handling, progress, mark))
+        run = kept.enter_context(StreamRun(state, place, handling, progress))
         yield run, rows
 
 
@@ -160,19 +160,19 @@ def open_pushed(
         handling: of rows that do not fit.
 
     Raises:
-        StateError: as `open_run`, or the stream was begun with rows of another layout.
+        LedgerError: as `open_run`, or the stream was begun with rows of another layout.
         ValueError: settings are unfit.
     """
     with ExitStack() as kept:
         if StreamState.exists(directory):
-            state, mark = kept.enter_context(_gone_on(directory, settings))
+            state = kept.enter_context(_continued(directory, settings))
             if state.position.output not in ("", Returned.name):
-                raise StateError(
+                raise LedgerError(
                     f"the stream in {directory} must have been begun by pushing rows, and not gone on by "
                     "`fedmf stream`; it goes on with that command."
                 )
             if state.plan.layout != layout:
-                raise StateError(
+                raise LedgerError(
                     f"d (dimension) must be {state.plan.layout.dimension} with the same columns as when the "
                     f"stream in {directory} began; got {layout.dimension}."
                 )
@@ -180,19 +180,18 @@ def open_pushed(
             if settings.rounds is None:
                 raise ValueError("n (rounds) must be given for rows that are pushed; got none.")
             plan = StreamPlan.of(settings, layout, settings.rounds)
-            state, mark = kept.enter_context(_begun(directory, plan, remembered=True))
-        yield kept.enter_context(StreamRun(state, Returned(), handling, None, mark))
+            state = kept.enter_context(_begun(directory, plan))
+        yield kept.enter_context(StreamRun(state, Returned(), handling))
 
 
 def account_stream(directory: Path) -> dict[str, Any]:
     """The privacy statement of the stream in a state directory, computed again from what was committed.
 
     Raises:
-        StateError, ValueError: not a state directory, damaged or altered, or in use by another process.
+        LedgerError, ValueError: not a state directory, damaged or altered, or in use by another process.
     """
-    with _checked(directory) as (state, users, verdict):
-        statement = stream_statement(state.plan, state.position, users, state.key)
-        return {"records": verdict.to_dict(), **statement}
+    with StreamState.open(directory) as state:
+        return stream_statement(state.plan, state.position, state.histories(), state.key)
 
 
 def stream_costs(directory: Path) -> UserCosts:
@@ -202,12 +201,12 @@ def stream_costs(directory: Path) -> UserCosts:
     a user is counted with the worst steps of that number, so far apart.
 
     Raises:
-        StateError, ValueError: as for `account_stream`, or the stream has no user column.
+        LedgerError, ValueError: as for `account_stream`, or the stream has no user column.
     """
-    with _checked(directory) as (state, users, verdict):
-        plan, key = state.plan, state.key
+    with StreamState.open(directory) as state:
+        plan, key, users = state.plan, state.key, state.histories()
         if plan.settings.user_column is None:
-            raise StateError(f"{directory} names no users (--user-column): it cannot be joined by user id.")
+            raise LedgerError(f"{directory} names no users (--user-column): it cannot be joined by user id.")
         counts, of = np.unique(users.counts, return_inverse=True)
         sigmas = [plan.multiplier_under(count, users.min_separation) for count in counts.tolist()]
         mus = np.array([gaussian_mu(sigma) for sigma in sigmas])
@@ -222,36 +221,23 @@ def stream_costs(directory: Path) -> UserCosts:
             users.names,
             mus[of],
             gaussian_mu(plan.noise_multiplier),
-            verdict,
         )
 
 
-@contextmanager
-def _checked(directory: Path) -> Iterator[tuple[StreamState, Histories, Verdict]]:
-    """A stream's state, computed again as far as it can be, who took part, and the verdict on it."""
-    with StreamState.open(directory) as state:
-        yield (
-            state,
-            state.histories(),
-            state.verdict(Mark.look(state.key.fingerprint)),
-        )
-
-
-@contextmanager
-def _begun(directory: Path, plan: StreamPlan, remembered: bool) -> Iterator[tuple[StreamState, Mark]]:
+def _begun(directory: Path, plan: StreamPlan, remembered: bool = True) -> StreamState:
     seed = plan.settings.seed
     key = NoiseKey.from_os() if seed is None else NoiseKey.from_seed(seed)
-    with StreamState.create(directory, plan, key) as state, Mark.open(key if remembered else None) as mark:
-        yield state, mark
+    return StreamState.create(directory, plan, key, remembered)
 
 
-@contextmanager
-def _gone_on(directory: Path, settings: Settings) -> Iterator[tuple[StreamState, Mark]]:
-    with StreamState.open(directory) as state:
+def _continued(directory: Path, settings: Settings) -> StreamState:
+    state = StreamState.open(directory)
+    try:
         _check_same(state.plan.settings, settings, directory)
-        with Mark.open(state.key) as mark:
-            state.verdict(mark).require_no_loss(str(directory), "continued")
-            yield state, mark
+    except BaseException:
+        state.close()
+        raise
+    return state
 
 
 def _horizon(settings: Settings, source: Path | None, file_format: str | None) -> int:
@@ -269,13 +255,13 @@ def _horizon(settings: Settings, source: Path | None, file_format: str | None) -
 def _check_same(begun: Settings, asked: Settings, directory: Path) -> None:
     before, now = begun.to_dict(), asked.to_dict()
     if before.pop("data_contract") != now.pop("data_contract"):
-        raise StateError(
+        raise LedgerError(
             f"contract must say what it said when the stream in {directory} began; it does not. Give the "
             "same one, or another --state directory for another stream."
         )
     for name, value in before.items():
         if now[name] != value:
-            raise StateError(
+            raise LedgerError(
                 f"{name} must be {value!r} as when the stream in {directory} began; got {now[name]!r}. "
                 "Give the same settings, or another --state directory for another stream."
             )

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from fedmf.errors import ConfigError, rebuilding
-from fedmf.records import RecordKind, WriterLock
-
-_KIND: Final = RecordKind("sweep", 0, 1, ConfigError)
+from fedmf.records import WriterLock
 
 
 class SweepPlace:
@@ -34,7 +32,7 @@ class SweepPlace:
             raise ConfigError(
                 f"directory of the sweep {path} cannot be used: {error.strerror or error}."
             ) from None
-        self._lock = WriterLock(_KIND, self.path / "sweep")
+        self._lock = WriterLock(self.path / "sweep")
 
     def __enter__(self) -> Self:
         return self

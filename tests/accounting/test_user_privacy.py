@@ -9,6 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 from support.headers import DELTA, make_header, read, record
+from support.ledgers import participations
 
 from fedmf.accounting import NoPrivacy, gaussian_epsilon
 from fedmf.accounting.gaussian import many as gaussian_many
@@ -109,7 +110,7 @@ def test_each_user_gets_what_its_own_rounds_cost(adjacency: str, released: int, 
     dense = FACTORIZATION.materialize()[:released]
     with Ledger.open(tmp_path / "ledger", read_only=True) as ledger:
         history: dict[str, list[int]] = {}
-        for t, user in ledger.participations():
+        for t, user in participations(ledger):
             history.setdefault(user, []).append(t)
         found = user_privacy(header, ledger)
     statement = read(tmp_path / "ledger").to_dict()

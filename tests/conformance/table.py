@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from support.ledgers import participations
 from support.pair_runs import RecordedPair
 from support.small_runs import client_for
 
@@ -79,7 +80,7 @@ def carried_out(subject: Subject, path: Path) -> Released:
             numbers = {"model": session.server.parameters.cpu().numpy().copy()}
             numbers |= of_parts(run, session.directory.ledger.metrics())
             facts = {
-                "who took part": sorted(session.directory.ledger.participations()),
+                "who took part": sorted(participations(session.directory.ledger)),
                 "who failed": sorted(_failed(session.directory.path)),
             }
             statement = session.statement().to_dict()

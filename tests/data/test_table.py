@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -219,3 +220,19 @@ def test_every_row_is_held_out_or_owned_once(hold_out: str, users: int, partitio
 def test_impossible_options_are_refused(fields: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Table(**{"path": "rows", **fields})  # type: ignore[arg-type]
+
+
+def test_a_single_label_is_refused() -> None:
+    rows = replace(example_table(), labels=np.zeros(40, dtype=np.int64), classes=("x",))
+    with pytest.raises(ValueError, match="label_column must hold at least two labels; got x"):
+        Table(path="rows").dataset_of(rows, rows.labels)
+
+
+def test_images_are_reshaped_rows() -> None:
+    options = Table(8, path="rows", input_shape=(1, 1, 1))
+    rows = example_table()
+    data = options.dataset_of(rows, rows.labels)
+    assert data.examples(np.array([0]))[0].shape[1:] == (1, 1, 1)
+    for shape in ((2, 1), (), (0,), (-1, -1)):
+        with pytest.raises(ValueError, match="input-shape must multiply to the 1 entries of an example"):
+            data.reshaped(shape)

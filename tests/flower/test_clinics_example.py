@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.ledgers import participations
 
 import fedmf
 from fedmf.flower import InProcessGrid, run_on_grid
@@ -45,7 +46,7 @@ def overrides(tmp_path: Path) -> dict[str, str | int | float | bool]:
 
 def present(path: Path) -> list[tuple[int, str]]:
     with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
-        return sorted(ledger.participations())
+        return sorted(participations(ledger))
 
 
 def test_in_this_process(files: list[str], tmp_path: Path) -> None:

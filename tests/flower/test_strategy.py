@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import Message
 from flwr.clientapp import ClientApp
+from support.ledgers import participations
 from support.small_runs import (
     client_for,
     linear_task,
@@ -80,8 +81,8 @@ def test_bad_replies_of_one_user_count_as_zero_and_use_up_the_noise_row(
         tmp_path / "bad", run, lambda s: tampering(client_for(s), tamper), on_report=reports.append
     )
     with Ledger.open(tmp_path / "bad" / "ledger.sqlite", read_only=True) as ledger:
-        taken = list(ledger.participations())
-        assert ledger.last_round() == run.cohorts.rounds - 1
+        taken = participations(ledger)
+        assert ledger.released == run.cohorts.rounds
     assert sorted(t for t, user in taken if user == victim) == [
         t for t in range(12) if 3 in schedule_of(run).cohort(t)
     ]
@@ -112,8 +113,8 @@ def test_a_bad_slice_is_refused_as_a_whole(kind: str, tmp_path) -> None:
     run = small_run(TASK, workers=2)
     run_small(tmp_path / "run", run, lambda s: tampering(client_for(s), tamper), reports.append)
     with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
-        users = {user for _, user in ledger.participations()}
-        assert ledger.last_round() == run.cohorts.rounds - 1
+        users = {user for _, user in participations(ledger)}
+        assert ledger.released == run.cohorts.rounds
     assert users == set(TASK.dataset.user_ids)
     for report in reports:
         failed = {failure.user for failure in report.failures}
@@ -166,7 +167,7 @@ def test_a_node_cannot_answer_for_one_of_its_users_twice(tmp_path) -> None:
     reports: list[RoundReport] = []
     run_small(tmp_path / "run", run, lambda s: tampering(client_for(s), tamper), reports.append)
     with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
-        assert ledger.replay().rounds == 12
+        assert ledger.summary().rounds == 12
     for t in together:
         assert [failure.user for failure in reports[t].failures] == ["u003"]
         assert reports[t].present == 6
@@ -199,8 +200,8 @@ def test_late_replies_are_not_waited_for_and_never_enter_a_later_round(tmp_path,
         run_on_grid(session, LateGrid(client_for(session), 0), lambda report, _: reports.append(report))
         ledger = session.directory.ledger
         assert [report.present for report in reports] == [6, 1] + [6] * 10
-        assert len([user for t, user in ledger.participations() if t == 1]) == 1
-        assert ledger.last_round() == 11
+        assert len([user for t, user in participations(ledger) if t == 1]) == 1
+        assert ledger.released == 12
     assert own_time.now == pytest.approx(0.3)
 
 

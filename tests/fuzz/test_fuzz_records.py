@@ -74,9 +74,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.weekly
-@pytest.mark.parametrize(
-    ("file", "examples"), [("state.sqlite", 150), ("releases.bin", 40), ("noise.key", 30)]
-)
+@pytest.mark.parametrize(("file", "examples"), [("stream.sqlite", 150), ("noise.key", 30)])
 def test_streams_with_damaged_state(
     file: str, examples: int, begun: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

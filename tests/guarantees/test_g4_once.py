@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from fedmf.errors import ConfigError, HorizonExceededError, LedgerError
-from fedmf.streaming import StateError
 from guarantees.small import NAMES, aggregator, random_rows, stream
 from guarantees.system_calls import SUPPORTED, Call, traced
 
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.skipif(not SUPPORTED, reason="system calls are traced o
 ROUNDS, DIMENSION = 3, 5
 ROWS = random_rows(DIMENSION).astype(np.float32)
 #: What the documentation says a process may end with: one line each.
-DOCUMENTED = (ConfigError, LedgerError, StateError, OSError)
+DOCUMENTED = (ConfigError, LedgerError, OSError)
 REFUSED = 3
 
 
@@ -235,7 +234,7 @@ def check_damage(job: Job, folder: Path) -> None:
     """Flipped bits and lost ends of what is kept: refused in a line, or of no consequence."""
     (expected, _), rng = finished(job, folder / "whole"), np.random.default_rng(4)
     files = [path for path in sorted((folder / "whole").rglob("*")) if path.stat().st_size and path.is_file()]
-    kept = [path for path in files if re.match(r"(ledger|state)\.sqlite|noise\.key|.*\.bin", path.name)]
+    kept = [path for path in files if re.match(r"(ledger|stream)\.sqlite|noise\.key|.*\.bin", path.name)]
     assert kept
     refused = 0
     for path in kept:

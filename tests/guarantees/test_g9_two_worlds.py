@@ -25,7 +25,7 @@ from fedmf.runs.directory import RunDirectory
 from guarantees.small import ROUNDS, linear_task, random_rows, run_of, stream
 
 #: What a run keeps for itself (key, ledger, failures, rows that were pushed); times, which nobody promises.
-SECRET = re.compile(r"noise\.key|(ledger|state)\.sqlite.*|\w+\.(bin|jsonl)|operator\.json|phases\.parquet")
+SECRET = re.compile(r"noise\.key|(ledger|stream)\.sqlite.*|\w+\.(bin|jsonl)|operator\.json|phases\.parquet")
 #: Columns that are functions of a released model.
 NOISED = {"loss", "accuracy"}
 #: The row of one user in both worlds.
@@ -99,8 +99,7 @@ def run(place: Path, value: float) -> object:
     def loss(outputs: Tensor, labels: Tensor) -> Tensor:
         if (place / "ledger.sqlite").exists() and bool((labels == 1).all()):
             with Ledger.open(place / "ledger.sqlite", read_only=True) as ledger:
-                last = ledger.last_round()
-            seen.append(0 if last is None else last + 1)
+                seen.append(ledger.released)
         return outputs[..., 0]
 
     task = replace(task, loss=loss)

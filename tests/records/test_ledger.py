@@ -1,89 +1,65 @@
-"""The participation ledger: what it accepts, refuses and says."""
+"""The ledger: what it accepts, refuses and says, and what it makes of damage, losses and copies."""
 
 from __future__ import annotations
 
+import os
+import random
+import shutil
 import sqlite3
+from pathlib import Path
+from typing import Any
 
 import pytest
-from support.ledgers import CONTRACT, begin, commit, contents, go_on
+from support.child_processes import in_child
+from support.ledgers import CONTRACT, KEY, begin, commit, contents, go_on, participations, released
 
 from fedmf.errors import LedgerError, ParticipationViolation
+from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
-from fedmf.records.ledger import Ledger
-from fedmf.records.ledger.replay import replay
+from fedmf.records import Ledger
+from fedmf.records.ledger import NOBODY
+
+SECRET = NoiseKey(bytes(range(32)))
 
 
-def test_new_ledger_is_empty(ledger):
-    assert contents(ledger) == (None, None, [], {})
-    summary = ledger.replay()
-    assert (summary.rounds, summary.users, summary.max_participations) == (0, 0, 0)
-    assert summary.min_separation is None
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What this machine has seen of runs."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "this"))
 
 
-def test_commits_are_read_back_after_reopening(path, ledger):
+def test_commits_are_read_back_after_reopening(path: Path, ledger: Ledger) -> None:
+    assert contents(ledger) == (0, None, 0, [], {})
     commit(ledger, ["zoë", "ann"], ["bob"], [], ["ann", "cy"], ["zoë"])
     expected = contents(ledger)
     ledger.close()
     with go_on(path) as reopened, Ledger.open(path, read_only=True) as reader:
         assert contents(reopened) == contents(reader) == expected
-        assert reopened.participation == CONTRACT
-        assert reopened.header == {"name": "test"}
-    assert expected[0] == 4
-    assert expected[1] == (4, "4.npz", "digest-4")
-    assert expected[3] == {(0, 3): 1, (0, 4): 1, (1,): 1, (3,): 1}
-
-
-def test_summary(ledger):
-    commit(ledger, ["b", "a", "c"], ["d"])
-    ledger.commit_round(2, [], "2.npz", "x", status="empty")
-    commit(ledger, ["a"], ["b"], [], ["a"])
-    summary = ledger.replay()
-    assert summary.rounds == 7
-    assert summary.empty_rounds == 1
-    assert (summary.users, summary.participations) == (4, 7)
-    assert (summary.max_participations, summary.min_separation, summary.largest_cohort) == (3, 3, 3)
-
-
-@pytest.mark.parametrize(("most", "apart"), [(3, 3), (4, 2), (2, 3), (3, 4)])
-def test_replay_accepts_exactly_the_contracts_that_the_rows_keep(path, most, apart):
-    """One user three times, four rounds apart and then three: the file checks out for k ≥ 3 and b ≤ 3."""
-    with begin(path, Participation(20, 3, 3), {}) as ledger:
-        commit(ledger, ["a"], ["b"], [], ["c"], ["a"], [], [], ["a", "b"])
-        contract = Participation(20, most, apart)
-        if most >= 3 and apart <= 3:
-            assert (
-                replay(ledger._connection, contract, ledger._header_chain, ledger._seal).min_separation == 3
-            )
-            return
-        message = r"took part (\d times, last )?in round [04],? and may not in round [47]: [bk] \(m"
-        with pytest.raises(ParticipationViolation, match=message):
-            replay(ledger._connection, contract, ledger._header_chain, ledger._seal)
+        assert (reopened.participation, reopened.header) == (CONTRACT, {"name": "test"})
+        summary = reopened.summary()
+    assert expected[:2] == (5, b"state 4")
+    assert expected[4] == {(0, 3): 1, (0, 4): 1, (1,): 1, (3,): 1}
+    assert (summary.rounds, summary.empty_rounds, summary.users, summary.participations) == (5, 1, 4, 6)
+    assert (summary.max_participations, summary.min_separation, summary.largest_cohort) == (2, 3, 2)
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 3, -1, 2.0, True, None, "2"])
-def test_rounds_come_in_turn(ledger, wrong):
+def test_rounds_come_in_turn(ledger: Ledger, wrong: Any) -> None:
     commit(ledger, ["a"], ["b"])
     before = contents(ledger)
     with pytest.raises(ParticipationViolation, match="round must be 2"):
-        ledger.commit_round(wrong, ["c"], "c", "d")
+        ledger.commit_round(wrong, ["c"])
     assert contents(ledger) == before
 
 
-def test_first_round_is_zero(ledger):
-    with pytest.raises(ParticipationViolation, match="round must be 0"):
-        ledger.commit_round(1, ["a"], "c", "d")
-    assert ledger.last_round() is None
-
-
-def test_nothing_past_the_horizon(ledger):
+def test_nothing_past_the_horizon(ledger: Ledger) -> None:
     commit(ledger, *[[] for _ in range(10)])
     with pytest.raises(ParticipationViolation, match="past the horizon: all n=10 rounds"):
-        ledger.commit_round(10, [], "c", "d", status="empty")
-    assert ledger.last_round() == 9
+        ledger.commit_round(10, [])
 
 
 @pytest.mark.parametrize("reopen", [False, True])
-def test_separation_is_enforced(path, ledger, reopen):
+def test_separation_and_cap_are_enforced(path: Path, ledger: Ledger, reopen: bool) -> None:
     commit(ledger, ["a", "b"], ["c"])
     if reopen:
         ledger.close()
@@ -92,87 +68,36 @@ def test_separation_is_enforced(path, ledger, reopen):
     with pytest.raises(
         ParticipationViolation, match=r"user 'b' took part in round 0 and may not in round 2: b"
     ):
-        ledger.commit_round(2, ["new", "b"], "c", "d")
+        ledger.commit_round(2, ["new", "b"])
     assert contents(ledger) == before
-    commit(ledger, [], ["b"])
-    assert ledger.last_round() == 3
-    ledger.close()
-
-
-@pytest.mark.parametrize("reopen", [False, True])
-def test_cap_is_enforced(path, ledger, reopen):
-    commit(ledger, ["a"], [], [], ["a"], [], [], ["a"], [], [])
-    if reopen:
-        ledger.close()
-        ledger = go_on(path)
+    commit(ledger, [], ["a"], [], [], ["a"], [], [])
     with pytest.raises(
         ParticipationViolation, match=r"user 'a' took part 3 times, last in round 6.*round 9: k"
     ):
-        ledger.commit_round(9, ["a"], "c", "d")
-    assert ledger.last_round() == 8
+        ledger.commit_round(9, ["a"])
     ledger.close()
-
-
-def test_duplicate_in_a_round(ledger):
-    with pytest.raises(ParticipationViolation, match="user 'x' appears twice in round 0"):
-        ledger.commit_round(0, ["x", "y", "x"], "c", "d")
-    assert contents(ledger)[2] == []
-
-
-def test_empty_round_has_no_users(ledger):
-    with pytest.raises(ParticipationViolation, match="empty round has no users"):
-        ledger.commit_round(0, ["a"], "c", "d", status="empty")
-    with pytest.raises(LedgerError, match="status"):
-        ledger.commit_round(0, [], "c", "d", status="failed")  # type: ignore[arg-type]
-    assert ledger.last_round() is None
 
 
 @pytest.mark.parametrize("user", ["", "a\x00b", "\ud800", 7, None, b"a"])
-def test_bad_ids(ledger, user):
+def test_bad_ids(ledger: Ledger, user: Any) -> None:
     with pytest.raises(LedgerError, match="user \\(id\\) must be"):
-        ledger.commit_round(0, ["ok", user], "c", "d")
+        ledger.commit_round(0, ["ok", user])
     with pytest.raises(LedgerError, match="single string"):
-        ledger.commit_round(0, "ann", "c", "d")
-    assert list(ledger.participations()) == []
+        ledger.commit_round(0, "ann")
+    with pytest.raises(ParticipationViolation, match="user 'x' appears twice in round 0"):
+        ledger.commit_round(0, ["x", "y", "x"])
+    assert contents(ledger)[:4] == (0, None, 0, [])
 
 
-def test_ids_are_compared_exactly(ledger):
-    """Case, spaces and Unicode normal forms make different users."""
+def test_ids_are_compared_exactly(ledger: Ledger) -> None:
     users = ["Ann", "ann", " ann", "\u00e9", "e\u0301", "用户", "👩‍🔬", "O'Brien; DROP TABLE users", "%", "_"]
     commit(ledger, users)
-    assert [user for _, user in ledger.participations()] == users
+    assert [user for _, user in participations(ledger)] == users
     with pytest.raises(ParticipationViolation, match="O'Brien"):
-        ledger.commit_round(1, [users[7]], "c", "d")
+        ledger.commit_round(1, [users[7]])
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "UPDATE rounds SET newcomers = X''",
-        "UPDATE rounds SET checkpoints = '{}'",
-        "DELETE FROM rounds",
-        "UPDATE rounds SET participants = X''",
-        "UPDATE header SET json = '{}'",
-        "DELETE FROM header",
-        "INSERT OR REPLACE INTO rounds VALUES (0, 1, 0, 'empty', '{}', X'', X'', X'', X'')",
-        "INSERT OR REPLACE INTO header VALUES (0, 1, 99, 99, 1, '{}', X'', X'')",
-        "INSERT OR REPLACE INTO openings VALUES (0, 1, 0, X'', '{}', X'', X'')",
-        "INSERT INTO rounds VALUES (7, 1, 0, 'empty', '{}', X'', X'', X'', X'')",
-    ],
-)
-def test_the_file_itself_is_append_only(path, ledger, statement):
-    commit(ledger, ["a"], ["b"])
-    before = contents(ledger)
-    ledger.close()
-    connection = sqlite3.connect(path)
-    with pytest.raises(sqlite3.IntegrityError, match="append-only"):
-        connection.execute(statement)
-    connection.close()
-    with Ledger.open(path, read_only=True) as reader:
-        assert contents(reader) == before
-
-
-def test_metrics(path, ledger):
+def test_metrics(path: Path, ledger: Ledger) -> None:
     ledger.put_metrics(0, {"loss": 2.5, "name": "ä"})
     ledger.put_metrics(10, {"loss": float("nan")})
     ledger.put_metrics(0, {"loss": 2.0})
@@ -187,3 +112,252 @@ def test_metrics(path, ledger):
     assert list(stored) == [0, 10]
     assert stored[0] == {"loss": 2.0}
     assert stored[10]["loss"] != stored[10]["loss"]
+
+
+def test_a_round_needs_an_opening_with_bits_of_its_own(path: Path) -> None:
+    Ledger.create(path, CONTRACT, {}, KEY)
+    with Ledger.open(path, KEY) as ledger, pytest.raises(LedgerError, match="opening"):
+        ledger.commit_round(0, ["a"])
+    fresh = set()
+    for t in range(3):
+        with go_on(path) as ledger:
+            fresh.add(ledger.opening().fresh)
+            assert ledger.opening() == ledger.openings()[-1]
+            commit(ledger, [f"u{t}"])
+    assert len(fresh) == 3
+    with Ledger.open(path, read_only=True) as ledger:
+        assert [opening.first_round for opening in ledger.openings()] == [0, 1, 2]
+
+
+def test_one_process_writes_and_readers_see_what_was_there_when_they_came(path: Path, ledger: Ledger) -> None:
+    commit(ledger, ["a"])
+    with Ledger.open(path, read_only=True) as reader:
+        commit(ledger, ["b"])
+        assert (reader.released, participations(reader), reader.state()) == (1, [(0, "a")], b"state 0")
+        with pytest.raises(LedgerError, match="read-only"):
+            reader.commit_round(1, ["c"])
+    assert released(path) == 2
+    with pytest.raises(LedgerError, match="another process"):
+        Ledger.open(path, KEY)
+    with pytest.raises(LedgerError, match="key"):
+        Ledger.open(path)
+    assert in_child(lambda: commit(ledger, ["c"])) == 1  # of a fork
+    commit(ledger, ["c"])
+
+
+def test_a_large_state_is_in_a_file_and_the_one_before_is_gone(path: Path, ledger: Ledger) -> None:
+    for t in range(3):
+        state = os.urandom(100_000)
+        ledger.commit_round(t, [], state)
+        assert ledger.state() == state
+        assert len(list(path.parent.glob("*.bin"))) == 1
+    ledger.commit_round(3, [])
+    assert ledger.state() == state
+    (file,) = path.parent.glob("*.bin")
+    assert file.stat().st_mode & 0o777 == 0o600
+    content = file.read_bytes()
+    for damage in (content[:-1], content[:-1] + bytes([content[-1] ^ 1])):
+        file.write_bytes(damage)
+        with pytest.raises(LedgerError, match="differs from its SHA-256"):
+            ledger.state()
+    file.unlink()
+    with pytest.raises(LedgerError, match="No such file"):
+        ledger.state()
+
+
+def test_steps_of_a_stream(path: Path) -> None:
+    Ledger.create(path, Participation(10, 2, 3), {}, KEY, steps=True)
+    with Ledger.open(path, KEY) as ledger:
+        ledger.commit_steps([], {"row": 1}, b"", 0, b"s")  # a row that took no step
+        ledger.opening()
+        users = ["a", None, "b", "a"]
+        for step, user in enumerate(users, start=1):
+            if user is not None:
+                assert ledger.histories.admits(user, step)
+                ledger.histories.record(user, step)
+        ledger.commit_steps(users, {"row": 5}, b"12", 2, b"state", b"pushed")
+        assert not ledger.histories.admits("b", 5)
+    with Ledger.open(path, KEY) as ledger:
+        assert (ledger.released, dict(ledger.about), ledger.state()) == (4, {"row": 5}, b"state")
+        assert participations(ledger) == [(0, "a"), (2, "b"), (3, "a")]
+        assert (ledger.summary().min_separation, ledger.summary().max_participations) == (3, 2)
+        ((found, content),) = ledger.contents()
+        assert (found.records, content, found.pushes) == (2, b"12", b"pushed")
+        assert found.keys.tolist() == [0, NOBODY, 1, 0]
+        assert ledger.histories.admits("b", 6)
+        assert not ledger.histories.admits("a", 9)
+
+
+def test_rows_that_break_the_contract_are_not_opened(path: Path, tmp_path: Path) -> None:
+    """Written by somebody who has the key, under a laxer contract than the header's."""
+    with begin(tmp_path / "lax.sqlite", Participation(10, 5, 1)) as lax:
+        commit(lax, ["a"], ["a"])
+    with begin(path) as ledger:
+        commit(ledger, ["a"])
+        row = lax.__class__.open(tmp_path / "lax.sqlite", read_only=True)
+        commits = list(row.commits())
+        row.close()
+        ledger._commit("round 2", commits[1], None, None)
+    with pytest.raises(ParticipationViolation, match="'a' took part in round 0"):
+        Ledger.open(path, read_only=True)
+
+
+def run_of(folder: Path) -> Path:
+    """A ledger of three rounds with a large state, in a folder of its own; its key is secret."""
+    folder.mkdir()
+    path = folder / "ledger.sqlite"
+    Ledger.create(path, CONTRACT, {"name": "run"}, SECRET)
+    with Ledger.open(path, SECRET) as ledger:
+        ledger.opening()
+        for t in range(3):
+            ledger.commit_round(t, [f"u{t}"], bytes([t]) * 70_000)
+            ledger.put_metrics(t, {"loss": float(t)})
+    return path
+
+
+def values(path: Path) -> Any:
+    with Ledger.open(path, SECRET, read_only=True) as ledger:
+        return *contents(ledger), ledger.metrics(), ledger.header, ledger.openings()
+
+
+def values_or_line(path: Path) -> Any:
+    try:
+        return values(path)
+    except LedgerError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_no_changed_value_is_read_whatever_byte_is_flipped(tmp_path: Path, live: bool) -> None:
+    """Of the closed file and of a log that was not merged; each refused in a line or of no consequence."""
+    path = run_of(tmp_path / "run")
+    with Ledger.open(path, SECRET) as ledger:
+        if live:
+            ledger.opening()
+            commit(ledger, ["u7"])
+        expected = values(path)
+        shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    rng, refused = random.Random(5), 0
+    files = [
+        file
+        for file in sorted((tmp_path / "copy").iterdir())
+        if file.stat().st_size and "shm" not in file.name
+    ]
+    assert any("wal" in file.name for file in files) is live
+    for file in files:
+        whole = file.read_bytes()
+        for at in sorted({*rng.sample(range(len(whole)), min(len(whole), 120)), 0, len(whole) - 1}):
+            broken = bytearray(whole)
+            broken[at] ^= 1 << rng.randrange(8)
+            place = tmp_path / "broken"
+            shutil.copytree(tmp_path / "copy", place)
+            (place / file.name).write_bytes(broken)
+            read = values_or_line(place / "ledger.sqlite")
+            assert read == expected or (isinstance(read, str) and "\n" not in read), (file.name, at)
+            refused += isinstance(read, str)
+            shutil.rmtree(place)
+    assert refused > 60
+
+
+def wal_lost(folder: Path) -> None:
+    (folder / "ledger.sqlite-wal").unlink()
+
+
+def mark_lost(folder: Path) -> None:
+    (folder / "ledger.sqlite-mark").unlink()
+
+
+def state_lost(folder: Path) -> None:
+    next(folder.glob("*.bin")).unlink()
+
+
+def cut(folder: Path) -> None:
+    file = folder / "ledger.sqlite-wal"
+    file.write_bytes(file.read_bytes()[:-4096])
+
+
+@pytest.mark.parametrize(
+    ("fate", "refusal"),
+    [
+        (wal_lost, "older copy, or its newest rows are lost|header is missing|not a fedmf ledger"),
+        (cut, "older copy, or its newest rows are lost"),
+        (mark_lost, "missing or damaged"),
+        (state_lost, "No such file"),
+    ],
+)
+def test_what_a_copy_lacks_is_refused(tmp_path: Path, fate: Any, refusal: str) -> None:
+    path = run_of(tmp_path / "run")
+    with Ledger.open(path, SECRET) as ledger:
+        ledger.opening()
+        ledger.commit_round(3, ["u3"], bytes(70_000))
+        shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    fate(tmp_path / "copy")
+    with pytest.raises(LedgerError, match=refusal) as caught:
+        values(tmp_path / "copy" / "ledger.sqlite")
+    assert "\n" not in str(caught.value)
+
+
+def test_copies_on_one_machine_and_on_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = run_of(tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    older = tmp_path / "copy" / "ledger.sqlite"
+    with Ledger.open(older, SECRET), pytest.raises(LedgerError, match="only open copy"):
+        Ledger.open(path, SECRET)
+    with Ledger.open(path, SECRET) as ledger:
+        ledger.opening()
+        commit(ledger, ["u3"])
+    with pytest.raises(LedgerError, match=r"older copy.*Continue with the newest"):
+        Ledger.open(older, SECRET)
+    with monkeypatch.context() as other:
+        other.setenv("XDG_STATE_HOME", str(tmp_path / "other machine"))
+        with Ledger.open(older, SECRET) as ledger:
+            fresh = ledger.opening().fresh
+            commit(ledger, ["u3"], ["u4"])
+    with Ledger.open(path, SECRET) as ledger:
+        assert fresh not in {opening.fresh for opening in ledger.openings()}
+    with pytest.raises(LedgerError, match="older copy"):  # it has more commits, and not those of this machine
+        Ledger.open(older, SECRET)
+    (mark,) = (tmp_path / "this" / "fedmf" / "marks").iterdir()
+    assert (mark.name, mark.stat().st_mode & 0o777) == (SECRET.fingerprint, 0o600)
+
+
+def test_public_keys_and_streams_without_a_state_have_no_mark_on_the_machine(
+    tmp_path: Path,
+) -> None:
+    begin(tmp_path / "public.sqlite").close()
+    Ledger.create(tmp_path / "scratch.sqlite", CONTRACT, {}, SECRET)
+    Ledger.open(tmp_path / "scratch.sqlite", SECRET, remembered=False).close()
+    assert not (tmp_path / "this").exists()
+
+
+def test_a_place_for_marks_that_cannot_be_written_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    run_of(tmp_path / "run")
+    assert "is not writable" in caplog.records[0].getMessage()
+    monkeypatch.setenv("XDG_STATE_HOME", "")
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    run_of(tmp_path / "second")
+
+
+def test_what_is_no_ledger_is_refused_in_a_line(tmp_path: Path) -> None:
+    place = tmp_path / "ledger.sqlite"
+    with pytest.raises(LedgerError, match="does not exist"):
+        Ledger.open(place, KEY)
+    for content in (b"", b"text", b"SQLite format 3\x00" + bytes(200)):
+        place.write_bytes(content)
+        with pytest.raises(LedgerError) as caught:
+            Ledger.open(place, read_only=True)
+        assert "\n" not in str(caught.value)
+    place.unlink()
+    with sqlite3.connect(place) as other:
+        other.execute("CREATE TABLE t(x)")
+    other.close()
+    with pytest.raises(LedgerError):
+        Ledger.open(place, read_only=True)
+    with pytest.raises(LedgerError, match="exists already"):
+        Ledger.create(place, CONTRACT, {}, KEY)
+    with pytest.raises(LedgerError, match="authentication code"):
+        Ledger.open(run_of(tmp_path / "run"), KEY)

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.ledgers import begin, go_on
+from support.ledgers import begin, go_on, participations
 
 from fedmf.errors import ParticipationViolation
 from fedmf.participation import Participation
@@ -47,20 +47,19 @@ def test_agrees_with_a_plain_model(tmp_path_factory, contract, script):
             ledger.close()
             ledger = go_on(path)
         elif allowed(model, contract, step):
-            ledger.commit_round(len(model), step, f"c{len(model)}", "d")
+            ledger.commit_round(len(model), step)
             model.append(step)
         else:
             with pytest.raises(ParticipationViolation):
-                ledger.commit_round(len(model), step, "c", "d")
+                ledger.commit_round(len(model), step)
     patterns: dict[tuple[int, ...], int] = {}
     for user in {user for cohort in model for user in cohort}:
         pattern = tuple(index for index, cohort in enumerate(model) if user in cohort)
         patterns[pattern] = patterns.get(pattern, 0) + 1
-    summary = ledger.replay()
-    assert ledger.pattern_counts() == patterns
-    assert list(ledger.pattern_counts()) == sorted(patterns)
-    assert ledger.last_round() == (len(model) - 1 if model else None)
-    assert sorted(ledger.participations()) == sorted(
+    summary = ledger.summary()
+    assert ledger.patterns().to_counts() == patterns
+    assert ledger.released == len(model)
+    assert sorted(participations(ledger)) == sorted(
         (t, user) for t, cohort in enumerate(model) for user in cohort
     )
     assert summary.max_participations == max(map(len, patterns), default=0)

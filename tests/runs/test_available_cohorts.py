@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support.ledgers import participations
 from support.small_runs import client_for, linear_task, run_small, small_run
 
 import fedmf
@@ -59,7 +60,7 @@ def joined(path: Path) -> dict[str, list[int]]:
     """The rounds of each user, by the ledger."""
     rounds: dict[str, list[int]] = {}
     with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
-        for t, user in sorted(ledger.participations()):
+        for t, user in sorted(participations(ledger)):
             rounds.setdefault(user, []).append(t)
     return rounds
 

@@ -23,8 +23,8 @@ RUN = small_run(mechanism="bisr", bands=2, evaluate_every=3)
 
 def rounds_on_record(path: Path) -> int:
     with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
-        last = ledger.last_round()
-    return 0 if last is None else last + 1
+        last = ledger.released - 1
+    return last + 1
 
 
 def looking(path: Path, seen: list[RoundRecord]) -> Callable[[RoundRecord], None]:

@@ -244,8 +244,8 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "docs/examples/own_statistic.py"
 
 def rounds_of(path: Path) -> int:
     with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
-        last = ledger.last_round()
-    return 0 if last is None else last + 1
+        last = ledger.released - 1
+    return last + 1
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork with threads: they are idle

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message
 from numpy.typing import NDArray
+from support.ledgers import participants
 from support.pair_runs import RecordedPair, pair_run
 from support.small_runs import client_for, linear_task, run_small, tampering
 
@@ -67,7 +68,7 @@ def test_a_hostile_slice_is_refused_whole_and_uses_up_both_rows_of_noise(kind: s
     assert all(re.search(BAD_SLICES[kind][1], failure.reason) for failure in failures)
     run_small(tmp_path / "good", pair_run(good, TASK, **keys))
     with Ledger.open(tmp_path / "bad" / "ledger.sqlite", read_only=True) as ledger:
-        assert spoilt[0] <= set(ledger.participants(3))
+        assert spoilt[0] <= set(participants(ledger, 3))
     x = TASK.dataset.features.double().numpy()
     x = 0.3 * x / np.linalg.norm(x, axis=1, keepdims=True)
     gone = x[[int(user[1:]) for user in spoilt[0]]]

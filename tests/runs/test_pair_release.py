@@ -19,7 +19,7 @@ from support.small_runs import small_run
 
 import fedmf
 from fedmf.accounting import PairRelease, SecondStream
-from fedmf.errors import ConfigError, LedgerError
+from fedmf.errors import ConfigError
 from fedmf.factorization.matrices.toeplitz import Toeplitz
 from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.flower.compat import claim_task_identity
@@ -62,7 +62,7 @@ def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple
     )
     directory = SimpleNamespace(
         ledger=ledger,
-        right=ReleaseRight(LedgerError),
+        right=ReleaseRight(),
         key=NoiseKey.from_seed(1),
         header=SimpleNamespace(run={}),
         restore=lambda: None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ import fedmf
 from fedmf.errors import LedgerError
 from fedmf.flower import InProcessGrid, UsersSayWho
 from fedmf.flower.simulation import run_on_grid
-from fedmf.records import frames
+from fedmf.records import ledger as ledger_module
 from fedmf.runs import Session, account
 from fedmf.runs.releases.under_way import RoundUnderWay
 
@@ -29,17 +29,17 @@ LINE = "this process releases nothing more"
 
 
 @contextlib.contextmanager
-def failing_flush(monkeypatch: pytest.MonkeyPatch, at: int, what: str = "tail") -> Iterator[None]:
-    """The flush number ``at`` of files of this name fails; what was written can be read."""
-    flush, calls = frames._flush, iter(range(10**6))
+def failing_flush(monkeypatch: pytest.MonkeyPatch, at: int) -> Iterator[None]:
+    """The commit number ``at`` fails."""
+    flush, calls = ledger_module._flush, iter(range(10**6))
 
-    def failing(descriptor: int) -> None:
-        if what in os.readlink(f"/proc/self/fd/{descriptor}") and next(calls) == at:
+    def failing(connection: sqlite3.Connection) -> None:
+        if next(calls) == at:
             raise OSError(errno.EIO, "Input/output error")
-        flush(descriptor)
+        flush(connection)
 
     with monkeypatch.context() as patched:
-        patched.setattr(frames, "_flush", failing)
+        patched.setattr(ledger_module, "_flush", failing)
         yield
 
 
@@ -56,7 +56,7 @@ def release(session: Session, first: float, by: Callable[..., Any] | None = None
 
 
 def test_no_row_of_noise_is_around_two_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The attack: another sum after a flush that failed. Nothing is released; the first is adopted."""
+    """The attack: another sum after a flush that failed. Nothing more is released."""
     run = small_run(linear_task(24, 30), noise_seed=-1)
     with fedmf.start(run, tmp_path / "run") as session:
         release(session, 0.1)
@@ -66,15 +66,12 @@ def test_no_row_of_noise_is_around_two_sums(tmp_path: Path, monkeypatch: pytest.
             release(session, -0.1)
         assert str(repeated.value) == str(failed.value)
         assert "round 2 failed" in str(failed.value)
-        assert session.statement().to_dict()["rounds_released"] == 2
+        assert session.statement().to_dict()["rounds_released"] == 1
     with fedmf.resume(run, tmp_path / "run") as session:
-        assert session.server.t == 2
-        adopted = session.server.parameters.clone()
+        assert session.server.t == 1
+        assert session.directory.ledger.openings()[0].fresh != session.directory.ledger.opening().fresh
         release(session, 0.1)
-    with fedmf.resume(run, tmp_path / "run") as session:
-        assert session.server.t == 3
-        assert not torch.equal(session.server.parameters, adopted)
-    assert account(tmp_path / "run").to_dict()["rounds_released"] == 3
+    assert account(tmp_path / "run").to_dict()["rounds_released"] == 2
 
 
 def test_what_can_be_refused_costs_nothing(tmp_path: Path) -> None:
@@ -136,6 +133,20 @@ def test_an_interruption_as_a_commit_begins_leaves_one_sum_a_row(
             assert torch.equal(server.parameters, made)
             assert server.t == 1
             release(session, 0.2)
+
+
+def test_a_commit_that_gets_no_thread_is_done_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with fedmf.start(small_run(linear_task(24, 30), noise_seed=-1), tmp_path / "run") as session:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", none_left)
+            release(session, 0.1, session.server.begin_release)
+        assert session.directory.ledger.released == 1
+        assert session.server.t == 1
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

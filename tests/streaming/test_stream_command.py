@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedmf.cli.app import run
+from fedmf.moments import METHODS, SECOND_MOMENTS
 
 BUDGET = ["--norm-bound", "1", "--epsilon", "8", "--delta", "1e-5"]
 REQUIRED = {
@@ -78,6 +80,12 @@ def test_a_file_to_a_file_with_a_state(folder: Path, capsys: pytest.CaptureFixtu
     # Another stream has another key and so another noise.
     assert stream(*command[:-3], "other.jsonl", "--state", "fresh") == 0
     assert (folder / "other.jsonl").read_bytes() != before
+
+
+def test_help_names_every_method_and_second_moment(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["stream", "--help"]) == 0
+    words = set(re.findall(r"[\w-]+", capsys.readouterr().out))
+    assert {*METHODS, *SECOND_MOMENTS} <= words
 
 
 def test_standard_output_and_a_public_seed(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -175,6 +183,15 @@ def test_bad_requests_are_one_line(
     assert shown.err.count("\n") == 1
     assert message in shown.err.replace("δ (", "delta (")
     assert sorted(path.name for path in folder.iterdir()) == kept
+
+
+def test_empty_inputs(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for name, content in (("none.csv", ""), ("header.csv", "x,y\n"), ("blank.jsonl", "\n \n")):
+        (folder / name).write_text(content)
+        named = ["--columns", "x,y"] if name == "header.csv" else []
+        assert stream("--input", name, *named, "--rounds", "5", "--state", f"{name}.state") == 2
+        shown = capfd.readouterr().err.splitlines()
+        assert shown[-1] == "fedmf: input must have rows; got an empty one."
 
 
 def test_a_bad_row_without_a_state_tells_what_is_needed(

@@ -14,6 +14,7 @@ import pytest
 import torch
 from support.streams import BUDGET, D, N, releases, run_once, sample, write_rows
 
+from fedmf.errors import LedgerError
 from fedmf.factorization import Toeplitz, identity
 from fedmf.factorization.mechanisms.catalogue import build
 from fedmf.factorization.sensitivity.joint import UserRange
@@ -29,7 +30,7 @@ from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader, clip_r
 from fedmf.streaming.run import Handling, StreamRun
 from fedmf.streaming.session import open_run
 from fedmf.streaming.settings import Settings
-from fedmf.streaming.state import StateError, StreamState
+from fedmf.streaming.state import StreamState
 from fedmf.streaming.statement_text import stream_text
 from fedmf.version import SOFTWARE
 from fedmf.workload.toeplitz import average
@@ -168,7 +169,7 @@ def test_given_factorizations_are_streamed_and_resumed(tmp_path: Path) -> None:
     assert [s["second_mechanism"] for s in statements] == ["bsr", "given toeplitz", "given toeplitz"]
     assert statements[0]["sensitivity"] == statements[1]["sensitivity"]
     other = Toeplitz([1.0, 0.25], N)
-    with pytest.raises(StateError, match=r"^mechanisms must be"):
+    with pytest.raises(LedgerError, match=r"^mechanisms must be"):
         run_once(tmp_path / "given", Settings(**BUDGET, rounds=N, mechanisms=(other,)), source)
     pair = tmp_path / "pair"
     pair.mkdir()
@@ -189,6 +190,14 @@ def test_each_moment_gets_the_matrix_of_its_workload() -> None:
     assert alone.second is alone.first
     given = StreamPlan.of(replace(settings, mechanisms=(identity(N),), bands=None), layout, N).mechanism
     assert given.second is given.first
+
+
+def test_a_given_factorization_must_fit(tmp_path: Path) -> None:
+    layout = Layout(("a", "b"), False, 2, None)
+    with pytest.raises(ValueError, match=r"C \(mechanism\) must have n = 30 rounds, .*; got 31"):
+        StreamPlan.of(Settings(**BUDGET, mechanisms=(identity(N + 1),)), layout, N)
+    with pytest.raises(ValueError, match=r"bands \(parameter\) is none of given toeplitz"):
+        StreamPlan.of(Settings(**BUDGET, mechanisms=(identity(N),), bands=3), layout, N)
 
 
 def test_the_statement_says_what_must_stay_secret_and_who_states_it(tmp_path: Path) -> None:
@@ -308,6 +317,16 @@ def test_faulty_rows_stop_the_stream_or_count_as_zeros(tmp_path: Path) -> None:
     assert (folder / "out.jsonl").read_bytes() == (tmp_path / "zero/out.jsonl").read_bytes()
     # A stream that went past a faulty row can go on with the same input.
     assert run_once(folder, settings, source)["steps"] == N
+
+
+def test_long_rows_are_refused_on_request(tmp_path: Path) -> None:
+    x = sample() * 0.1
+    x[4] = 9.0
+    source = write_rows(tmp_path / "rows.csv", x)
+    with pytest.raises(InputError, match=r"row 5 \(line 6\) must not be longer than the norm bound"):
+        run_once(tmp_path, Settings(**BUDGET), source, handling=Handling(clip=False, stop_at_faulty=True))
+    got = run_once(tmp_path, Settings(**BUDGET), source)
+    assert got["counts"]["clipped"] == 1
 
 
 @pytest.mark.parametrize("count_late", [False, True])

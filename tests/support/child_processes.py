@@ -2,10 +2,11 @@
 
 import os
 import signal
+import sqlite3
 from collections.abc import Callable
 from itertools import count
 
-from fedmf.records import frames
+from fedmf.records import ledger as ledger_module
 
 
 def in_child(body: Callable[[], object]) -> int:
@@ -25,13 +26,13 @@ def in_child(body: Callable[[], object]) -> int:
 
 def die_at_flush(number: int, flushed: bool) -> None:
     """Let this process be killed at its n-th flush of records, before it or after."""
-    flush, numbers = frames._flush, count(1)
+    flush, numbers = ledger_module._flush, count(1)
 
-    def dying(descriptor: int) -> None:
+    def dying(connection: sqlite3.Connection) -> None:
         last = next(numbers) == number
         if flushed or not last:
-            flush(descriptor)
+            flush(connection)
         if last:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    frames._flush = dying
+    ledger_module._flush = dying

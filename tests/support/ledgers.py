@@ -10,61 +10,66 @@ from torch import Tensor
 
 from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
-from fedmf.records import Ledger, load_state
+from fedmf.records import Ledger, unpack
 
 KEY = NoiseKey.from_seed(3)
 CONTRACT = Participation(rounds=10, max_participations=3, min_separation=3)
-#: What `load_state` gives.
-Loaded = tuple[Tensor, dict[str, Tensor], dict[str, Any]]
 
 
-def begin(path: str | Path, contract: Participation, header: Mapping[str, Any]) -> Ledger:
+def begin(path: str | Path, contract: Participation = CONTRACT, header: Mapping[str, Any] = {}) -> Ledger:
     """A new ledger, ready for its first round."""
-    ledger = Ledger.create(path, contract, header, KEY)
-    ledger.open_era(bytes(32))
-    return ledger
-
-
-def commit(ledger: Ledger, *cohorts: list[str]) -> None:
-    """The next rounds."""
-    for users in cohorts:
-        last = ledger.last_round()
-        index = 0 if last is None else last + 1
-        ledger.commit_round(index, users, f"{index}.npz", f"digest-{index}")
-
-
-def contents(ledger: Ledger) -> tuple[Any, ...]:
-    """What a ledger says."""
-    return (
-        ledger.last_round(),
-        ledger.checkpoint(),
-        list(ledger.participations()),
-        ledger.pattern_counts(),
-    )
+    Ledger.create(Path(path), contract, header, KEY)
+    return go_on(path)
 
 
 def go_on(path: str | Path) -> Ledger:
     """A ledger that was begun, ready for its next round."""
-    ledger = Ledger.open(path, KEY)
-    ledger.open_era(bytes(32))
+    ledger = Ledger.open(Path(path), KEY)
+    ledger.opening()
     return ledger
 
 
-def tails(folder: Path, ledger: str = "ledger.sqlite") -> list[Path]:
-    """The files beside a ledger that hold its newest rows and states."""
-    return sorted(folder.glob(f"{ledger}-tail-*"))
+def commit(ledger: Ledger, *cohorts: list[str]) -> None:
+    """The next rounds, each with a state of its own."""
+    for users in cohorts:
+        ledger.commit_round(ledger.released, users, b"state %d" % ledger.released)
 
 
-def last_state(folder: Path) -> Loaded:
-    """The last state that a run directory holds."""
+def participations(ledger: Ledger) -> list[tuple[int, str]]:
+    """(round, user) in the order of rounds."""
+    names = ledger.histories.names
+    return [(int(t), names[key]) for t, key in zip(*ledger.participations(), strict=True)]
+
+
+def contents(ledger: Ledger) -> tuple[Any, ...]:
+    """What a ledger says."""
+    patterns = ledger.patterns().to_counts()
+    return ledger.released, ledger.state(), len(ledger.histories), participations(ledger), patterns
+
+
+def released(path: Path) -> int:
+    """How many rounds a reader finds."""
+    with Ledger.open(path, read_only=True) as ledger:
+        return ledger.released
+
+
+def last_state(folder: Path) -> tuple[Tensor, dict[str, Tensor], dict[str, Any]]:
+    """The last state that a run directory holds: model, optimizer, position of the noise."""
     with Ledger.open(folder / "ledger.sqlite", read_only=True) as ledger:
-        committed = ledger.checkpoint()
-        assert committed is not None
-        return load_state(ledger, *committed[1:])
+        kept = ledger.state()
+    assert kept is not None
+    state = unpack(kept)
+    return state["parameters"], state["optimizer"], state["noise"]
 
 
-def flip_in_the_middle(file: Path) -> None:
-    """Damage one bit."""
+def flip_everywhere(file: Path) -> None:
+    """Damage one bit in every 64 bytes but the first."""
     content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
+    for at in range(128, len(content), 64):
+        content[at] ^= 1
     file.write_bytes(content)
+
+
+def participants(ledger: Ledger, t: int) -> list[str]:
+    """The users of one round, in the order in which the ledger first met them."""
+    return [user for index, user in participations(ledger) if index == t]

@@ -5,11 +5,9 @@ from fedmf.runs.recorded.reading import (
     KEY,
     LEDGER,
     Evidence,
-    key_of,
+    open_ledger,
     opened_evidence,
     read_header,
-    require_run,
-    verdict_of,
 )
 from fedmf.runs.recorded.round_table import PHASES, PhaseTimes, read_phases, table_of_rounds
 
@@ -20,11 +18,9 @@ __all__ = [
     "Evidence",
     "PhaseTimes",
     "header_of",
-    "key_of",
+    "open_ledger",
     "opened_evidence",
     "read_header",
     "read_phases",
-    "require_run",
     "table_of_rounds",
-    "verdict_of",
 ]

@@ -9,6 +9,7 @@ import pytest
 from flwr.app import Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
+from support.ledgers import participations
 from support.wrapped_apps import COHORT, USERS, adding, model, private, update_of
 
 from fedmf.errors import ConfigError
@@ -63,7 +64,7 @@ def present(path: Path, grid: Grid, rounds: int, min_replies: int) -> list[tuple
     strategy.start(grid=grid, initial_arrays=model(), num_rounds=rounds, timeout=300.0)
     strategy.close()
     with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
-        return sorted(ledger.participations())
+        return sorted(participations(ledger))
 
 
 @pytest.mark.parametrize(("min_replies", "replies"), [(0, COHORT), (COHORT - 1, COHORT - 1)])
