@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -131,10 +131,3 @@ def stream(path: Path, rounds: int, **changes: Any) -> fedmf.PrivateStream:
         "second": "energy", "mechanisms": "bisr", "seed": 5, "max_participations": 1,
     }  # fmt: skip
     return fedmf.PrivateStream(path, **{**values, **changes})
-
-
-def means_of(rows: Matrix, cohorts: Sequence[Sequence[str]]) -> Matrix:
-    """What the rounds would add to the model without noise, by hand."""
-    return np.stack(
-        [-clipped(rows[[NAMES.index(user) for user in cohort]]).sum(0) / COHORT for cohort in cohorts]
-    )

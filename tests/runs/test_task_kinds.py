@@ -18,13 +18,6 @@ import fedmf
 from fedmf.errors import ConfigError
 
 ENGINES = ("auto", "vectorised", "loop")
-METRICS = {
-    "classification": ["accuracy"],
-    "tokens": ["perplexity", "token_accuracy"],
-    "tagging": ["token_accuracy"],
-    "regression": ["mae", "rmse"],
-    "multi-label": ["f1"],
-}
 ROUNDS = 12
 
 
