@@ -44,12 +44,15 @@ def configurations(name: str, form_name: str) -> list[dict[str, object]]:
 def known(keys: dict[str, object]) -> dict[str, object]:
     """Data, task and model that do not exist yet become others with as many users."""
     kept = dict(keys)
-    if kept["model.kind"] not in MODELS or kept["data.kind"] not in DATASETS:
+    if kept.get("model.kind") not in MODELS or kept.get("data.kind") not in DATASETS:
         kept = {key: value for key, value in kept.items() if key.partition(".")[0] not in ("model", "task")}
-    if kept["data.kind"] not in DATASETS:
-        split = "each-example" if keys["data.partition"] == "each-example" else "iid"
+    if kept.get("data.kind") not in DATASETS:
+        split = "each-example" if keys.get("data.partition") == "each-example" else "iid"
         kept = {key: value for key, value in kept.items() if not key.startswith("data.")}
-        kept |= {"data.users": keys["data.users"], "data.partition": split}
+        kept |= {
+            "data.users": keys.get("data.users", keys.get("task.users", 100_000)),
+            "data.partition": split,
+        }
     return kept
 
 
@@ -60,7 +63,7 @@ def test_configurations_parse_and_render(name: str, form: str) -> None:
     for keys in configurations(name, form):
         run = run_of(keys)
         contracts.add(run.participation)
-        assert run.privacy.unit.name == ("user" if keys["privacy.kind"] == "user-level" else "example")
+        assert run.privacy.unit == ("example" if keys.get("data.partition") == "each-example" else "user")
     assert f'kind = "{run.privacy.kind}"' in render_toml(run)
     assert all(contract.rounds >= contract.min_separation for contract in contracts)
 

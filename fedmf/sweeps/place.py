@@ -17,7 +17,8 @@ class SweepPlace:
         path: where; made if it is not there, for its owner alone.
 
     Raises:
-        ConfigError: it cannot be made, is something else, or another process uses it.
+        ConfigError: it cannot be made, or is something else.
+        LedgerError: another process uses it.
     """
 
     def __init__(self, path: Path) -> None:

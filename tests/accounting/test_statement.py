@@ -138,7 +138,7 @@ def test_required_fields_and_strict_json(path, tmp_path):
     assert loaded["user_namespace"] == "hospital 3"
     assert len(loaded["not_covered"]) >= 5
     assert (tmp_path / "statement.txt").read_text() == statement.render_text()
-    assert sorted(entry.name for entry in tmp_path.iterdir() if "-tail-" not in entry.name) == [
+    assert sorted(entry.name for entry in tmp_path.iterdir() if "-mark" not in entry.name) == [
         "ledger.sqlite",
         "ledger.sqlite.lock",
         "statement.json",

@@ -134,7 +134,7 @@ def test_a_superlink_with_keys_trains_the_same_model_and_serves_enrolled_nodes_a
     for name, values in model.items():
         torch.testing.assert_close(values, expected[name], rtol=0, atol=2e-6)
     with Ledger.open(tmp_path / "enrolled" / "ledger.sqlite", read_only=True) as ledger:
-        assert sorted(user for _, user in ledger.participations()) == ["clinic-1", "clinic-2"]
+        assert sorted(ledger.histories.names) == ["clinic-1", "clinic-2"]
     asked = [b > a for a, b in zip(before, after, strict=True)]
     assert asked == [True, True, False], [log.read_text()[-2000:] for log in logs]
 

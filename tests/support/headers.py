@@ -68,7 +68,7 @@ def record(path: Path, header: RunHeader, cohorts: Iterable[Sequence[str]]) -> N
     """A ledger whose rounds had these users."""
     with begin(path, header.plan.participation, header.to_dict()) as ledger:
         for index, users in enumerate(cohorts):
-            ledger.commit_round(index, list(users), "c", "d", "released" if users else "empty")
+            ledger.commit_round(index, list(users))
 
 
 def read(path: Path) -> PrivacyStatement:

@@ -18,7 +18,7 @@ from support.sweeps import BASE, VARIANTS, small_sweep
 
 import fedmf
 from fedmf.cli.app import run as command
-from fedmf.errors import ConfigError
+from fedmf.errors import ConfigError, LedgerError
 from fedmf.sweeps import Progress, Sweep, SweepResult, result_table
 
 FILE = """
@@ -215,7 +215,7 @@ def group_is_gone(number: int) -> bool:
 def in_the_middle(folder: Path) -> bool:
     """Some runs are finished and another one has begun."""
     return len([*(folder / "out/finished").glob("*.json")]) >= 2 and any(
-        (folder / "out/runs").glob("*/ledger.sqlite-tail-*")
+        (folder / "out/runs").glob("*/ledger.sqlite-wal")
     )
 
 
@@ -247,5 +247,5 @@ def test_a_killed_sweep_goes_on_and_ends_as_if_nothing_had_been(
 def test_two_processes_do_not_share_a_sweep(tmp_path: Path) -> None:
     from fedmf.sweeps.place import SweepPlace
 
-    with SweepPlace(tmp_path / "out"), pytest.raises(ConfigError, match="being written by another process"):
+    with SweepPlace(tmp_path / "out"), pytest.raises(LedgerError, match="being written by another process"):
         SweepPlace(tmp_path / "out")

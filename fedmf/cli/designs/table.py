@@ -77,7 +77,7 @@ def table_of(rows: list[dict[str, Any]], by_noise: bool) -> Table:
     budget = "no budget: σ left out"
     if first["epsilon"] is not None:
         asked = (
-            f"noise per clip norm {first['noise_std']:g}" if by_noise else f"ε = {at_least(first['epsilon'])}"
+            f"noise per clip norm {first['noise_std']}" if by_noise else f"ε = {at_least(first['epsilon'])}"
         )
         budget = f"{asked}, δ = {at_least(first['delta'])}"
     table = Table(
