@@ -86,7 +86,7 @@ warnings.simplefilter("ignore")
 import numpy as np, torch
 torch.set_num_threads(1)
 sys.path.insert(0, sys.argv[1])
-FIGURES = ("epsilon_planned", "epsilon_realised", "mu_planned", "mu_realised", "noise_multiplier")
+FIGURES = ("epsilon", "epsilon_spent", "mu", "mu_spent", "noise_multiplier")
 def told(path, models, name):
     import fedmf
     from fedmf.records import Ledger

@@ -40,7 +40,7 @@ def check_run(run_dir: Path, run: Run) -> None:
     """The ledger replays, the statement holds, nobody was counted twice."""
     statement = json.loads((run_dir / "statement.json").read_text())
     assert statement["rounds_released"] == run.cohorts.rounds
-    assert statement["epsilon_realised"] <= statement["epsilon_planned"]
+    assert statement["epsilon_spent"] <= statement["epsilon"]
     with Ledger.open(run_dir / "ledger.sqlite", read_only=True) as ledger:
         found = ledger.summary()
         pairs = participations(ledger)

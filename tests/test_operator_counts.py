@@ -27,7 +27,7 @@ def test_counts_are_those_of_the_ledger_and_of_noted_failures(
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "NOT PRIVATE: exact counts, for the operator alone."
     assert said[1].split() == ["rounds", "12", "released"]
-    arrived = 12 * statement["cohort_size"]
+    arrived = 12 * statement["users_per_round"]
     assert said[2].startswith(f"  contributions     {arrived} arrived, ")
     lost = arrived * len(dead) // 24
     assert said[3].startswith(f"  of them zero      {lost} for a failure that was noted, ")

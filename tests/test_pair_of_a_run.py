@@ -58,7 +58,7 @@ def rejects(noises: tuple[np.ndarray, np.ndarray], statement: dict) -> bool:
     of different rows N(0, d) up to O(1/d); all together by a union bound at false alarm 1e-6.
     """
     stds = statement["noise_std"], statement["second_moment"]["noise_std"]
-    m = statement["cohort_size"]
+    m = statement["users_per_round"]
     parts = [C @ noise * m / std for C, noise, std in zip(strategies(statement), noises, stds, strict=True)]
     white = np.concatenate(parts)
     products = white @ white.T
@@ -173,7 +173,7 @@ def test_the_stated_epsilon_is_that_of_the_worst_pattern(form: str, adjacency: s
     optimizer = RecordedPair(BlockEnergies([5, 7]), form)  # type: ignore[arg-type]
     run_small(tmp_path / "run", pair_run(optimizer, task, **KEYS, adjacency=adjacency))
     statement = json.loads((tmp_path / "run" / "statement.json").read_text())
-    assert statement["epsilon_planned"] == pytest.approx(8.0, rel=1e-6)
+    assert statement["epsilon"] == pytest.approx(8.0, rel=1e-6)
     assert worst_epsilon(statement) == pytest.approx(8.0, rel=1e-3)
     assert worst_epsilon(statement) <= 8.0 * (1 + 1e-6)
-    assert statement["epsilon_realised"] <= statement["epsilon_planned"]
+    assert statement["epsilon_spent"] <= statement["epsilon"]

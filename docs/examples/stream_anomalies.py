@@ -36,7 +36,7 @@ def main() -> float:
         tempfile.mkdtemp() + "/state", columns=columns, adjacency="replace-one", **budget
     ) as stream:
         releases = stream.push_many(seen[["patient", *columns]], users="patient")
-        print(stream.statement()["epsilon_planned"] <= 8.0, "epsilon is at most 8")
+        print(stream.statement()["epsilon"] <= 8.0, "epsilon is at most 8")
 
     density = releases[-1].gaussian()
     print(density.render_text(columns))

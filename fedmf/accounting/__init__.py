@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         joint_multiplier,
     )
     from fedmf.accounting.pair_release import NoSecondStream, PairRelease, SecondForm, SecondStream
-    from fedmf.accounting.patterns import PatternTable, distinct_patterns
+    from fedmf.accounting.patterns import distinct_patterns
     from fedmf.accounting.privacy import (
         PRIVACY,
         UNITS,
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
         Privacy,
         UserLevel,
     )
-    from fedmf.accounting.realised import RealisedPrivacy, realised_privacy
     from fedmf.accounting.recorded import ParticipationRecord, ParticipationSummary
     from fedmf.accounting.release import RunRelease, SumRelease
     from fedmf.accounting.rounding import at_least, at_most
@@ -51,9 +50,7 @@ __all__ = [
     "PairRelease",
     "ParticipationRecord",
     "ParticipationSummary",
-    "PatternTable",
     "Privacy",
-    "RealisedPrivacy",
     "RunAmplification",
     "RunRelease",
     "SecondForm",
@@ -77,6 +74,5 @@ __all__ = [
     "gaussian_rho",
     "gaussian_sigma",
     "joint_multiplier",
-    "realised_privacy",
     "zero_out_budget",
 ]

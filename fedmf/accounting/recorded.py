@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.accounting.patterns import PatternTable
 from fedmf.participation import Participation
 
 
@@ -49,10 +48,6 @@ class ParticipationRecord(Protocol):
 
     def summary(self) -> ParticipationSummary:
         """Rounds, users, and the (k, b) that occurred."""
-        ...
-
-    def patterns(self) -> PatternTable:
-        """How many users share each participation pattern."""
         ...
 
     def metrics(self) -> Mapping[int, Mapping[str, Any]]:

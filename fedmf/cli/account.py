@@ -15,7 +15,7 @@ from fedmf.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedmf.records import Ledger
-    from fedmf.statements import RunHeader, UserCosts
+    from fedmf.statements import Costs, PrivacyStatement, RunHeader
 
 #: Figures of parts on a screen; a file has all of them.
 MOST_SHOWN: Final = 6
@@ -59,9 +59,9 @@ def account(
     """Say what privacy a run promised and what it really gave.
 
     Replays the participation ledger, checks every row against the (n, k, b) contract, and computes each
-    user's exact ε from the rounds in which that user took part. What it prints is for the operator: realised
-    figures are not private. Files that exist are never replaced. What is assumed, not covered and to be kept
-    secret is counted on the screen and written out with --full.
+    user's exact ε from the rounds in which that user took part. What it prints is for the operator: figures
+    of what was spent are not private. Files that exist are never replaced. What is assumed, not covered and
+    to be kept secret is counted on the screen and written out with --full.
 
     The state directory of a stream gives the statement of that stream, computed again.
 
@@ -78,50 +78,52 @@ def account(
             )
         _show_counts(run_dirs[0])
         return
-    if len(run_dirs) == 1 and _is_stream(run_dirs[0]):
-        if public is not None:
-            raise ConfigError(
-                "--public takes the directory of a run; the statement of a stream may be published whole."
-            )
-        _account_stream(run_dirs[0], as_json, full)
-        return
     if len(run_dirs) > 1:
         if public is not None:
-            raise ConfigError("--public takes one run directory; got several.")
-        _account_jointly(run_dirs, as_json, full, namespace, delta)
+            raise ConfigError("--public takes one directory; got several.")
+        if len({directory.resolve() for directory in run_dirs}) < len(run_dirs):
+            raise ConfigError("run directories must differ; got one of them twice.")
+        from fedmf.statements import compose
+
+        _show(compose([*map(costs_of, run_dirs)], namespace, delta), as_json, full, run_dirs)
         return
     if namespace or delta is not None:
         raise ConfigError("--user-namespace and --delta take several directories; got one.")
     from fedmf.records import new_file, require_free
-    from fedmf.runs import opened_evidence
-    from fedmf.statements import as_json as rendered
-    from fedmf.statements import summarise
 
-    (run_dir,) = run_dirs
     if public is not None:
         require_free(public)
-    with opened_evidence(run_dir) as evidence:
-        statement = evidence.statement
-        if not evidence.ledger.authenticated:
-            typer.echo(f"{run_dir}: without noise.key nobody can tell who wrote its ledger.", err=True)
-        noted = _noted(evidence.header, evidence.ledger.metrics())
+    statement, model = _of_one(run_dirs[0])
     if public is not None:
         with new_file(public, mode=0o644) as file:
-            file.write(rendered(statement.public()).encode())
+            file.write(statement.public().to_json().encode())
         typer.echo(f"{public}: this file may be published. What follows is for the operator.", err=True)
-    if as_json:
-        typer.echo(statement.to_json())
-    elif full:
-        typer.echo(statement.render_text())
-        rounds = ", ".join(map(str, statement.realised.worst_pattern))
-        typer.echo(f"A worst user joined the rounds {rounds} (from 0). Not private.")
-    else:
-        typer.echo(summarise(statement.to_dict(), _again(run_dirs), noted), nl=False)
+    _show(statement, as_json, full, run_dirs, model)
 
 
-def _again(directories: list[Path]) -> str:
-    """The command that prints all of a statement."""
-    return shlex.join(["fedmf", "account", *map(str, directories), "--full"])
+def _show(
+    statement: PrivacyStatement,
+    as_json: bool,
+    full: bool,
+    directories: list[Path],
+    model: Sequence[tuple[str, str]] = (),
+) -> None:
+    again = shlex.join(["fedmf", "account", *map(str, directories), "--full"])
+    typer.echo(statement.to_json() if as_json else statement.render_text(full, again, model), nl=False)
+
+
+def _of_one(directory: Path) -> tuple[PrivacyStatement, list[tuple[str, str]]]:
+    """The statement of a run or stream, and what the records of a run say of its newest model."""
+    if _is_stream(directory):
+        from fedmf.streaming import account_stream
+
+        return account_stream(directory), []
+    from fedmf.runs import opened_evidence
+
+    with opened_evidence(directory) as evidence:
+        if not evidence.ledger.authenticated:
+            typer.echo(f"{directory}: without noise.key nobody can tell who wrote its ledger.", err=True)
+        return evidence.statement, _noted(evidence.header, evidence.ledger.metrics())
 
 
 def _noted(header: RunHeader, rows: Mapping[int, Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -230,33 +232,7 @@ def _failures(run_dir: Path) -> list[dict[str, object]]:
         raise ConfigError(f"cannot read {run_dir / FAILURES}: {error}.") from None
 
 
-def _account_stream(directory: Path, as_json: bool, full: bool) -> None:
-    from fedmf.statements import as_json as rendered
-    from fedmf.streaming import account_stream, stream_text, summarise_stream
-
-    statement = account_stream(directory)
-    if as_json:
-        typer.echo(rendered(statement))
-    elif full:
-        typer.echo(stream_text(statement), nl=False)
-    else:
-        typer.echo(summarise_stream(statement, _again([directory])), nl=False)
-
-
-def _account_jointly(
-    directories: list[Path], as_json: bool, full: bool, namespace: str, delta: float | None
-) -> None:
-    from fedmf.statements import as_json as rendered
-    from fedmf.statements import compose, composed_text
-
-    if len({directory.resolve() for directory in directories}) < len(directories):
-        raise ConfigError("run directories must differ; got one of them twice.")
-    costs = [costs_of(directory) for directory in directories]
-    statement = compose(costs, namespace, delta)
-    typer.echo(rendered(statement) if as_json else composed_text(statement, full), nl=as_json)
-
-
-def costs_of(directory: Path) -> UserCosts:
+def costs_of(directory: Path) -> Costs:
     """What a run or stream cost each of its users.
 
     Raises:

@@ -17,11 +17,12 @@ from fedmf.cli.interruption import going_on
 if TYPE_CHECKING:
     from fedmf.data import DataContract
     from fedmf.moments import PrivateGaussian
+    from fedmf.statements import PrivacyStatement
     from fedmf.streaming import Settings
 
 
 def conclusion(
-    statement: Mapping[str, Any],
+    statement: PrivacyStatement,
     density: PrivateGaussian | None,
     names: tuple[str, ...],
     state: Path | None,
@@ -36,10 +37,8 @@ def conclusion(
         state: the state directory, None without one.
         full: whether the whole statement is shown.
     """
-    from fedmf.streaming import stream_text, summarise_stream
-
     where = "--full" if state is None else "--full, or statement.txt in the state directory"
-    text = stream_text(statement) if full else summarise_stream(statement, where)
+    text = statement.render_text(full, where)
     return text if density is None else text + density.render_text(names)
 
 
@@ -361,7 +360,7 @@ def _run(
     options: dict[str, Any],
     handling: dict[str, bool],
     plot: Path | None,
-) -> tuple[dict[str, Any], dict[str, int], PrivateGaussian | None, tuple[str, ...]]:
+) -> tuple[PrivacyStatement, dict[str, int], PrivateGaussian | None, tuple[str, ...]]:
     """Statement, counts for the operator, the density of the last release if asked for, names of numbers."""
     from fedmf.streaming import Handling, first_lines, open_run
 

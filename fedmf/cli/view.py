@@ -12,7 +12,6 @@ from rich.text import Text
 from fedmf.accounting import at_least, at_most
 from fedmf.cli.account import released
 from fedmf.runs import FAILURES, STATEMENT_TEXT, NoiseAndSignal, central
-from fedmf.statements import summarise
 
 if TYPE_CHECKING:
     from fedmf.rounds import RoundReport
@@ -109,7 +108,7 @@ class RunView:
             place = (
                 f"{path}: metrics, learning curve, statement; the key, the ledger and {FAILURES} are secret"
             )
-            print(summarise(session.statement().to_dict(), rest, [*said.items()], place), end="")
+            print(session.statement().render_text(False, rest, [*said.items()], place), end="")
 
     @property
     def _test_owned(self) -> bool:

@@ -26,7 +26,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.accounting import ParticipationSummary, PatternTable
+from fedmf.accounting import ParticipationSummary
 from fedmf.errors import LedgerError, ParticipationViolation, rebuilding
 from fedmf.noise import FRESH_BYTES, NoiseKey
 from fedmf.participation import Participation
@@ -172,8 +172,8 @@ class Ledger:
         ...
     fedmf.errors.ParticipationViolation: user 'ann' took part in round 0 and may not ...
     >>> with Ledger.open(path, key) as ledger:
-    ...     ledger.released, ledger.patterns().to_counts()
-    (2, {(0,): 2, (1,): 1})
+    ...     ledger.released, ledger.histories.names
+    (2, ['ann', 'bob', 'eve'])
     """
 
     def __init__(
@@ -446,10 +446,6 @@ class Ledger:
         times, users = self.participations()
         order = np.argsort(users * np.int64(max(1, self.participation.rounds)) + times)
         return times[order].astype(np.int32), users[order].astype(np.int32)
-
-    def patterns(self) -> PatternTable:
-        """How many users share each participation pattern; made for millions of users."""
-        return PatternTable.of_histories(*self.by_user())
 
     def summary(self) -> ParticipationSummary:
         """Rounds, users, and the (k, b) that occurred."""

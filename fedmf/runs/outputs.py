@@ -11,11 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fedmf.parts import Part
 from fedmf.records import write_durably
 from fedmf.runs.recorded import opened_evidence, table_of_rounds
-from fedmf.statements import (
-    PrivacyStatement,
-    UserCosts,
-    run_costs,
-)
+from fedmf.statements import Costs, PrivacyStatement, run_spent
 
 if TYPE_CHECKING:
     from fedmf.data import FederatedDataset
@@ -118,12 +114,12 @@ def account(path: str | Path) -> PrivacyStatement:
         return evidence.statement
 
 
-def costs_of_run(path: str | Path) -> UserCosts:
+def costs_of_run(path: str | Path) -> Costs:
     """What a run cost each of its users, to be composed with other runs and streams.
 
     Raises:
         ConfigError: it is not a run directory.
-        LedgerError: its records are damaged or contradict each other, or it adds no noise.
+        LedgerError: its records are damaged or contradict each other.
     """
     with opened_evidence(Path(path)) as evidence:
-        return run_costs(str(path), evidence.header, evidence.ledger)
+        return Costs(str(path), evidence.statement, run_spent(evidence.header.plan, evidence.ledger))

@@ -41,7 +41,7 @@ from fedmf.runs.recorded import read_header
 from fedmf.runs.released_model import initial_parameters
 from fedmf.runs.run import Run
 from fedmf.runs.server import PrivateServer
-from fedmf.statements import Plan, PrivacyStatement, build_statement
+from fedmf.statements import Plan, PrivacyStatement, run_statement
 from fedmf.training import Task, UserFailure, preflight
 
 _log = logging.getLogger("fedmf")
@@ -301,7 +301,7 @@ class Session:
     def statement(self) -> PrivacyStatement:
         """The privacy statement of what was released so far, from rows that were whole when opened."""
         opened = self.directory
-        return build_statement(opened.header, opened.ledger)
+        return run_statement(opened.header, opened.ledger)
 
     def write_reports(self) -> None:
         """Write metrics table and privacy statement into the run directory.

@@ -1,4 +1,4 @@
-"""The privacy statement of a run in words: the operator's, and the one that may be public."""
+"""A privacy statement in words, of a run, a stream, or several together."""
 
 from __future__ import annotations
 
@@ -7,181 +7,237 @@ from typing import Any, Final
 
 from fedmf.accounting import UNITS, at_least, at_most
 from fedmf.parts import stated
-from fedmf.statements.document import in_full, in_short, mechanism, promise, sensitivity, up
 
-_MARK: Final = "(not private)"
+_MARK: Final = " (not private)"
+_LISTS: Final = {
+    "assumptions": ("Holds only if", "assumptions"),
+    "not_covered": ("Does not cover", "things not covered"),
+    "secret": ("Must stay secret", "secrets to keep"),
+}
+#: (name, value), most important first; what has no value is left out.
+Facts = Sequence[tuple[str, Any]]
 
 
-def run_text(statement: Mapping[str, Any]) -> str:
-    """What `PrivacyStatement.to_dict` or `PrivacyStatement.public` gives, also after JSON, in words.
+def text(statement: Mapping[str, Any], full: bool, rest: str = "", model: Facts = (), place: str = "") -> str:
+    """The guarantee in the first line, then facts, most important first.
+
+    Args:
+        statement: a `PrivacyStatement`, also after JSON.
+        full: whether all of it is told; otherwise at most twelve lines.
+        rest: of a short text: where all of it is.
+        model: of a short text: (name, value) of what is known of the model, three rows at most.
+        place: of a short text: where files are.
 
     Guarantees:
         It tells nothing about a single user but the worst user's ε, and depends on participation only through
         lines that are marked as not private; of a statement that may be public not at all.
     """
-    return in_full(statement, headline(statement), facts(statement))
-
-
-def summarise(
-    statement: Mapping[str, Any], rest: str, model: Sequence[tuple[str, str]] = (), place: str = ""
-) -> str:
-    """The operator's statement of a run, `PrivacyStatement.to_dict`, in at most twelve lines.
-
-    Args:
-        statement: of the run.
-        rest: where all of it is.
-        model: (name, value) of what is known of the model, three rows at most.
-        place: where the run's files are.
-    """
-    s, unit = statement, UNITS[statement["unit"]]
-    private = s["epsilon_planned"] is not None
-    size = f"{s['users']:,}, {s['cohort_size']:,} a round, each in {s['max_participations']} rounds at most"
-    knowing = " to an observer who knows its rounds" if s["amplification"] else ""
-    rows = [
-        ("epsilon", _epsilon(s) if private else ""),
-        ("unit", f"{unit.name}: {size}"),
-        ("mechanism", _mechanism(s) if private else ""),
-        ("also counted", _also(s) if private else ""),
-        *model,
-        (f"worst {unit.name}", f"epsilon {up(s['epsilon_realised'])}{knowing} {_MARK}" if private else ""),
-        (f"median {unit.name}", f"epsilon {up(_median(s))}{knowing} {_MARK}" if private else ""),
-    ]
-    return in_short(s, [headline(s)], rows, rest, place)
+    s = statement
+    if "composed" in s:
+        lines = [headline(s), *_aligned(_composed(s))]
+    elif full:
+        lines = [headline(s), "", *_aligned(_facts(s), 16)]
+    else:
+        left = ", ".join(f"{len(s[name])} {what}" for name, (_, what) in _LISTS.items())
+        facts = [*_short(s, model), ("statement", f"{left}: {rest}"), ("files", place)]
+        lines = [headline(s), *_aligned(facts)]
+    if full:
+        inputs = [f"{entry['name']}: {entry['value']} ({entry['source']})" for entry in s["public_inputs"]]
+        lists = {"Public inputs": inputs, **{title: s[name] for name, (title, _) in _LISTS.items()}}
+        for title, entries in lists.items():
+            if entries:
+                lines += ["", f"{title}:", *(f"  - {entry}" for entry in entries)]
+    return "\n".join(lines) + "\n"
 
 
 def headline(statement: Mapping[str, Any]) -> str:
     """The guarantee in one sentence."""
     s = statement
-    if s["epsilon_planned"] is None:
+    if s["epsilon"] is None:
         return "No privacy: this run added no noise."
-    text = f"{UNITS[s['unit']].each} has {promise(s['epsilon_planned'], s['delta'], s['adjacency'])}"
-    text += ", against anyone who sees all that was released"
-    if s["amplification"] is not None:
-        known = up(s["epsilon_planned_known_cohorts"])
-        text += f" but not who took part in which round; epsilon {known} against whoever sees that too"
+    if "composed" in s:
+        said = f"{len(s['composed'])} runs and streams together: the worst {s['unit']} has "
+        said += f"{promise(s, s['epsilon_spent'])} against anyone who sees all that they released{_MARK}"
+    else:
+        each = f"Every {_unit(s)}" if _is_stream(s) else UNITS[s["unit"]].each
+        said = f"{each} has {promise(s, s['epsilon'])}, against anyone who sees all that was released"
+        if s["amplification"] is not None:
+            known = up(s["epsilon_known_cohorts"])
+            said += f" but not who took part in which round; epsilon {known} against whoever sees that too"
     if s["noise_key_public"]:
-        return f"Simulation only, no privacy (public noise seed). With a secret key: {text}."
-    return f"{text}."
+        return f"Simulation only, no privacy (public noise seed). With a secret key: {said}."
+    return f"{said}."
 
 
-def facts(statement: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(name, value) of everything a statement says in numbers, most important first.
+def promise(s: Mapping[str, Any], epsilon: float | None) -> str:
+    """What somebody has.
 
-    What the record of participation tells comes last, each marked as not private; a statement that may be
-    public has none of it.
+    >>> promise({"delta": 1e-5, "adjacency": "zero-out"}, 1.5)
+    '(1.5, 1e-05)-differential privacy under zero-out adjacency'
     """
-    s = statement
-    return [*_planned(s), *(_realised(s) if "epsilon_realised" in s else [])]
+    return f"({up(epsilon)}, {up(s['delta'])})-differential privacy under {s['adjacency']} adjacency"
 
 
-def _planned(s: Mapping[str, Any]) -> list[tuple[str, str]]:
-    amplified, so_far = s["amplification"], s["epsilon_planned_so_far"]
-    optional: list[tuple[str, str, Any]] = [
-        ("  cohorts known", f"{up(s['epsilon_planned_known_cohorts'])} for all rounds", amplified),
-        ("epsilon so far", f"{up(so_far)} allowed by the plan", None if so_far is None else True),
+def up(value: float | None) -> str:
+    """Six digits, rounded up, or what None stands for."""
+    return "infinite" if value is None else at_least(value)
+
+
+def _short(s: Mapping[str, Any], model: Facts) -> Facts:
+    private, so_far, unit, times = s["epsilon"] is not None, s["epsilon_so_far"], s["unit"], _times(s)
+    done = "" if so_far is None else f"{up(so_far)} after {s['rounds_released']} {times}, "
+    size = f"each in {s['max_participations']} {times} at most"
+    if s["users"] is not None:
+        size = f"{s['users']:,}, {s['users_per_round']:,} a round, {size}"
+    params = "".join(f" {name}={value:.4g}" for name, value in s["params"].items())
+    norm = up(s["clip_norm"]) + "".join(part.in_short(said).get("clip norm", "") for part, said in stated(s))
+    noise = f"noise multiplier {at_most(s['noise_multiplier'])}, clip norm {norm}"
+    also = ", ".join(name for name, _ in _also(s))
+    quantiles, spent = s["epsilon_spent_quantiles"], private and s["users_participated"] is not None
+    epsilon = f"{done}{up(s['epsilon'])} for all {s['rounds']} {times}, delta {up(s['delta'])}"
+    worst = (f"worst {unit}", spent and f"epsilon {up(quantiles['1'])}{_knowing(s)}{_MARK}")
+    if _is_stream(s):
+        most, done = s["max_participations"], f"{s['rounds_released']} of them released"
+        rows = f"at most {most} {'row' if most == 1 else 'rows'} of each user, of norm at most {norm}"
+        what = f"{_released(s)}, {s['mechanism']}{params}; {rows}"
+        return [("epsilon", f"{epsilon}, {done}"), ("released", what), worst]
+    return [
+        ("epsilon", private and epsilon),
+        ("unit", f"{_unit(s)}: {size}"),
+        ("mechanism", private and f"{s['mechanism']}{params}, {noise}"),
+        ("also counted", private and also),
+        *model,
+        worst,
+        (f"median {unit}", spent and f"epsilon {up(quantiles['0.5'])}{_knowing(s)}{_MARK}"),
     ]
-    rows = [
-        ("epsilon planned", f"{up(s['epsilon_planned'])} for all {s['rounds']} rounds"),
-        *((name, value) for name, value, shown in optional if shown is not None),
+
+
+def _facts(s: Mapping[str, Any]) -> Facts:
+    """Everything in numbers; what the record of participation tells comes last."""
+    amplified, so_far = s["amplification"], s["epsilon_so_far"]
+    params = ", ".join(f"{symbol}={value:g}" for symbol, value in s["params"].items())
+    users = s["users"] is not None and f"{s['users']}, {s['users_per_round']} planned a round"
+    proof = f"{s['sensitivity_kind'].replace('_', ' ')}: {s['sensitivity_case']}"
+    rows: list[tuple[str, Any]] = [
+        ("epsilon", f"{up(s['epsilon'])} for all {s['rounds']} {_times(s)}"),
+        ("  cohorts known", amplified and f"{up(s['epsilon_known_cohorts'])} for all rounds"),
+        ("epsilon so far", so_far is not None and f"{up(so_far)} allowed by the plan"),
         ("delta", up(s["delta"])),
-        ("as Gaussian DP", f"mu = {up(s['mu_planned'])} planned"),
-        ("as zCDP", f"rho = {up(s['rho_planned'])} planned"),
-        ("unit", f"{s['unit']}, {s['adjacency']} adjacency"),
-        *([("user ids of", s["user_namespace"])] if s["user_namespace"] else []),
-        ("mechanism", mechanism(s["mechanism"], s["params"])),
-        ("rounds", f"{s['rounds_released']} of {s['rounds']} released"),
-        ("participations", f"at most {s['max_participations']} planned"),
-        ("separation", f"at least {s['min_separation']} planned"),
+        ("as Gaussian DP", f"mu = {up(s['mu'])}"),
+        ("unit", f"{_unit(s)}, {s['adjacency']} adjacency"),
+        ("user ids of", s["user_namespace"]),
+        ("mechanism", f"{s['mechanism']} ({params})" if params else s["mechanism"]),
+        ("released", _released(s)),
+        (_times(s), f"{s['rounds_released']} of {s['rounds']} released"),
+        ("participations", f"at most {s['max_participations']}"),
+        ("separation", f"at least {s['min_separation']}"),
         ("sampling", s["sampling"]),
-        (UNITS[s["unit"]].plural, f"{s['users']}, {s['cohort_size']} planned a round"),
-        ("clip norm", at_least(s["clip_norm"])),
-        ("noise multiplier", f"{_level(s['noise_multiplier'])} per unit sensitivity"),
-        ("sensitivity", sensitivity(s)),
-        ("noise", f"standard deviation {_level(s['noise_std'])} on the sum, before correlation"),
-        *([] if amplified is None else [("accountant", _accountant(amplified))]),
-        *((name, said(s[field], s["unit"])) for name, (field, said) in _STREAMS.items() if s[field]),
-        *(line for part, said in stated(s) for line in part.lines(said)),
-        ("noise key", s["noise_key"]),
-        ("trust", s["trust"]),
-        (
-            "software",
-            s["software"]
-            if s["software"] == s["stated_by"]
-            else f"run by {s['software']}, stated by {s['stated_by']}",
-        ),
+        (f"{s['unit']}s", users),
+        ("clip norm", up(s["clip_norm"])),
+        ("noise multiplier", f"{at_most(s['noise_multiplier'])} per unit sensitivity"),
+        ("sensitivity", f"{up(s['sensitivity'])} ({proof})"),
+        ("noise", f"standard deviation {at_most(s['noise_std'])} on the sum, before correlation"),
+        ("accountant", amplified and _accountant(amplified)),
+        *_also(s),
+        ("noise key", _key(s)),
+        ("trust", s.get("trust")),
+        ("software", s["software"]),
     ]
-    remarks = [part.remarks(said) for part, said in stated(s)]
-    return [(name, "".join([value, *(said.get(name, "") for said in remarks)])) for name, value in rows]
+    for part, said in stated(s):
+        remarks = part.remarks(said)
+        rows = [(name, value and value + remarks.get(name, "")) for name, value in rows]
+    return rows if s.get("users_participated") is None else rows + _spent(s)
 
 
-def _realised(s: Mapping[str, Any]) -> list[tuple[str, str]]:
-    quantiles = s["epsilon_realised_quantiles"]
-    many = UNITS[s["unit"]].plural
-    knowing = ", to an observer who knows its rounds" if s["amplification"] else ""
-    least = "none repeated" if s["realised_min_separation"] is None else s["realised_min_separation"]
+def _spent(s: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """What the record of participation tells, each line marked."""
+    quantiles, separation, of = s["epsilon_spent_quantiles"], s["actual_min_separation"], s["users"]
+    least = "none repeated" if separation is None else f"separation {separation}"
     rows = [
-        ("epsilon realised", f"{up(s['epsilon_realised'])} (worst {s['unit']}{knowing})"),
-        (f"over {many}", f"half at most {up(quantiles['0.5'])}, 90 % at most {up(quantiles['0.9'])}"),
-        ("mu, rho realised", f"{up(s['mu_realised'])}, {up(s['rho_realised'])}"),
-        ("took part", f"{s['users_participated']} of {s['users']} {many}"),
-        (
-            "contract kept",
-            f"{s['realised_max_participations']} participations at most, separation {least}",
-        ),
-        ("empty rounds", str(s["rounds_empty"])),
+        ("epsilon spent", f"{up(s['epsilon_spent'])} (worst {s['unit']}{_knowing(s)})"),
+        (f"over {s['unit']}s", f"half at most {up(quantiles['0.5'])}, 90 % at most {up(quantiles['0.9'])}"),
+        ("mu spent", up(s["mu_spent"])),
+        ("took part", f"{s['users_participated']}{'' if of is None else f' of {of}'} {s['unit']}s"),
+        ("bound kept", f"{s['actual_max_participations']} participations at most, {least}"),
     ]
-    return [(name, f"{value} {_MARK}") for name, value in rows]
+    return [(name, value + _MARK) for name, value in rows]
 
 
-def _second_moment(second: Mapping[str, Any], unit: str) -> str:
-    """The stream that the same ε covers."""
-    del unit
-    return (
-        f"{second['moment']}, {second['form']}, {second['features']} numbers under the same epsilon; "
-        f"{second['mechanism']}, lambda = {up(second['weight'])}, noise of standard deviation "
-        f"{_level(second['noise_std'])}"
-    )
+def _composed(s: Mapping[str, Any]) -> Facts:
+    spent, half = up(s["epsilon_spent"]), up(s["epsilon_spent_quantiles"]["0.5"])
+    rows = [
+        ("epsilon", f"{up(s['epsilon'])} for a {s['unit']} who does all that is allowed"),
+        ("epsilon spent", f"{spent} (worst {s['unit']}), half at most {half}{_MARK}"),
+        ("took part", f"{s['users_participated']:,}, joined by ids of {s['user_namespace']!r}{_MARK}"),
+    ]
+    for part in s["composed"]:
+        said = f"epsilon {up(part['epsilon_spent'])} at delta {up(part['delta'])}"
+        people = f"{part['users_participated']:,} took part"
+        rows.append((part["directory"], f"{said}, {people}, noise key {part['noise_key']}{_MARK}"))
+    return rows
 
 
-#: Streams beside the updates, where a run has them: the field of a statement, and what is said of it.
-_STREAMS: Final = {
-    "second moment": ("second_moment", _second_moment),
-}
+def _also(s: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What is released beside the sums under the same ε."""
+    own = [line for part, said in stated(s) for line in part.lines(said)]
+    second = s["second_moment"]
+    if second is None or second["noise_std"] is None:
+        return own
+    form = f", {second['form']}, {second['features']} numbers" if "form" in second else ""
+    said = f"{second['moment']}{form} under the same epsilon; {second['mechanism']}"
+    said += "" if second["weight"] is None else f", lambda = {up(second['weight'])}"
+    said += f", noise of standard deviation {at_most(second['noise_std'])}"
+    return [("second moment", said), *own]
+
+
+def _released(s: Mapping[str, Any]) -> str:
+    """What a stream releases; of a run it is the models."""
+    if not _is_stream(s):
+        return ""
+    first, second = s["workload"], s["second_moment"]
+    works = first if second["workload"] == first else f"{first}, {second['workload']}"
+    return f"{works}, second moment {second['moment']}, d = {s['dimension']}, by {s['method']}"
 
 
 def _accountant(amplification: Mapping[str, Any]) -> str:
     """How sure the amplified ε is."""
-    text = f"{amplification['accountant']}, {amplification['method']}"
+    said = f"{amplification['accountant']}, {amplification['method']}"
     if amplification["failure"]:
-        text += f", wrong with probability {up(amplification['failure'])} at most, which delta includes"
-    return text
+        said += f", wrong with probability {up(amplification['failure'])} at most, which delta includes"
+    return said
 
 
-def _level(value: float) -> str:
-    """Noise that a claim says was added: rounded down."""
-    return at_most(value)
+def _key(s: Mapping[str, Any]) -> str:
+    if s["noise_key"] is None:
+        return "none: no noise was added"
+    seed, system = "public seed: simulation only, gives no privacy", "operating system randomness"
+    return f"{s['noise_key']} ({seed if s['noise_key_public'] else system})"
 
 
-def _median(s: Mapping[str, Any]) -> float | None:
-    median: float | None = s["epsilon_realised_quantiles"]["0.5"]
-    return median
+def _is_stream(s: Mapping[str, Any]) -> bool:
+    return "workload" in s
 
 
-def _epsilon(s: Mapping[str, Any]) -> str:
-    planned, so_far = f"{up(s['epsilon_planned'])} for all {s['rounds']} rounds", s["epsilon_planned_so_far"]
-    if so_far is not None:
-        planned = f"{up(so_far)} after {s['rounds_released']} rounds, {planned}"
-    return f"{planned}, delta {up(s['delta'])}"
+def _times(s: Mapping[str, Any]) -> str:
+    return "steps" if _is_stream(s) else "rounds"
 
 
-def _mechanism(s: Mapping[str, Any]) -> str:
-    params = "".join(f" {name}={value:.4g}" for name, value in s["params"].items())
-    norm = up(s["clip_norm"]) + "".join(part.in_short(said).get("clip norm", "") for part, said in stated(s))
-    return f"{s['mechanism']}{params}, noise multiplier {at_most(s['noise_multiplier'])}, clip norm {norm}"
+def _knowing(s: Mapping[str, Any]) -> str:
+    return " to an observer who knows its rounds" if s["amplification"] else ""
 
 
-def _also(s: Mapping[str, Any]) -> str:
-    """What is released beside the model under the same ε."""
-    parts = {"second_moment": "second moment"}
-    own = [name for part, said in stated(s) for name, _ in part.lines(said)[:1]]
-    return ", ".join([*(name for key, name in parts.items() if s[key] is not None), *own])
+def _unit(s: Mapping[str, Any]) -> str:
+    """Who has what a statement promises; of streams a row, or a user and how users are told apart."""
+    if not _is_stream(s):
+        return str(s["unit"])
+    if s["user_column"] is not None:
+        return f"user (column `{s['user_column']}`)"
+    most = s["max_participations"]
+    return "row" if most == 1 else f"user (of at most {most} rows, which nobody checks)"
+
+
+def _aligned(facts: Facts, least: int = 0) -> list[str]:
+    """A line of each (name, value), with the values below each other."""
+    shown = [(name, value) for name, value in facts if value]
+    width = max((len(name) for name, _ in shown), default=0)
+    return [f"  {name:<{max(least, width)}}  {value}" for name, value in shown]

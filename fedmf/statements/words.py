@@ -1,4 +1,4 @@
-"""What every privacy statement says in words, and which of its figures are not private.
+"""What privacy statements say in sentences.
 
 Texts with places such as ``{one}`` are filled in by the unit of the guarantee (`Unit.say`).
 """
@@ -7,25 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-OPERATING_SYSTEM_KEY: Final = "operating system randomness"
-PUBLIC_KEY: Final = "public seed: simulation only, gives no privacy"
 TRUST: Final = {
     "server": "the server itself clips every {one}'s update, whoever sent it",
     "workers": "workers clip updates; the server relies on the sums that they send",
 }
-#: What the record of participation tells without noise: keys of the operator's statement alone.
-REALISED: Final = (
-    "epsilon_realised",
-    "epsilon_realised_quantiles",
-    "mu_realised",
-    "rho_realised",
-    "realised_max_participations",
-    "realised_min_separation",
-    "realised_patterns",
-    "realised_worst_pattern",
-    "rounds_empty",
-    "users_participated",
-)
 #: What a run may show that is not private, by the name that its header gives it.
 NOT_PRIVATE: Final = {
     "central test part": (
@@ -41,24 +26,27 @@ NOT_COVERED: Final = (
     "more about them than this epsilon counts",
     "who took part: the number and identity of participants, and the ledger that records who took part in "
     "which round, are not hidden by the noise; publishing them is outside of the promise",
+)
+#: Nor does a run's or a stream's.
+ALWAYS_NOT_COVERED: Final = (
     "timing: what is given away by the times at which messages arrive, and by how long rounds take",
     "whoever has the noise key, such as the operator of the server or a thief: with it the noise can be "
     "subtracted, and nothing protects any more",
     "rounding inside the computer: epsilon is proved for exact numbers, and noise is added in finite "
     "precision (floating point)",
 )
-REALISED_NOT_COVERED: Final = (
-    "publication of realised figures: those in this statement were computed without noise from the record "
-    "of who took part, and are for the operator alone; what may be published is what fedmf account "
+SPENT_NOT_COVERED: Final = (
+    "publication of what was spent: those figures of this statement were computed without noise from the "
+    "record of who took part, and are for the operator alone; what may be published is what fedmf account "
     "--public writes"
 )
 ASSUMPTIONS: Final = (
     "every {one}'s update was clipped, that is cut to the clip norm at most, before it was added to those of "
     "others: what one {one} can change is then no more than the noise was made for",
     "one {one}'s data change nothing but that {one}'s own contribution: not which other {many}' updates are "
-    "in a sum, not which rounds there are, not when the run ends. epsilon_planned then holds whatever the "
+    "in a sum, not which rounds there are, not when the run ends. epsilon then holds whatever the "
     "data are; {broken} counts as a contribution of zeros",
-    "the data did not decide in which round the run stopped: epsilon_planned_so_far, which counts the rounds "
+    "the data did not decide in which round the run stopped: epsilon_so_far, which counts the rounds "
     "released until then, rests on that",
     "model, loss and all functions of one's own are pure: what they give for one {one} depends on that "
     "{one}'s data and on the released model alone, not on what they saw before, such as a moving average "
@@ -81,14 +69,14 @@ AVAILABLE: Final = (
     "no {one}'s data decide whether that {one} is connected when a round begins, or whether its reply "
     "arrives: both decide which other {many} are drawn, then and later"
 )
-REALISED_ASSUMPTION: Final = (
-    "the data decided neither who took part when nor in which round the run stopped: epsilon_realised, which "
+SPENT_ASSUMPTION: Final = (
+    "the data decided neither who took part when nor in which round the run stopped: epsilon_spent, which "
     "is computed from the record of that, rests on it"
 )
 SECRECY: Final = (
-    "the cohorts stay secret: nobody whom epsilon_planned and epsilon_planned_so_far are to protect against "
+    "the cohorts stay secret: nobody whom epsilon and epsilon_so_far are to protect against "
     "knows who took part in which round, which was drawn at random as the sampling says. Against whoever "
-    "knows it, epsilon_planned_known_cohorts is promised"
+    "knows it, epsilon_known_cohorts is promised"
 )
 SECRETS: Final = (
     "the noise key (noise.key) and every backup of it, for ever, also after the run: whoever has it can "
@@ -98,6 +86,6 @@ SECRETS: Final = (
     "which {many} failed and why (failures.jsonl): it tells something about their data",
 )
 SECRET_COHORTS: Final = (
-    "who took part in which round: epsilon_planned, which is smaller for this secrecy (amplification), holds "
+    "who took part in which round: epsilon, which is smaller for this secrecy (amplification), holds "
     "only against those who do not know it"
 )

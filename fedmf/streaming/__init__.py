@@ -9,8 +9,7 @@ from fedmf.streaming.run import Handling, StreamRun
 from fedmf.streaming.session import account_stream, open_reader, open_run, stream_costs
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import StreamState
-from fedmf.streaming.statement_text import stream_text, summarise_stream
-from fedmf.streaming.statements import stream_statement
+from fedmf.streaming.statement import stream_statement
 from fedmf.streaming.told import check_told, first_lines
 
 __all__ = [
@@ -34,6 +33,4 @@ __all__ = [
     "open_run",
     "stream_costs",
     "stream_statement",
-    "stream_text",
-    "summarise_stream",
 ]

@@ -15,6 +15,7 @@ from fedmf.data import DataContract
 from fedmf.errors import HorizonExceededError, LedgerError
 from fedmf.factorization import Factorization
 from fedmf.participation import Adjacency
+from fedmf.statements import PrivacyStatement
 from fedmf.streaming.outputs import PrivateRelease, Renderer, wide_columns
 from fedmf.streaming.pushed_rows import (
     TableRows,
@@ -310,8 +311,8 @@ class PrivateStream:
             steps = {"t": renderer.steps(releases).tolist()}
             return arrow.table({**steps, **wide_columns(renderer, releases)})
 
-    def statement(self) -> dict[str, Any]:
-        """The privacy statement as of now, also written into the directory; fit to be published."""
+    def statement(self) -> PrivacyStatement:
+        """The operator's privacy statement as of now, also written into the directory; see its `public`."""
         with self._lock:
             return self._open_run().conclude()
 

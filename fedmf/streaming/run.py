@@ -7,18 +7,19 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fedmf.moments import PrivateGaussian
+from fedmf.statements import PrivacyStatement
 from fedmf.streaming.outputs import MeanPoints, Output, Renderer, mean_points
 from fedmf.streaming.position import Position, Releases
 from fedmf.streaming.rows import InputError, RowBlock, RowReader, clip_rows
 from fedmf.streaming.state import StreamState
-from fedmf.streaming.statements import stream_statement
+from fedmf.streaming.statement import stream_statement
 
 #: Rows of a commit; and numbers of its rows, of what is computed at once, and of what a commit releases.
 _MOST_ROWS: Final = 4096
@@ -180,7 +181,7 @@ class StreamRun:
             raise ValueError("releases (of the stream) must be at least one for a density; got none.")
         return self._renderer.gaussian(self.state.releases(records - 1, records))
 
-    def conclude(self) -> dict[str, Any]:
+    def conclude(self) -> PrivacyStatement:
         """Finish the output and write the reports; the privacy statement."""
         self.output.finish(self._renderer, self.state.releases, self.position.records)
         self._written, self._emitted = self.output.flush(), self.position.records

@@ -7,14 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from fedmf.accounting import gaussian_mu
 from fedmf.errors import LedgerError
 from fedmf.noise import NoiseKey
-from fedmf.statements import UserCosts
+from fedmf.statements import Costs, PrivacyStatement
 from fedmf.streaming.declared_rows import DeclaredRows, check_names, declared_cells, raw_layout
 from fedmf.streaming.lines import Lines
 from fedmf.streaming.outputs import Renderer, Returned, open_output, output_name, shape_of
@@ -23,7 +19,7 @@ from fedmf.streaming.rows import FORMATS, InputError, Layout, RowReader
 from fedmf.streaming.run import Handling, StreamRun
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import StreamState
-from fedmf.streaming.statements import stream_statement
+from fedmf.streaming.statement import stream_spent, stream_statement
 from fedmf.streaming.text_rows import CsvReader, JsonLinesReader
 
 
@@ -184,7 +180,7 @@ def open_pushed(
         yield kept.enter_context(StreamRun(state, Returned(), handling))
 
 
-def account_stream(directory: Path) -> dict[str, Any]:
+def account_stream(directory: Path) -> PrivacyStatement:
     """The privacy statement of the stream in a state directory, computed again from what was committed.
 
     Raises:
@@ -194,34 +190,16 @@ def account_stream(directory: Path) -> dict[str, Any]:
         return stream_statement(state.plan, state.position, state.histories(), state.key)
 
 
-def stream_costs(directory: Path) -> UserCosts:
+def stream_costs(directory: Path) -> Costs:
     """What a stream cost each of its users, to be composed with other streams and runs.
 
-    Its record tells how often each user took part and the least distance of two rows of one user, not when:
-    a user is counted with the worst steps of that number, so far apart.
-
     Raises:
-        LedgerError, ValueError: as for `account_stream`, or the stream has no user column.
+        LedgerError, ValueError: as for `account_stream`.
     """
     with StreamState.open(directory) as state:
-        plan, key, users = state.plan, state.key, state.histories()
-        if plan.settings.user_column is None:
-            raise LedgerError(f"{directory} names no users (--user-column): it cannot be joined by user id.")
-        counts, of = np.unique(users.counts, return_inverse=True)
-        sigmas = [plan.multiplier_under(count, users.min_separation) for count in counts.tolist()]
-        mus = np.array([gaussian_mu(sigma) for sigma in sigmas])
-        return UserCosts(
-            str(directory),
-            "user",
-            plan.mechanism.users.adjacency,
-            plan.settings.user_namespace,
-            key.fingerprint,
-            key.public,
-            plan.settings.delta,
-            users.names,
-            mus[of],
-            gaussian_mu(plan.noise_multiplier),
-        )
+        plan, users = state.plan, state.histories()
+        statement = stream_statement(plan, state.position, users, state.key)
+        return Costs(str(directory), statement, stream_spent(plan, users))
 
 
 def _begun(directory: Path, plan: StreamPlan, remembered: bool = True) -> StreamState:

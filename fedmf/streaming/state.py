@@ -3,7 +3,7 @@
     noise.key        the key, mode 0600
     stream.sqlite    the plan, openings, and for each block of steps its users, position and releases
     noise.bin        vectors of noise as of some step, from which later ones are drawn again; may be missing
-    statement.*      the privacy statement: .json for programs, .txt and .html for people
+    statement.*      the operator's privacy statement: .json for programs, .txt for people
     operator.json    counts for the operator, not to be published
 
 A block of steps is one commit of the ledger, which moves the position past its rows and has its releases;
@@ -38,9 +38,9 @@ from fedmf.records import (
     unpack,
     write_durably,
 )
+from fedmf.statements import PrivacyStatement
 from fedmf.streaming.plans import StreamPlan
 from fedmf.streaming.position import Position, Releases
-from fedmf.streaming.statement_text import stream_text
 
 KEY, LEDGER, VECTORS = "noise.key", "stream.sqlite", "noise.bin"
 STATEMENT, OPERATOR = "statement", "operator.json"
@@ -225,15 +225,16 @@ class StreamState:
     def _code(self, content: bytes) -> bytes:
         return hmac.digest(self.key.subkey("vectors"), content, "sha256")
 
-    def write_statement(self, statement: Mapping[str, Any]) -> None:
-        """Write what `stream_statement` gave, for programs and for people; fit to be published."""
-        forms = {".json": _json(statement), ".txt": stream_text(statement)}
+    def write_statement(self, statement: PrivacyStatement) -> None:
+        """Write what `stream_statement` gave, for programs and for people; for the operator."""
+        forms = {".json": statement.to_json(), ".txt": statement.render_text()}
         for suffix, text in forms.items():
             write_durably(self.directory / f"{STATEMENT}{suffix}", text.encode())
 
     def write_counts(self) -> None:
         """Write how many rows were clipped, zeroed and refused, which depends on data: for the operator."""
-        write_durably(self.directory / OPERATOR, _json(self.position.counts()).encode())
+        counts = json.dumps(self.position.counts(), indent=2) + "\n"
+        write_durably(self.directory / OPERATOR, counts.encode())
 
 
 class Pushes:
@@ -325,7 +326,3 @@ def _with_vectors(state: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[
 def _keeps_vectors(state: Mapping[str, Any]) -> bool:
     parts = [part for part in state.values() if isinstance(part, Mapping)]
     return "kept" in state or any(map(_keeps_vectors, parts))
-
-
-def _json(values: Mapping[str, Any]) -> str:
-    return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,19 +17,21 @@ from fedmf.accounting.release import SumRelease
 from fedmf.errors import LedgerError
 from fedmf.factorization import Dense, Factorization, Toeplitz
 from fedmf.factorization.matrices.toeplitz import InverseToeplitz
-from fedmf.statements import UserCosts, compose, composed_text, joined_mu
+from fedmf.statements import Costs, Spent, compose, joined_mu
 
 DELTA = 1e-5
 #: Relative; sums of some ten float64 Gram entries against the inverse of a covariance.
 TOLERANCE = 1e-9
 
 
-def costs(name: str, mu: dict[str, float], **changes: object) -> UserCosts:
-    made = UserCosts(
-        name, "user", "zero-out", "people", f"key of {name}", False, DELTA, list(mu),
-        np.array([*mu.values()], dtype=np.float64), max(mu.values(), default=0.0),
-    )  # fmt: skip
-    return replace(made, **changes)  # type: ignore[arg-type]
+def costs(name: str, mu: dict[str, float], **changes: object) -> Costs:
+    worst = max(mu.values(), default=0.0)
+    said = {
+        "unit": "user", "adjacency": "zero-out", "user_namespace": "people", "noise_key": f"key of {name}",
+        "noise_key_public": False, "delta": DELTA, "mu": worst, "mu_spent": worst, "epsilon_spent": worst,
+        "users_participated": len(mu), **changes,
+    }  # fmt: skip
+    return Costs(name, said, Spent(list(mu), np.array([*mu.values()], dtype=np.float64)))
 
 
 FIRST, SECOND = (4, 2, 2), (5, 2, 3)
@@ -99,7 +100,7 @@ def test_one_key_twice_protects_nobody() -> None:
     assert silent.shape[1] == 4
     assert np.abs(silent[0]).max() > 0.1
     with pytest.raises(LedgerError, match=r"noise keys must be different; a and b have k\."):
-        compose([costs("a", {"u": 1.0}, key="k"), costs("b", {"u": 1.0}, key="k")])
+        compose([costs("a", {"u": 1.0}, noise_key="k"), costs("b", {"u": 1.0}, noise_key="k")])
 
 
 def test_independent_keys_leave_no_direction_without_noise() -> None:
@@ -119,11 +120,11 @@ def test_figures_of_the_statement_are_those_of_the_users() -> None:
     )
     worst = math.sqrt(1 + 1.5**2 + 4)
     assert (made["delta"], made["users_participated"]) == (1e-6, 4)
-    assert made["mu_realised"] == pytest.approx(worst, rel=1e-12)
-    assert made["epsilon_realised"] == pytest.approx(gaussian_epsilon(1 / worst, 1e-6), rel=1e-9)
-    assert made["epsilon_realised_median"] == pytest.approx(gaussian_epsilon(1 / 0.3, 1e-6), rel=1e-9)
-    assert made["epsilon_planned"] == pytest.approx(gaussian_epsilon(1 / worst, 1e-6), rel=1e-9)
-    assert "asserted" not in composed_text(made, full=True)
+    assert made["mu_spent"] == pytest.approx(worst, rel=1e-12)
+    assert made["epsilon_spent"] == pytest.approx(gaussian_epsilon(1 / worst, 1e-6), rel=1e-9)
+    assert made["epsilon_spent_quantiles"]["0.5"] == pytest.approx(gaussian_epsilon(1 / 0.3, 1e-6), rel=1e-9)
+    assert made["epsilon"] == pytest.approx(gaussian_epsilon(1 / worst, 1e-6), rel=1e-9)
+    assert "asserted" not in made.render_text()
 
 
 @pytest.mark.parametrize(
@@ -131,9 +132,9 @@ def test_figures_of_the_statement_are_those_of_the_users() -> None:
     [
         ({"adjacency": "replace-one"}, "adjacency must be the same to account for several together; a has"),
         ({"unit": "example"}, "unit must be the same"),
-        ({"namespace": "others"}, "user_namespace must be the same"),
-        ({"namespace": ""}, "user_namespace .what ids are ids of. must be named"),
-        ({"key": "key of a"}, "noise keys must be different"),
+        ({"user_namespace": "others"}, "user_namespace must be the same"),
+        ({"user_namespace": ""}, "user_namespace .what ids are ids of. must be named"),
+        ({"noise_key": "key of a"}, "noise keys must be different"),
     ],
 )
 def test_what_cannot_be_joined_is_refused_in_one_line(changes: dict[str, str], message: str) -> None:
@@ -143,7 +144,7 @@ def test_what_cannot_be_joined_is_refused_in_one_line(changes: dict[str, str], m
 
 
 def test_a_namespace_may_be_asserted_where_none_was_named() -> None:
-    nameless = costs("b", {"u": 1.0}, namespace="")
+    nameless = costs("b", {"u": 1.0}, user_namespace="")
     made = compose([costs("a", {"u": 1.0}), nameless], "people")
     assert any("asserted, not recorded" in text for text in made["assumptions"])
     with pytest.raises(LedgerError, match="--user-namespace 'others'"):

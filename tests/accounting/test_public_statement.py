@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.amplified_runs import ACCOUNTANTS, keys
@@ -17,8 +16,7 @@ from fedmf.cli.app import run as command
 from fedmf.noise.key import NoiseKey
 from fedmf.runs.planning import plan_run
 from fedmf.runs.recorded import header_of
-from fedmf.statements import PrivacyStatement, RunHeader, as_json, run_text
-from fedmf.statements.words import REALISED
+from fedmf.statements import OPERATORS, PrivacyStatement, RunHeader
 
 BUSY = [["ann-7f3", "bob-7f3"], ["eve-7f3"], [], [], ["ann-7f3", "bob-7f3"], []]
 IDLE = [[], [], [], ["zoe-7f3"], [], []]
@@ -38,12 +36,12 @@ def amplified_header(accountant: str) -> RunHeader:
 
 def published(
     folder: Path, header: RunHeader, cohorts: list[list[str]]
-) -> tuple[dict[str, Any], str, PrivacyStatement]:
+) -> tuple[PrivacyStatement, str, PrivacyStatement]:
     folder.mkdir()
     record(folder / "ledger.sqlite", header, cohorts)
     statement = read(folder / "ledger.sqlite")
-    shown = json.loads(as_json(statement.public()))
-    return shown, run_text(shown), statement
+    shown = PrivacyStatement(json.loads(statement.public().to_json()))
+    return shown, shown.render_text(), statement
 
 
 HEADERS = {
@@ -60,22 +58,22 @@ def test_ledgers_that_differ_in_participation_alone_publish_the_same(tmp_path: P
     other, other_text, idle = published(tmp_path / "idle", header, IDLE)
     assert (shown, text) == (other, other_text)
     differing = {name for name, value in busy.to_dict().items() if value != idle.to_dict()[name]}
-    assert differing <= set(REALISED)
-    assert {"epsilon_realised", "users_participated", "rounds_empty", "realised_worst_pattern"} <= differing
-    assert busy.to_dict()["not_private"] == list(REALISED)
-    for content in (as_json(shown), text):
-        for word in ("realised", "not private", "7f3"):
+    assert differing <= set(OPERATORS)
+    assert {"epsilon_spent", "users_participated", "mu_spent", "actual_max_participations"} <= differing
+    assert busy.to_dict()["not_private"] == list(OPERATORS)
+    for content in (shown.to_json(), text):
+        for word in ("spent", "not private", "7f3"):
             assert word not in content, word
-    assert shown.keys() == busy.to_dict().keys() - {*REALISED, "not_private"}
-    assert shown["epsilon_planned"] == busy.planned.epsilon
-    assert at_least(shown["epsilon_planned"]) in text
+    assert shown.keys() == busy.to_dict().keys() - {*OPERATORS, "not_private"}
+    assert shown["epsilon"] == busy["epsilon"]
+    assert at_least(shown["epsilon"]) in text
 
 
-def test_the_operators_text_marks_every_realised_figure(tmp_path: Path) -> None:
+def test_the_operators_text_marks_every_figure_of_what_was_spent(tmp_path: Path) -> None:
     *_, busy = published(tmp_path / "busy", make_header(), BUSY)
     *_, idle = published(tmp_path / "idle", make_header(), IDLE)
     changed = set(busy.render_text().splitlines()) ^ set(idle.render_text().splitlines())
-    assert len(changed) >= 10
+    assert len(changed) >= 8
     assert all(line.endswith("(not private)") for line in changed)
 
 
@@ -86,7 +84,7 @@ def test_the_command_writes_it_for_everybody_and_replaces_nothing(
     public = tmp_path / "public.json"
     assert command(["account", str(tmp_path / "run"), "--public", str(public)]) == 0
     assert public.stat().st_mode & 0o777 == 0o644
-    assert public.read_text() == as_json(fedmf.account(tmp_path / "run").public())
+    assert public.read_text() == fedmf.account(tmp_path / "run").public().to_json()
     assert command(["account", str(tmp_path / "run"), "--public", str(public)]) == 2
     assert "exists already" in capsys.readouterr().err
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from fedmf.accounting.gaussian.many import gaussian_epsilons
 from fedmf.factorization import InverseToeplitz
 from fedmf.participation import Participation
 from fedmf.records import Ledger
-from fedmf.statements import RunHeader, user_privacy
+from fedmf.statements import RunHeader, run_spent
 
 
 def exact_log_delta(mu: float, epsilon: float) -> mpmath.mpf:
@@ -112,26 +113,25 @@ def test_each_user_gets_what_its_own_rounds_cost(adjacency: str, released: int, 
         history: dict[str, list[int]] = {}
         for t, user in participations(ledger):
             history.setdefault(user, []).append(t)
-        found = user_privacy(header, ledger)
+        found = run_spent(plan, ledger)
     statement = read(tmp_path / "ledger").to_dict()
     assert sorted(found.users) == sorted(history)
     assert {"007", "new\nline"} <= set(found.users)
     for row, user in enumerate(found.users):
-        rounds = history[user]
-        shift = np.linalg.norm(dense[:, rounds].sum(axis=1))
-        assert found.participations[row] == len(rounds)
-        assert (found.first_round[row], found.last_round[row]) == (rounds[0], rounds[-1])
-        assert found.sensitivity[row] == pytest.approx(shift, rel=1e-12)
-        expected = gaussian_epsilon(noise / (factor * clip_norm * shift), DELTA)
-        assert found.epsilon[row] == pytest.approx(expected, rel=2e-9)
-    assert found.epsilon.max() == pytest.approx(statement["epsilon_realised"], rel=1e-8)
+        exact = factor * clip_norm * np.linalg.norm(dense[:, history[user]].sum(axis=1)) / noise
+        assert found.mu[row] == pytest.approx(exact, rel=1e-12)
+    mus = np.sort(np.concatenate([np.zeros(5), found.mu]))
+    for q, epsilon in statement["epsilon_spent_quantiles"].items():
+        expected = gaussian_epsilon(1 / mus[math.ceil(float(q) * mus.size - 1e-9) - 1], DELTA)
+        assert epsilon == pytest.approx(expected, rel=1e-8)
+    assert statement["epsilon_spent"] == statement["epsilon_spent_quantiles"]["1"]
     assert len(found.users) == statement["users_participated"]
 
 
 def test_without_noise_or_rounds(tmp_path: Path) -> None:
     header = recorded(tmp_path / "free", noise_multiplier=0.0, privacy=NoPrivacy())
     with Ledger.open(tmp_path / "free", read_only=True) as ledger:
-        assert np.isinf(user_privacy(header, ledger).epsilon).all()
+        assert np.isinf(run_spent(header.plan, ledger).mu).all()
     header = recorded(tmp_path / "none", released=0)
     with Ledger.open(tmp_path / "none", read_only=True) as ledger:
-        assert user_privacy(header, ledger).users == []
+        assert run_spent(header.plan, ledger).users == []

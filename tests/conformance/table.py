@@ -28,8 +28,8 @@ from .wrapping import carried_out_wrapped
 
 #: Of a statement, what every path promises alike.
 _PROMISED: Final = (
-    "noise_multiplier", "epsilon_planned", "epsilon_realised", "sampling", "mechanism", "params",
-    "sensitivity", "noise_std", "rounds_released", "realised_max_participations", "realised_min_separation",
+    "noise_multiplier", "epsilon", "epsilon_spent", "sampling", "mechanism", "params",
+    "sensitivity", "noise_std", "rounds_released", "actual_max_participations", "actual_min_separation",
 )  # fmt: skip
 #: In memory where there is such a place: the table is about numbers, other tests are about disks.
 _SHARED: Final = "/dev/shm" if Folder("/dev/shm").is_dir() else None

@@ -214,7 +214,7 @@ def test_a_round_to_which_nobody_replies_is_asked_for_again_and_spends_nothing(t
         run_on_grid(session, grid, lambda report, _: reports.append(report))
         assert len(grid.late) >= 6 + 5
         assert [report.present for report in reports] == [6, 1] + [6] * 10
-        assert session.statement().to_dict()["rounds_empty"] == 0
+        assert session.directory.ledger.summary().empty_rounds == 0
 
 
 class SilentGrid(InProcessGrid):
@@ -241,7 +241,7 @@ def test_a_run_to_which_nobody_replies_any_more_goes_on_to_its_horizon(
     with fedmf.start(run, tmp_path / "run") as session:
         run_on_grid(session, SilentGrid(client_for(session), 4), lambda report, _row: reports.append(report))
         assert session.server.t == 12
-        assert session.statement().to_dict()["rounds_empty"] == 9
+        assert session.directory.ledger.summary().empty_rounds == 9
     assert [report.present for report in reports] == [6] * 3 + [0] * 9
     assert not any(report.failures for report in reports)
     for number in range(1, 13):

@@ -57,7 +57,7 @@ def test_runs_with_damaged_ledgers(
     shutil.copytree(stopped, folder)
     (folder / "ledger.sqlite").write_bytes(data.draw(damaged(clean)))
     statement = judged(lambda: account(folder).to_dict(), LedgerError, ConfigError)
-    assert statement is None or isinstance(statement["epsilon_realised"], float)
+    assert statement is None or isinstance(statement["epsilon_spent"], float)
     session = judged(lambda: Session.resume(folder), LedgerError, ConfigError)
     if session is not None:
         session.directory.close()

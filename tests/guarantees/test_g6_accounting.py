@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dp_accounting
@@ -13,10 +14,9 @@ import numpy as np
 import pytest
 
 import fedmf
-from fedmf.accounting import realised_privacy
 from fedmf.cohorts import CyclicPoissonCohorts
 from fedmf.errors import LedgerError
-from fedmf.statements import Plan, privacy_statement
+from fedmf.statements import Plan, Spent, run_spent, statement
 from guarantees.small import (
     CLIP,
     COHORT,
@@ -55,14 +55,14 @@ def check_run(folder: Path) -> None:
     assert (k, b) == (ROUNDS * COHORT // USERS, USERS // COHORT)
     assert said["sensitivity"] == pytest.approx(worst_norm(C, k, b), rel=1e-9)
     std = said["noise_multiplier"] * said["sensitivity"]
-    assert said["epsilon_planned"] == pytest.approx(epsilon_of(worst_norm(C, k, b) / std), rel=CLOSE)
-    assert said["epsilon_planned"] == pytest.approx(8.0, rel=CLOSE)
+    assert said["epsilon"] == pytest.approx(epsilon_of(worst_norm(C, k, b) / std), rel=CLOSE)
+    assert said["epsilon"] == pytest.approx(8.0, rel=CLOSE)
     for t in range(1, stopped + 1):
         block = C[:t, :t]
         assert epsilons[t] == pytest.approx(epsilon_of(worst_norm(block, k, b) / std), rel=CLOSE), t
     norms = [float(np.linalg.norm(C[:stopped, rounds].sum(1))) for rounds in joined.values()]
-    assert said["epsilon_realised"] == pytest.approx(epsilon_of(max(norms) / std), rel=CLOSE)
-    assert said["epsilon_realised"] < said["epsilon_planned"] * 0.99
+    assert said["epsilon_spent"] == pytest.approx(epsilon_of(max(norms) / std), rel=CLOSE)
+    assert said["epsilon_spent"] < said["epsilon"] * 0.99
 
 
 def check_stream(folder: Path) -> None:
@@ -72,17 +72,18 @@ def check_stream(folder: Path) -> None:
         for i in range(steps):
             opened.push([0.5, 0.1, 0.0], user=f"u{i}")
     said = json.loads((folder / "stream" / "statement.json").read_text())
-    first, second = (bisr(n, said[name].get("bands", n)) for name in ("params", "second_params"))
+    first, second = (bisr(n, one["params"].get("bands", n)) for one in (said, said["second_moment"]))
 
     def mu(released: int) -> float:
         columns = [np.linalg.norm(C[:released], axis=0) for C in (first, second)]
-        return float(np.hypot(columns[0] / said["first_std"], columns[1] / said["second_std"]).max())
+        stds = said["noise_std"], said["second_moment"]["noise_std"]
+        return float(np.hypot(columns[0] / stds[0], columns[1] / stds[1]).max())
 
-    assert said["epsilon_planned"] == pytest.approx(epsilon_of(mu(n)), rel=CLOSE)
-    assert said["epsilon_planned"] == pytest.approx(8.0, rel=CLOSE)
-    assert said["epsilon_realised"] <= said["epsilon_planned"]
+    assert said["epsilon"] == pytest.approx(epsilon_of(mu(n)), rel=CLOSE)
+    assert said["epsilon"] == pytest.approx(8.0, rel=CLOSE)
+    assert said["epsilon_spent"] <= said["epsilon"]
     # What one user may have spent by now is at most the plan; at least what was released of it.
-    assert said["epsilon_realised"] >= epsilon_of(mu(steps)) * (1 - CLOSE)
+    assert said["epsilon_spent"] >= epsilon_of(mu(steps)) * (1 - CLOSE)
 
 
 def normal(x: np.ndarray, mean: float, std: float) -> np.ndarray:
@@ -152,16 +153,15 @@ def test_one_round_fewer_is_seen(what: str, tmp_path: Path, monkeypatch: pytest.
         right = Plan.multiplier_after
         monkeypatch.setattr(Plan, "multiplier_after", lambda self, t: right(self, max(1, t - 1)))
     else:
-        monkeypatch.setattr(privacy_statement, "realised_privacy", without_the_last_round)
-    with pytest.raises((AssertionError, LedgerError)):  # the statement compares planned and realised itself
+        monkeypatch.setattr(statement, "run_spent", without_the_last_round)
+    with pytest.raises((AssertionError, LedgerError)):  # the statement compares ε and ε spent itself
         check_run(tmp_path)
 
 
-def without_the_last_round(
-    patterns: Any, release: Any, sigma: float, delta: float, t: int, *more: Any
-) -> Any:
-    counts: dict[tuple[int, ...], int] = {}
-    for pattern, users in patterns.to_counts().items():
-        kept = tuple(joined for joined in pattern if joined < t - 1)
-        counts[kept] = counts.get(kept, 0) + users
-    return realised_privacy(counts, release, sigma, delta, t - 1, *more)
+def without_the_last_round(plan: Plan, ledger: Any) -> Spent:
+    rounds, keys = ledger.by_user()
+    kept = rounds < ledger.released - 1
+    fewer = SimpleNamespace(
+        by_user=lambda: (rounds[kept], keys[kept]), released=ledger.released - 1, histories=ledger.histories
+    )
+    return run_spent(plan, fewer)  # type: ignore[arg-type]

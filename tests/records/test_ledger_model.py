@@ -52,12 +52,11 @@ def test_agrees_with_a_plain_model(tmp_path_factory, contract, script):
         else:
             with pytest.raises(ParticipationViolation):
                 ledger.commit_round(len(model), step)
-    patterns: dict[tuple[int, ...], int] = {}
-    for user in {user for cohort in model for user in cohort}:
-        pattern = tuple(index for index, cohort in enumerate(model) if user in cohort)
-        patterns[pattern] = patterns.get(pattern, 0) + 1
     summary = ledger.summary()
-    assert ledger.patterns().to_counts() == patterns
+    times, keys = ledger.by_user()
+    names = ledger.histories.names
+    patterns = [[t for t, cohort in enumerate(model) if user in cohort] for user in names]
+    assert [times[keys == key].tolist() for key in range(len(names))] == patterns
     assert ledger.released == len(model)
     assert sorted(participations(ledger)) == sorted(
         (t, user) for t, cohort in enumerate(model) for user in cohort

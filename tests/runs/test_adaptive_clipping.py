@@ -43,7 +43,7 @@ KEYS = {"mechanism": "bsr", "bands": 2}
 
 def noise_fits(seen: Watched, statement: dict) -> bool:
     """Whether [θ_{t+1} − θ_t − Σ clip_t(x)/m]·m/ζ_t has covariance (σ·sens/a)²·C⁻¹C⁻ᵀ."""
-    m, rule = statement["cohort_size"], statement["clipping"]
+    m, rule = statement["users_per_round"], statement["clipping"]
     level = statement["noise_multiplier"] * statement["sensitivity"] / math.sqrt(1 - rule["share"])
     noise = (seen.increments * m - seen.clipped_sums(UPDATES)) / seen.norms[:, None]
     return covariance_fits(noise, STRATEGY, level)
@@ -84,7 +84,7 @@ def test_noise_of_another_norm_or_without_the_price_of_signs_is_rejected(
 
 def recursion(seen: Watched, statement: dict, rule: QuantileClipping = RULE) -> np.ndarray:
     """ζ_0, … from the signs of earlier rounds and their noise: docs/adaptive-clipping.md."""
-    m = statement["cohort_size"]
+    m = statement["users_per_round"]
     source = GaussianSource(NoiseKey.from_seed(7), 1, Domain.CLIPPING)
     z = np.array([float(source.block(t, 0, 1)[0]) for t in range(ROUNDS)])
     std = statement["noise_multiplier"] * statement["sensitivity"] / math.sqrt(rule.share)
@@ -187,7 +187,7 @@ def test_the_statement_tells_the_course_and_the_epsilon_of_a_fixed_norm(seen, tm
     watched, statement, path = seen
     run_small(tmp_path / "run", dataclasses.replace(moving_run(TASK, **KEYS), clipping=FixedClipping()))
     fixed = json.loads((tmp_path / "run" / "statement.json").read_text())
-    for name in ("epsilon_planned", "epsilon_realised", "mu_planned", "noise_multiplier", "sensitivity"):
+    for name in ("epsilon", "epsilon_spent", "mu", "noise_multiplier", "sensitivity"):
         assert statement[name] == fixed[name]
     assert statement["noise_std"] == pytest.approx(fixed["noise_std"] / math.sqrt(0.75), rel=1e-12)
     norms = statement["clipping"]["clip_norms"]

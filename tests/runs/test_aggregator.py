@@ -98,7 +98,7 @@ def test_models_are_those_of_the_wrapper_bit_for_bit(name: str, tmp_path: Path) 
     for key, array in theirs.items():
         np.testing.assert_array_equal(mine[key], array.numpy())
     other = fedmf.account(tmp_path / "app").to_dict()
-    for key in ("noise_std", "sensitivity", "epsilon_realised", "users", "mechanism"):
+    for key in ("noise_std", "sensitivity", "epsilon_spent", "users", "mechanism"):
         assert said[key] == other[key], key
 
 

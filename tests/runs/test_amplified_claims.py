@@ -13,7 +13,7 @@ from support.small_runs import run_small, small_run
 import fedmf
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.records import Ledger
-from fedmf.statements import RunHeader, build_statement
+from fedmf.statements import RunHeader, run_statement
 
 
 def changed(header: Mapping[str, Any], place: str, value: object) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     path = tmp_path_factory.mktemp(request.param) / "run"
     run_small(path, small_run(**keys(request.param)))
     with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
-        build_statement(RunHeader.from_dict(ledger.header), ledger)
+        run_statement(RunHeader.from_dict(ledger.header), ledger)
         yield ledger
 
 
@@ -41,7 +41,7 @@ def test_too_little_noise_is_found_in_the_header(recorded: Ledger) -> None:
     less = 0.85 * recorded.header["plan"]["noise_multiplier"]
     header = RunHeader.from_dict(changed(recorded.header, "plan.noise_multiplier", less))
     with pytest.raises(LedgerError, match=r"the header's amplification does not hold: noise .* must give"):
-        build_statement(header, recorded)
+        run_statement(header, recorded)
 
 
 def test_the_noise_of_one_adjacency_is_too_little_for_another(recorded: Ledger) -> None:
@@ -49,7 +49,7 @@ def test_the_noise_of_one_adjacency_is_too_little_for_another(recorded: Ledger) 
     header = changed(recorded.header, "run.privacy.adjacency", "replace-one")
     header = changed(header, "plan.noise_multiplier", recorded.header["plan"]["noise_multiplier"] / 2)
     with pytest.raises(LedgerError, match=r"the header's amplification does not hold: noise .* must give"):
-        build_statement(RunHeader.from_dict(header), recorded)
+        run_statement(RunHeader.from_dict(header), recorded)
 
 
 @pytest.mark.parametrize(

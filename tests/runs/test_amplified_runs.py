@@ -103,7 +103,7 @@ def test_the_noise_that_is_added_gives_the_amplified_guarantee(accountant: str, 
     )
     noise = increments(tmp_path / "run", **values) - twin
     statement = json.loads((tmp_path / "run" / "statement.json").read_text())
-    white = strategy() @ noise * statement["cohort_size"] / statement["clip_norm"]
+    white = strategy() @ noise * statement["users_per_round"] / statement["clip_norm"]
     measured = float(np.sqrt((white**2).mean()))
     share = measured * statement["clip_norm"] / statement["noise_std"]
     assert abs(share - 1) < Z / np.sqrt(2 * white.size)
@@ -128,11 +128,11 @@ def test_the_statement_gives_both_guarantees_and_what_they_need(finished: Path) 
     found = json.loads((finished / "statement.json").read_text())
     text = (finished / "statement.txt").read_text()
     used = found["amplification"]
-    assert found["epsilon_planned"] == EPSILON
-    assert found["epsilon_planned_known_cohorts"] > 1.05 * EPSILON
-    assert found["epsilon_realised"] <= found["epsilon_planned_known_cohorts"]
+    assert found["epsilon"] == EPSILON
+    assert found["epsilon_known_cohorts"] > 1.05 * EPSILON
+    assert found["epsilon_spent"] <= found["epsilon_known_cohorts"]
     guarantee, *_ = text.splitlines()
-    known = at_least(found["epsilon_planned_known_cohorts"])
+    known = at_least(found["epsilon_known_cohorts"])
     assert guarantee.endswith(
         "against anyone who sees all that was released but not who took part in which round; "
         f"epsilon {known} against whoever sees that too."
@@ -154,8 +154,8 @@ def test_a_recorded_user_can_exceed_the_amplified_epsilon(finished: Path) -> Non
     """Balls-in-Bins: the first bin joins as often as the contract allows, and its ledger shows it."""
     found = json.loads((finished / "statement.json").read_text())
     if found["amplification"]["accountant"] == "balls-in-bins":
-        assert found["epsilon_realised"] == pytest.approx(found["epsilon_planned_known_cohorts"], rel=1e-9)
-    assert found["epsilon_realised"] > found["epsilon_planned"]
+        assert found["epsilon_spent"] == pytest.approx(found["epsilon_known_cohorts"], rel=1e-9)
+    assert found["epsilon_spent"] > found["epsilon"]
 
 
 def test_the_metrics_end_at_the_amplified_epsilon(finished: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_stopped_run_states_what_it_spent_so_far_and_resumes_without_calibrati
         planned, std = [schedule.cohort(t).tolist() for t in range(ROUNDS)], session.plan.noise_std
         with pytest.raises(Stop):
             run_on_grid(session, InProcessGrid(client_for(session)), stop)
-        so_far = session.statement().to_dict()["epsilon_planned_so_far"]
+        so_far = session.statement().to_dict()["epsilon_so_far"]
         assert 0 < so_far <= EPSILON
         assert so_far == min(session.plan.known_epsilon_after(3), EPSILON)
 

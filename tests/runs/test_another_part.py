@@ -79,7 +79,7 @@ def test_it_releases_the_mean_and_noise_of_the_level_that_is_its_share(seen) -> 
         np.floor(np.minimum(lengths[cohort] / zeta, 1.0) * UNIT).sum() / UNIT
         for cohort, zeta in zip(watched.cohorts, watched.norms, strict=True)
     ]
-    rounds, m = len(sums), statement["cohort_size"]
+    rounds, m = len(sums), statement["users_per_round"]
     source = GaussianSource(NoiseKey.from_seed(7), 1, Domain.of_part(NAME))
     z = np.array([float(source.block(t, 0, 1)[0]) for t in range(rounds)])
     C = np.eye(rounds) + 0.5 * np.eye(rounds, k=-1)

@@ -101,8 +101,8 @@ def test_the_contract_is_kept_and_rounds_are_as_full_as_it_allows(b: int, k: int
         count.update(came)
     statement = json.loads((tmp_path / "run" / "statement.json").read_text())
     assert (statement["min_separation"], statement["max_participations"]) == (b, k)
-    assert statement["realised_max_participations"] <= k
-    assert statement["epsilon_realised"] <= statement["epsilon_planned"] == pytest.approx(8.0, rel=1e-6)
+    assert statement["actual_max_participations"] <= k
+    assert statement["epsilon_spent"] <= statement["epsilon"] == pytest.approx(8.0, rel=1e-6)
     assert statement["sampling"] == "none: available cohorts, no amplification claimed"
     assert any("decide whether that user is connected" in text for text in statement["assumptions"])
 
@@ -129,7 +129,7 @@ def test_only_connected_users_are_drawn_and_the_denominator_stays(tmp_path: Path
     assert all(int(user[1:]) % 2 == 0 and min(own) >= 6 for user, own in rounds.items())
     with fedmf.resume(run, tmp_path / "run") as session:
         assert session.plan.cohorts.size == 3
-        assert session.statement().to_dict()["rounds_empty"] == 4
+        assert session.directory.ledger.summary().empty_rounds == 4
 
 
 def test_every_user_is_drawn_about_as_often_as_any_other(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_who_withdraws_is_never_asked_again_and_keeps_what_was_promised(tmp_path
     after = joined(tmp_path / "run")
     assert after[gone] == before[gone]
     statement = json.loads((tmp_path / "run" / "statement.json").read_text())
-    assert statement["epsilon_realised"] <= statement["epsilon_planned"]
+    assert statement["epsilon_spent"] <= statement["epsilon"]
     assert (tmp_path / "run" / "withdrawn-users").stat().st_mode & 0o077 == 0
 
 
@@ -213,9 +213,7 @@ def test_withdrawals_leave_an_amplified_promise_as_it_is(tmp_path: Path) -> None
             run_on_grid(session, InProcessGrid(client_for(session)))
             found.append(session.statement().to_dict())
             models.append(joined(tmp_path / name))
-    assert (
-        found[0]["epsilon_planned"] == found[1]["epsilon_planned"] < found[1]["epsilon_planned_known_cohorts"]
-    )
+    assert found[0]["epsilon"] == found[1]["epsilon"] < found[1]["epsilon_known_cohorts"]
     assert found[0]["noise_std"] == found[1]["noise_std"]
     gone = set(models[0]) - set(models[1])
     assert len(gone) == 3

@@ -55,17 +55,17 @@ def test_squares_of_mu_add_for_each_user(place: Path, capsys: pytest.CaptureFixt
     told = json.loads(capsys.readouterr().out)
     squares: dict[str, float] = {}
     for one in (costs_of_run(names[0]), costs_of_run(names[1]), stream_costs(names[2])):
-        for user, mu in zip(one.users, one.mu.tolist(), strict=True):
+        for user, mu in zip(one.spent.users, one.spent.mu.tolist(), strict=True):
             squares[user] = squares.get(user, 0.0) + mu**2
     assert len(squares) == 26
     epsilons = sorted(gaussian_epsilon(1 / math.sqrt(square), DELTA) for square in squares.values())
-    assert told["epsilon_realised"] == pytest.approx(epsilons[-1], rel=1e-8)
-    assert told["epsilon_realised_median"] == pytest.approx(epsilons[12], rel=1e-8)
-    alone = [account(place / "a").realised.epsilon, account(place / "b").realised.epsilon]
-    alone.append(account_stream(place / "state")["epsilon_realised"])
-    assert [part["epsilon_realised"] for part in told["composed"]] == pytest.approx(alone, rel=1e-8)
-    assert max(alone) < told["epsilon_realised"] <= sum(alone)
-    assert told["epsilon_realised"] <= told["epsilon_planned"]
+    assert told["epsilon_spent"] == pytest.approx(epsilons[-1], rel=1e-8)
+    assert told["epsilon_spent_quantiles"]["0.5"] == pytest.approx(epsilons[12], rel=1e-8)
+    alone = [account(place / name)["epsilon_spent"] for name in ("a", "b")]
+    alone.append(account_stream(place / "state")["epsilon_spent"])
+    assert [part["epsilon_spent"] for part in told["composed"]] == pytest.approx(alone, rel=1e-8)
+    assert max(alone) < told["epsilon_spent"] <= sum(alone)
+    assert told["epsilon_spent"] <= told["epsilon"]
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ def test_public_noise_is_said_to_protect_nobody(place: Path, capsys: pytest.Capt
 
 def test_a_stream_counts_each_user_by_how_often_it_took_part(place: Path) -> None:
     costs = stream_costs(place / "state")
-    assert (costs.namespace, len(costs.users)) == ("people", 26)
-    twice = np.array([user < "user-04" for user in costs.users])
-    assert len(set(costs.mu[twice])) == 1
-    assert len(set(costs.mu[~twice])) == 1
-    assert costs.mu[twice][0] > costs.mu[~twice][0]
-    assert costs.mu.max() <= costs.planned_mu
+    assert (costs.statement["user_namespace"], len(costs.spent.users)) == ("people", 26)
+    twice = np.array([user < "user-04" for user in costs.spent.users])
+    assert len(set(costs.spent.mu[twice])) == 1
+    assert len(set(costs.spent.mu[~twice])) == 1
+    assert costs.spent.mu[twice][0] > costs.spent.mu[~twice][0]
+    assert costs.spent.mu.max() <= costs.statement["mu"]

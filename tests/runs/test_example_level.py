@@ -143,7 +143,7 @@ def test_the_statement_speaks_of_examples(tmp_path: Path) -> None:
     assert "a person with several examples" in json.dumps(statement.public())
     for rendered in shown:
         rest = rendered
-        for allowed in ("user_namespace", "users_participated", "users each", '"users"'):
+        for allowed in ("user_namespace", "users_participated", "users_per_round", "users each", '"users"'):
             rest = rest.replace(allowed, "")
         assert not [line for line in rest.splitlines() if "user" in line and "(configuration" not in line], (
             rest

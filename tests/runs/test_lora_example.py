@@ -56,5 +56,5 @@ def test_the_program_runs_privately_in_rounds_and_resumes(example: ModuleType, t
     with fedmf.start(run, tmp_path / "run") as session:
         session.server.release(session.server.new_sum(), [])
     result = fedmf.simulate(run, tmp_path / "run")
-    assert result.statement.planned.epsilon == pytest.approx(8.0)
+    assert result.statement["epsilon"] == pytest.approx(8.0)
     assert result.parameters.numel() == run.task.model.dimension

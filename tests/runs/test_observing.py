@@ -88,7 +88,7 @@ def test_a_run_that_was_stopped_stays_stopped(tmp_path: Path) -> None:
         result = fedmf.simulate(RUN, tmp_path / "run", on_round=lambda record: record.rounds >= 6)
         assert result.stopped
         assert rounds_on_record(tmp_path / "run") == 6
-    assert result.statement.to_dict()["epsilon_realised"] < RUN.privacy.requested_epsilon  # type: ignore[operator]
+    assert result.statement.to_dict()["epsilon_spent"] < RUN.privacy.requested_epsilon  # type: ignore[operator]
     assert not fedmf.simulate(RUN, tmp_path / "run").stopped
 
 

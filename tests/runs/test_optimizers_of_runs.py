@@ -116,6 +116,6 @@ def test_runs_end_with_the_promised_epsilon(name: str, tmp_path: Path) -> None:
     run = small_run(linear_task(24, 40), server_optimizer=name, mechanism="bsr", bands=4, **keys)
     final = run_small(tmp_path / "run", run)
     statement = json.loads((tmp_path / "run" / "statement.json").read_text())
-    assert statement["epsilon_realised"] <= statement["epsilon_planned"] <= 8.0 * (1 + 1e-6)
+    assert statement["epsilon_spent"] <= statement["epsilon"] <= 8.0 * (1 + 1e-6)
     assert torch.isfinite(torch.as_tensor(final)).all()
     assert torch.as_tensor(final).any()

@@ -82,8 +82,8 @@ def check_records(path: Path) -> None:
     for table in ("cohorts", "privacy", "local", "execution"):
         for key, value in tables[table].items():
             assert run[table][key.replace("-", "_")] == value, (table, key)
-    assert (statement["epsilon_requested"], statement["delta"]) == (8.0, 1e-5)
-    assert (statement["rounds"], statement["cohort_size"]) == (60, 12)
+    assert statement["delta"] == 1e-5
+    assert (statement["rounds"], statement["users_per_round"]) == (60, 12)
     assert statement["clip_norm"] == run["privacy"]["clip_norm"] == tables["privacy"]["clip-norm"]
     assert statement["mechanism"] == tables["mechanism"]["name"] == "own"
     for name in ("task", "optimizer"):

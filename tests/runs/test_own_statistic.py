@@ -65,7 +65,7 @@ def test_it_releases_means_of_clipped_rows_with_noise_of_its_share(seen) -> None
         clipped = [updates[u] * min(1.0, zeta / float(updates[u].norm())) for u in cohort]
         rows = [halves(update) for update in clipped]
         sums.append(sum(row * min(1.0, OWN.bound / float(row.norm())) for row in rows))
-    rounds, m = len(sums), statement["cohort_size"]
+    rounds, m = len(sums), statement["users_per_round"]
     source = GaussianSource(NoiseKey.from_seed(7), 2, Domain.of_part("own"))
     z = np.stack([source.block(t, 0, 2) for t in range(rounds)])
     C = np.eye(rounds) + 0.5 * np.eye(rounds, k=-1)

@@ -26,9 +26,9 @@ def test_a_run_records_its_cohorts_and_claims_no_amplification(schedule: str, tm
     run_small(tmp_path / "run", run, on_report=reports.append)
     statement = json.loads((tmp_path / "run" / "statement.json").read_text())
     assert statement["sampling"] == f"none: {schedule} cohorts, no amplification claimed"
-    assert statement["cohort_size"] == 3
+    assert statement["users_per_round"] == 3
     assert statement["sampling"] in (tmp_path / "run" / "statement.txt").read_text()
-    assert statement["epsilon_planned"] == pytest.approx(8.0, rel=1e-6)
+    assert statement["epsilon"] == pytest.approx(8.0, rel=1e-6)
     with Session.resume(tmp_path / "run") as session:
         drawn = session.cohort_schedule()
         ids = session.task.dataset.user_ids

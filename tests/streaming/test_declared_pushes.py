@@ -183,11 +183,11 @@ def test_users_of_a_table_are_read_as_those_of_a_file(tmp_path: Path) -> None:
     with opened(tmp_path / "pushed", declared) as stream:
         assert [release.to_dict() for release in stream.push_many(given, "user")] == expected
         assert stream.statement() == statement
-        assert statement["users"] == N - 2
+        assert statement["users_participated"] == N - 2
     numbered = given.set_column(0, "user", arrow.array(range(N)))
     with opened(tmp_path / "numbered", declared) as stream:
         assert len(stream.push_many(numbered, "user")) == N
-        assert stream.statement()["users"] == N
+        assert stream.statement()["users_participated"] == N
 
 
 def test_a_key_tells_the_release_again_and_the_cap_holds(tmp_path: Path) -> None:

@@ -16,10 +16,9 @@ from fedmf.moments import METHODS, SECOND_MOMENTS
 BUDGET = ["--norm-bound", "1", "--epsilon", "8", "--delta", "1e-5"]
 REQUIRED = {
     "unit", "adjacency", "mechanism", "params", "rounds", "max_participations", "min_separation",
-    "realised_max_participations", "realised_min_separation", "sampling", "users", "clip_norm",
-    "noise_multiplier", "sensitivity", "sensitivity_kind", "delta", "epsilon_planned", "epsilon_realised",
-    "not_covered", "secret", "software", "stated_by", "mu_planned", "mu_realised", "rho_planned",
-    "rho_realised", "noise_key_public",
+    "actual_max_participations", "actual_min_separation", "sampling", "users", "clip_norm",
+    "noise_multiplier", "sensitivity", "sensitivity_kind", "delta", "epsilon", "epsilon_spent",
+    "not_covered", "secret", "software", "mu", "mu_spent", "noise_key_public",
 }  # fmt: skip
 
 
@@ -57,10 +56,9 @@ def test_a_file_to_a_file_with_a_state(folder: Path, capsys: pytest.CaptureFixtu
     assert shown.err == ""
     statement = json.loads((folder / "state/statement.json").read_text())
     assert statement.keys() >= REQUIRED
-    assert statement["rounds"] == statement["steps"] == statement["users"] == 12
-    assert "taken as public" in statement["rounds_source"]
+    assert statement["rounds"] == statement["rounds_released"] == statement["users_participated"] == 12
     assert any("number of its rows is public" in text for text in statement["assumptions"])
-    assert "operating system" in statement["noise_key"]
+    assert statement["noise_key_public"] is False
     assert (folder / "state/noise.key").stat().st_mode & 0o077 == 0
     assert (folder / "state/operator.json").stat().st_mode & 0o077 == 0
     for text in (

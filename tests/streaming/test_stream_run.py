@@ -24,6 +24,7 @@ from fedmf.moments.moment_stream import MomentStream
 from fedmf.moments.second_moment import FullMatrix
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
+from fedmf.statements import PrivacyStatement
 from fedmf.streaming.outputs import Output
 from fedmf.streaming.plans import StreamPlan
 from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader, clip_rows
@@ -31,7 +32,6 @@ from fedmf.streaming.run import Handling, StreamRun
 from fedmf.streaming.session import open_run
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import StreamState
-from fedmf.streaming.statement_text import stream_text
 from fedmf.version import SOFTWARE
 from fedmf.workload.toeplitz import average
 
@@ -147,7 +147,7 @@ def test_output_does_not_depend_on_what_comes_together(tmp_path: Path, more: dic
     every = more.get("every", 1)
     assert steps == sorted({*range(every, N + 1, every), N})
     assert statement["sensitivity_kind"] in ("exact", "upper_bound")
-    assert statement["epsilon_planned"] == pytest.approx(8.0, rel=1e-9)
+    assert statement["epsilon"] == pytest.approx(8.0, rel=1e-9)
 
 
 def test_given_factorizations_are_streamed_and_resumed(tmp_path: Path) -> None:
@@ -166,7 +166,8 @@ def test_given_factorizations_are_streamed_and_resumed(tmp_path: Path) -> None:
         outputs.append((folder / "out.jsonl").read_bytes())
     assert outputs[0] == outputs[1] == outputs[2]
     assert [s["mechanism"] for s in statements] == ["bsr", "given toeplitz", "given toeplitz"]
-    assert [s["second_mechanism"] for s in statements] == ["bsr", "given toeplitz", "given toeplitz"]
+    seconds = [s["second_moment"]["mechanism"] for s in statements]
+    assert seconds == ["bsr", "given toeplitz", "given toeplitz"]
     assert statements[0]["sensitivity"] == statements[1]["sensitivity"]
     other = Toeplitz([1.0, 0.25], N)
     with pytest.raises(LedgerError, match=r"^mechanisms must be"):
@@ -175,8 +176,8 @@ def test_given_factorizations_are_streamed_and_resumed(tmp_path: Path) -> None:
     pair.mkdir()
     mixed = Settings(**BUDGET, rounds=N, mechanisms=(other, "bsr"), bands=4, workloads=("prefix",))
     statement = run_once(pair, mixed, source)
-    assert (statement["mechanism"], statement["second_mechanism"]) == ("given toeplitz", "bsr")
-    assert (statement["params"], statement["second_params"]) == ({}, {"bands": 4})
+    assert (statement["mechanism"], statement["second_moment"]["mechanism"]) == ("given toeplitz", "bsr")
+    assert (statement["params"], statement["second_moment"]["params"]) == ({}, {"bands": 4})
 
 
 def test_each_moment_gets_the_matrix_of_its_workload() -> None:
@@ -206,16 +207,18 @@ def test_the_statement_says_what_must_stay_secret_and_who_states_it(tmp_path: Pa
     statement = run_once(tmp_path, Settings(**BUDGET, **contract), source)
     written = json.loads((tmp_path / "state/statement.json").read_text())
     assert written == {name: value for name, value in statement.items() if name != "counts"}
-    assert written["software"] == written["stated_by"] == SOFTWARE
+    assert written["software"] == SOFTWARE
     assert written["noise_key_public"] is True
     assert any("noise.key" in text for text in written["secret"])
-    assert written["mu_planned"] == pytest.approx(1 / written["noise_multiplier"], rel=1e-12)
-    assert 0 < written["mu_realised"] < written["mu_planned"]
-    for name in ("planned", "realised"):
-        assert written[f"rho_{name}"] == pytest.approx(written[f"mu_{name}"] ** 2 / 2, rel=1e-12)
+    assert written["mu"] == pytest.approx(1 / written["noise_multiplier"], rel=1e-12)
+    assert 0 < written["mu_spent"] < written["mu"]
+    public = PrivacyStatement(written).public()
+    assert public["epsilon"] == written["epsilon"]
+    for content in (public.to_json(), public.render_text()):
+        assert not any(word in content for word in ("spent", "actual_", "participated", "not private"))
     text = (tmp_path / "state/statement.txt").read_text()
-    assert text == stream_text(written)
-    for part in ("mu = ", "rho = ", SOFTWARE, "Must stay secret:", *written["secret"]):
+    assert text == PrivacyStatement(written).render_text()
+    for part in ("mu = ", SOFTWARE, "Must stay secret:", *written["secret"]):
         assert part in text
     for name in ("statement.json", "statement.txt", "operator.json"):
         assert (tmp_path / "state" / name).stat().st_mode & 0o777 == 0o600
@@ -260,9 +263,9 @@ def test_users_beyond_their_contract_are_refused(tmp_path: Path, seed: int) -> N
             "rows": 60, "steps": len(admitted), "clipped": 0, "zeroed": 0, "refused_users": refused,
             "refused_late": late,
         }  # fmt: skip
-        assert got["realised_max_participations"] <= k
-        assert got["realised_min_separation"] >= b
-        assert got["epsilon_realised"] <= got["epsilon_planned"]
+        assert got["actual_max_participations"] <= k
+        assert got["actual_min_separation"] >= b
+        assert got["epsilon_spent"] <= got["epsilon"]
         outputs.append((folder / "out.jsonl").read_bytes())
     assert outputs[0] != outputs[1]
     # The same as a stream of the admitted rows alone, without names.
@@ -283,8 +286,8 @@ def test_realised_epsilon_is_that_of_the_recorded_contract(tmp_path: Path) -> No
     from fedmf.accounting.gaussian.calibration import gaussian_epsilon
 
     expected = gaussian_epsilon(got["noise_multiplier"] * 3**0.5, 1e-5)
-    assert got["epsilon_realised"] == pytest.approx(expected, rel=1e-9)
-    assert got["epsilon_realised"] < 0.7 * got["epsilon_planned"]
+    assert got["epsilon_spent"] == pytest.approx(expected, rel=1e-9)
+    assert got["epsilon_spent"] < 0.7 * got["epsilon"]
 
 
 def test_faulty_rows_stop_the_stream_or_count_as_zeros(tmp_path: Path) -> None:
@@ -316,7 +319,7 @@ def test_faulty_rows_stop_the_stream_or_count_as_zeros(tmp_path: Path) -> None:
     assert "zeroed" not in got
     assert (folder / "out.jsonl").read_bytes() == (tmp_path / "zero/out.jsonl").read_bytes()
     # A stream that went past a faulty row can go on with the same input.
-    assert run_once(folder, settings, source)["steps"] == N
+    assert run_once(folder, settings, source)["rounds_released"] == N
 
 
 def test_long_rows_are_refused_on_request(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def same_as_a_run(run: Run, path: Path) -> None:
     np.testing.assert_allclose(mine, expected.parameters.numpy(), atol=2e-5)
     theirs, ours = expected.statement.to_dict(), strategy.statement().to_dict()
     promised = [
-        "noise_multiplier", "epsilon_planned", "sampling", "mechanism", "params", "sensitivity", "noise_std",
+        "noise_multiplier", "epsilon", "sampling", "mechanism", "params", "sensitivity", "noise_std",
     ]  # fmt: skip
     assert {name: ours[name] for name in promised} == {name: theirs[name] for name in promised}
     strategy.close()

@@ -12,7 +12,7 @@ from fedmf.cohorts import CyclicCohorts
 from fedmf.factorization import Factorization, InverseToeplitz, Mechanism, stated_sensitivity
 from fedmf.participation import Participation
 from fedmf.records import Ledger
-from fedmf.statements import Plan, PrivacyStatement, RunHeader, build_statement
+from fedmf.statements import Plan, PrivacyStatement, RunHeader, run_statement
 from support.ledgers import begin
 
 CONTRACT = Participation(rounds=6, max_participations=2, min_separation=3)
@@ -74,4 +74,4 @@ def record(path: Path, header: RunHeader, cohorts: Iterable[Sequence[str]]) -> N
 def read(path: Path) -> PrivacyStatement:
     """The statement of a ledger, from disk alone."""
     with Ledger.open(path, read_only=True) as ledger:
-        return build_statement(RunHeader.from_dict(ledger.header), ledger)
+        return run_statement(RunHeader.from_dict(ledger.header), ledger)

@@ -43,8 +43,7 @@ def participations(ledger: Ledger) -> list[tuple[int, str]]:
 
 def contents(ledger: Ledger) -> tuple[Any, ...]:
     """What a ledger says."""
-    patterns = ledger.patterns().to_counts()
-    return ledger.released, ledger.state(), len(ledger.histories), participations(ledger), patterns
+    return ledger.released, ledger.state(), len(ledger.histories), participations(ledger)
 
 
 def released(path: Path) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.records import Ledger, load_key
-from fedmf.statements import PrivacyStatement, RunHeader, build_statement
+from fedmf.statements import PrivacyStatement, RunHeader, run_statement
 
 KEY, LEDGER = "noise.key", "ledger.sqlite"
 
@@ -36,7 +36,7 @@ class Evidence:
         Raises:
             LedgerError: a record contradicts the header.
         """
-        return build_statement(self.header, self.ledger)
+        return run_statement(self.header, self.ledger)
 
 
 def read_header(path: Path) -> RunHeader:

@@ -1,0 +1,184 @@
+"""The privacy statement of a stream."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+import numpy as np
+
+from fedmf.accounting import UNITS, certified_epsilon, gaussian_mu
+from fedmf.noise import NoiseKey
+from fedmf.records import Histories
+from fedmf.statements import (
+    ALWAYS_NOT_COVERED,
+    OPERATORS,
+    SPENT_ASSUMPTION,
+    SPENT_NOT_COVERED,
+    PrivacyStatement,
+    Spent,
+)
+from fedmf.streaming.plans import StreamPlan
+from fedmf.streaming.position import Position
+
+NOT_COVERED: Final = (
+    "who took part: the number and order of the rows, who the users are and in which steps they took part "
+    "are not hidden by the noise; publishing user ids or the state directory is outside of the promise",
+    "choices made after looking at the data, such as norm bound, columns, scaling; and further runs on the "
+    "same users: each releases more about them than this epsilon counts",
+    "the moment at which the stream was stopped, if what rows hold decided it; an input that breaks off; the "
+    "counts for the operator (operator.json)",
+    "two copies that both went on, of the state directory or of the running process: what they released "
+    "together",
+    *ALWAYS_NOT_COVERED,
+    SPENT_NOT_COVERED,
+)
+SECRETS: Final = (
+    "the noise key (noise.key) and every backup of it, for ever, also after the stream: whoever has it can "
+    "subtract the noise",
+    "the rest of the state directory (stream.sqlite, noise.bin, operator.json): it "
+    "holds past noise, who took part in which step, and exact counts",
+    "the input, and its rows wherever they were logged or kept: nothing protects those",
+)
+_EACH_ANOTHER: Final = (
+    "every row belongs to another person: no user column was named, and a person with several rows is "
+    "protected less, each row by itself alone"
+)
+_UNCHECKED: Final = (
+    "no user gives more than {k} rows, nor two less than {b} steps apart: the operator says so and nothing "
+    "checks it, as no user column was named"
+)
+_IDS: Final = UNITS["user"].distinct
+_READABLE_IDS: Final = (
+    "the user of every row can be read: a row whose user cannot be read counts for nobody, and as zeros in "
+    "its step"
+)
+_PUBLIC_LAYOUT: Final = (
+    "names and number of the columns are public: the head of the input tells them, or the program that "
+    "pushes rows"
+)
+_STOPPING: Final = (
+    "where the stream stopped: it was run so that it stops at a row that cannot be read (--stop-at-bad-row), "
+    "so that it stopped, or did not, tells something about rows without noise, which epsilon does not count"
+)
+_PUBLIC_LABELS: Final = (
+    "{labels} of every row, and whether it can be read, is public, as was declared: it does not depend on "
+    "what is to be protected"
+)
+_LABELS: Final = (
+    "what {labels} of a row tells: it was declared public and stands beside the row's release without noise. "
+    "A row that cannot be split into columns has none, which tells that"
+)
+_BESIDE: Final = "beside each release as given"
+_PUBLIC_ROWS: Final = (
+    "the horizon (how many steps there are) was counted from the input: the number of its rows is public"
+)
+
+
+def stream_spent(plan: StreamPlan, users: Histories) -> Spent:
+    """μ of every user of a stream with a user column.
+
+    A user is counted with the worst steps of as many as it took part in, as far apart as any two of one user.
+    """
+    counts, of = np.unique(users.counts, return_inverse=True)
+    sigmas = [plan.multiplier_under(count, users.min_separation) for count in counts.tolist()]
+    return Spent(users.names, np.array([gaussian_mu(sigma) for sigma in sigmas])[of])
+
+
+def stream_statement(
+    plan: StreamPlan, position: Position, users: Histories, key: NoiseKey
+) -> PrivacyStatement:
+    """What the stream guarantees, in the fields of `run_statement`; it does not depend on rows' values.
+
+    Args:
+        plan: of the stream.
+        position: how far it is.
+        users: their histories.
+        key: of the noise.
+
+    Raises:
+        RuntimeError: the two accountants disagree.
+
+    Guarantees:
+        epsilon_spent ≤ epsilon. It is what the recorded participation allows at most; without a user column
+        it is all that is allowed.
+    """
+    made, settings = plan.mechanism, plan.settings
+    sigma, told = plan.noise_multiplier, settings.user_column is not None
+    planned = certified_epsilon(sigma, settings.delta, settings.epsilon)
+    spent = stream_spent(plan, users) if told else Spent([], np.array([gaussian_mu(sigma)]))
+    second = {
+        "moment": settings.second,
+        "mechanism": None if made.second is None else plan.strategies[-1],
+        "params": None if made.second is None else plan.params[-1],
+        "workload": plan.workload_names[1],
+        "weight": made.weight,
+        "noise_std": made.second_std,
+    }
+    labels = " and ".join(settings.labels)
+    return PrivacyStatement(
+        {
+            "unit": "user",
+            "user_column": settings.user_column,
+            "user_namespace": settings.user_namespace,
+            "adjacency": made.users.adjacency,
+            "mechanism": plan.strategies[0],
+            "params": plan.params[0],
+            "method": made.name,
+            "workload": plan.workload_names[0],
+            "second_moment": second,
+            "dimension": plan.layout.dimension,
+            **dataclasses.asdict(plan.participation),
+            "rounds_released": position.step,
+            "sampling": "none: no amplification claimed",
+            "amplification": None,
+            "users": None,
+            "users_per_round": 1,
+            "clip_norm": made.users.norm_bound,
+            "noise_multiplier": sigma,
+            "noise_std": made.first_std,
+            "sensitivity": plan.sensitivity.value,
+            "sensitivity_kind": plan.sensitivity.kind,
+            "sensitivity_case": plan.sensitivity.case,
+            "delta": settings.delta,
+            "epsilon": planned,
+            "epsilon_known_cohorts": planned,
+            "epsilon_so_far": None,
+            "mu": gaussian_mu(sigma),
+            **spent.figures(settings.delta, len(users), planned),
+            "users_participated": len(users) if told else None,
+            "actual_max_participations": users.max_participations if told else None,
+            "actual_min_separation": users.min_separation if told else None,
+            "noise_key": key.fingerprint,
+            "noise_key_public": key.public,
+            "public_inputs": [
+                {"name": name, "value": f"column {column!r}, {_BESIDE}", "source": "declared"}
+                for name, column in settings.labels.items()
+            ],
+            "not_private": list(OPERATORS),
+            "assumptions": _assumptions(plan),
+            "not_covered": [
+                *([_STOPPING] if position.may_stop else []),
+                *([_LABELS.format(labels=labels)] if labels else []),
+                *NOT_COVERED,
+            ],
+            "secret": list(SECRETS),
+            "software": plan.software,
+        }
+    )
+
+
+def _assumptions(plan: StreamPlan) -> list[str]:
+    k, b = plan.participation.max_participations, plan.participation.min_separation
+    if plan.settings.user_column is not None:
+        assumed = [
+            _IDS,
+            _READABLE_IDS,
+            SPENT_ASSUMPTION,
+        ]
+    else:
+        assumed = [_EACH_ANOTHER if k == 1 else _UNCHECKED.format(k=k, b=b)]
+    assumed.append(_PUBLIC_LAYOUT)
+    if plan.settings.labels:
+        assumed.append(_PUBLIC_LABELS.format(labels=" and ".join(plan.settings.labels)))
+    return assumed if plan.settings.rounds is not None else [*assumed, _PUBLIC_ROWS]
