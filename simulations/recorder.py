@@ -86,15 +86,23 @@ warnings.simplefilter("ignore")
 import numpy as np, torch
 torch.set_num_threads(1)
 sys.path.insert(0, sys.argv[1])
-FIGURES = ("epsilon", "epsilon_spent", "mu", "mu_spent", "noise_multiplier")
+FIGURES = {
+    "epsilon": "epsilon_planned", "epsilon_spent": "epsilon_realised", "mu": "mu_planned",
+    "mu_spent": "mu_realised", "noise_multiplier": "noise_multiplier",
+}  # as they were called on 8b0bfc9
+def figures(statement):
+    return {name: statement[name] if name in statement else statement[old] for name, old in FIGURES.items()}
 def told(path, models, name):
     import fedmf
     from fedmf.records import Ledger
     statement = fedmf.account(path).to_dict()
     with Ledger.open(Path(path) / "ledger.sqlite", read_only=True) as ledger:
-        counted = sorted([t, user] for t, user in ledger.participations())
+        took = ledger.participations()
+        if isinstance(took, tuple):
+            took = zip(took[0].tolist(), [ledger.histories.names[key] for key in took[1].tolist()])
+        counted = sorted([t, user] for t, user in took)
     np.save(name + ".npy", np.array(models))
-    return {"counted": counted, **{figure: statement[figure] for figure in FIGURES}}
+    return {"counted": counted, **figures(statement)}
 def run(name, text):
     import fedmf
     from fedmf.flower import InProcessGrid
@@ -140,7 +148,7 @@ def stream(name, options):
     lines = [json.loads(line) for line in open(name + ".jsonl")]
     numbers = [x for line in lines for v in line.values() for x in flat(v) if isinstance(x, int | float)]
     np.save(name + ".npy", np.array(numbers, dtype=float))
-    return {figure: account_stream(Path(name))[figure] for figure in FIGURES}
+    return figures(account_stream(Path(name)))
 for line in sys.stdin:
     how, name, what = json.loads(line)
     said = io.StringIO()
