@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -101,34 +100,12 @@ def tighten(path: Path) -> None:
                 place.chmod(stat.S_IMODE(status.st_mode) & ~0o077)
 
 
-@contextlib.contextmanager
-def unless_read_only() -> Iterator[None]:
-    """A flush, unless the file system is of a kind to which nothing is ever written.
-
-    One that went read-only after an error says EROFS, which is raised: what it shows last may be in memory
-    alone.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-
-
 def write_at(descriptor: int, content: bytes | memoryview, at: int) -> int:
     """Write all of some bytes at a place of a file, not flushed; how many there were."""
     view, done = memoryview(content), 0
     while done < len(view):
         done += os.pwrite(descriptor, view[done:], at + done)
     return done
-
-
-def read_at(descriptor: int, size: int, at: int) -> bytes:
-    """So many bytes from a place of a file on; fewer where it ends."""
-    content = bytearray()
-    while len(content) < size and (more := os.pread(descriptor, size - len(content), at + len(content))):
-        content += more
-    return bytes(content)
 
 
 def sync_directory(path: Path) -> None:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 ROOMS = {
     "noise": ("fedmf/noise/**/*.py",),
     "clip": ("fedmf/training/clipping/*.py",),
-    "ledger": ("fedmf/records/ledger/*.py", "fedmf/records/*.py"),
+    "ledger": ("fedmf/records/*.py"),
     "accounting": ("fedmf/accounting/**/*.py",),
     "wrapper": ("fedmf/flower/wrapper/*.py", "fedmf/flower/boundary/*.py"),
     "streams": ("fedmf/streaming/**/*.py",),
@@ -24,8 +24,6 @@ LEFT_OUT = (
     "/statements/",
     "/accounting/published/",
     "/accounting/disclosure/",
-    "composed_text.py",
-    "statement_text.py",
     "statements.py",
     "__init__.py",
 )
