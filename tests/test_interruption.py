@@ -62,11 +62,13 @@ def start(folder: Path, arguments: list[str], **more: object) -> subprocess.Pope
 
 def stop(process: subprocess.Popen[str], number: signal.Signals) -> tuple[int, list[str]]:
     """Exit code and lines of standard error after a signal to the whole group."""
-    os.killpg(process.pid, number)
     with process:
-        try:
-            process.wait(timeout=600)
-        except subprocess.TimeoutExpired:
+        for _ in range(20):  # a signal just before a call that waits for a pipe does not end the call
+            os.killpg(process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=30)
+                break
+        else:
             process.send_signal(signal.SIGABRT)  # it says where it hangs
         assert process.stderr is not None
         shown = process.stderr.read()
