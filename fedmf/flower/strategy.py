@@ -56,7 +56,7 @@ class OwnClients(MessageDialogue):
         Its model may be that of a commit under way: it leaves the process committed.
         """
         parts = self._form.parts(by_node)
-        return Asked(self._form, parts, self._server.coming, number - 1, clip_norm=self._server.clip_norm)
+        return Asked(self._form, parts, self._server.parameters, number - 1, clip_norm=self._server.clip_norm)
 
 
 class CorrelatedNoiseStrategy(RoundStrategy):

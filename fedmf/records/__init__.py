@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from fedmf.lazy import lazily
 from fedmf.records.admission import Admission
 from fedmf.records.durable import (
-    Underway,
     replace_durably,
     sync_directory,
     tighten,
@@ -31,7 +30,6 @@ __all__ = [
     "Ledger",
     "Opening",
     "Seal",
-    "Underway",
     "WriterLock",
     "create_directory",
     "load_key",

@@ -1,11 +1,10 @@
-"""The one way in which a file is replaced: wholly, durably, or not at all; and waits for a disk."""
+"""The one way in which a file is replaced: wholly, durably, or not at all."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import stat
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -38,53 +37,6 @@ def replace_durably(path: Path, write: Callable[[BinaryIO], object], mode: int =
         partial.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
-
-
-class Underway:
-    """Work for the disk in a thread of its own, which a process that ends waits for.
-
-    Args:
-        work: what to do.
-
-    Guarantees:
-        It is done once, whatever interrupts `begin` or `end`.
-
-    >>> done = []
-    >>> underway = Underway(lambda: done.append("written"))
-    >>> underway.begin()
-    >>> underway.end(), done
-    (None, ['written'])
-    """
-
-    def __init__(self, work: Callable[[], object]) -> None:
-        self._work = work
-        self._error: BaseException | None = None
-        self._begun, self._taken, self._done = False, threading.Lock(), threading.Event()
-
-    def begin(self) -> None:
-        """Start the thread; where none is to be had (a limit of the system), do the work now."""
-        try:
-            threading.Thread(target=self._do, name="fedmf-commit").start()
-        except RuntimeError:
-            self._do()
-        self._begun = True
-
-    def _do(self) -> None:
-        if not self._taken.acquire(blocking=False):
-            return
-        try:
-            self._work()
-        except BaseException as error:  # whatever it is belongs to who waits
-            self._error = error
-        finally:
-            self._done.set()
-
-    def end(self) -> BaseException | None:
-        """Wait, and tell what the work raised; a wait that is interrupted can be begun again."""
-        if not self._begun:  # it was interrupted: perhaps there is no thread
-            self._do()
-        self._done.wait()
-        return self._error
 
 
 def tighten(path: Path) -> None:

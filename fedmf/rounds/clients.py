@@ -105,9 +105,6 @@ class Question:
 class Link(ABC):
     """The way to the clients."""
 
-    #: Whether what is asked stays in this process, among code of fedmf and torch.
-    confined: bool = False
-
     @abstractmethod
     def gather(self) -> None:
         """Wait for those who are to be asked, before the first round.

@@ -17,10 +17,8 @@ from fedmf.rounds.loop import Observer, Rounds, unseen
 from fedmf.rounds.requests import Answer, MessageForm, Request, trained
 from fedmf.runs import Session, Waiting, local_trainer
 from fedmf.training import (
-    LOSSES,
     FixedPointSum,
     LocalTrainer,
-    Task,
     UserFailure,
     copied_vector,
 )
@@ -110,8 +108,8 @@ class _Here(Dialogue):
         super().__init__(_Everybody())
 
     def training(self, number: int, by_node: ByNode, link: Link) -> _Asked:
-        """See `Dialogue.training`. The model may be that of a commit under way: it stays in this process."""
-        parameters, clip_norm = self._server.coming, self._server.clip_norm
+        """See `Dialogue.training`."""
+        parameters, clip_norm = self._server.parameters, self._server.clip_norm
         requests = (
             Request(parameters, number - 1, users, self._form.is_slice, clip_norm=clip_norm)
             for _, users in self._form.parts(by_node)
@@ -120,14 +118,7 @@ class _Here(Dialogue):
 
 
 class LinkHere(Link):
-    """Calls in this process, one after another.
-
-    Args:
-        confined: see `Link.confined`.
-    """
-
-    def __init__(self, confined: bool) -> None:
-        self.confined = confined
+    """Calls in this process, one after another."""
 
     def gather(self) -> None:
         """Nobody is waited for."""
@@ -161,23 +152,10 @@ def check_users_here(session: Session) -> None:
         )
 
 
-def _say_who_sees_models(task: Task) -> None:
-    """Why no round trains while the last is committed, if that is for the loss alone: said of the task."""
-    if task.loss not in LOSSES:
-        name = getattr(task.loss, "__name__", type(task.loss).__name__)
-        _log.info(
-            "each round waits for the commit of the last: the task's loss %s is not of fedmf and sees every "
-            "model, so a model must be durable before it is shown",
-            name,
-        )
-
-
 def run_in_process(session: Session, observer: Observer = unseen) -> None:
     """Carry a session out to its horizon in this process and write its reports: no Flower, no messages.
 
-    Where only code of fedmf and torch trains, a round's commit is under way while the next trains
-    (decision 16); the observer is called once it is durable. If the run stops early, by an error or by the
-    user, the reports describe what was released.
+    If the run stops early, by an error or by the user, the reports describe what was released.
 
     Args:
         session: what to run.
@@ -190,7 +168,5 @@ def run_in_process(session: Session, observer: Observer = unseen) -> None:
     for line in session.server.beforehand:
         _log.info(line)
     trainer = local_trainer(session.run, session.task)
-    if not trainer.confined:
-        _say_who_sees_models(session.task)
     rounds = Rounds(session, _Here(session, trainer), observer)
-    rounds.carry_out(LinkHere(trainer.confined))
+    rounds.carry_out(LinkHere())

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,6 @@ from fedmf.errors import ConfigError
 from fedmf.rounds.clients import Dialogue, Exchange, Link, Question
 from fedmf.runs import Session, Waiting
 from fedmf.training import UserFailure
-
-#: A round that takes longer, in seconds, is told of before the next begins: its commit is little of it.
-_SHORT: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -57,9 +54,6 @@ class Rounds:
     3. *Kept*, once the round is final: who failed, for the operator, and the round's row of metrics.
     4. *Told*: the observer is called.
 
-    With fedmf's own clients in this process and nobody to be shown anything in between, a commit is under way
-    while the next round is trained (decision 16): 3 and 4 then come before the next release.
-
     Args:
         session: whose rounds they are.
         dialogue: with its clients.
@@ -84,8 +78,7 @@ class Rounds:
         self._exchange: Exchange | None = None
         self._may_repeat = True
         self._report: RoundReport | None = None
-        self._is_kept = False
-        self._runs_ahead, self._begun, self._elsewhere = False, 0.0, 0.0
+        self._begun, self._elsewhere = 0.0, 0.0
 
     def ask(self, number: int, link: Link) -> list[Any]:
         """1. The messages of round ``number`` to its cohort."""
@@ -117,39 +110,20 @@ class Rounds:
         total = self._server.new_sum()
         with self._server.times.measure(number, "clients"):
             present, failures = self._exchange.fold(replies, total)
-        self._tell()  # all of the last round, before anything of this one
-        self._is_kept = False
         self._report = RoundReport(
             number - 1, len(self._cohort), len(present), tuple(failures), self._clock() - self._begun
         )
-        if self._runs_ahead:
-            self._server.begin_release(total, present)
-        else:
-            self._server.release(total, present)
-            self._keep()
-
-    def _keep(self) -> None:
-        """3. Wait until the round is final; then, once, what only the operator sees, and its metrics.
-
-        Raises:
-            Exception: as `PrivateServer.settle`.
-        """
-        self._server.settle()
-        report = self._report
-        if report is None or self._is_kept or not report.t < self._server.t:
-            return
-        self._is_kept = True
+        self._server.release(total, present)
         with self._not_counted():
-            self.session.note_failures(report.t, report.failures, report.present)
+            self.session.note_failures(self._report.t, failures, self._report.present)
             self.session.evaluate()
 
     def _tell(self) -> None:
         """4. The observer sees the round that is held, with its row of metrics.
 
         Raises:
-            Exception: as `PrivateServer.settle`, or of the observer.
+            Exception: of the observer.
         """
-        self._keep()
         report, self._report = self._report, None
         if report is not None and report.t < self._server.t:
             with self._not_counted():
@@ -199,20 +173,16 @@ class Rounds:
                 evaluate(0)
             if server.t < last:
                 link.gather()
-            self._runs_ahead = link.confined and evaluate is None
             for number in range(server.t + 1, last + 1):
                 self._round(number, link)
-                self._end(number)
+                self._tell()
                 if evaluate is not None:
                     evaluate(number)
-            self._tell()
         except BaseException:
             for then in (self._tell, self.session.write_reports):
                 with contextlib.suppress(Exception):  # what stopped the run is what should be seen
                     then()
             raise
-        finally:
-            self._runs_ahead = False
         self.session.write_reports()
 
     def _round(self, number: int, link: Link) -> None:
@@ -228,12 +198,5 @@ class Rounds:
         with self._server.times.measure(number, "clients"):
             replies = link.replies(question)
         self.release(number, replies)
-
-    def _end(self, number: int) -> None:
-        """4, unless the commit is under way and may go on so."""
-        report = self._report
-        if report is None or report.t != number - 1:
-            return
-        report = self._report = replace(report, seconds=self._clock() - self._begun)
-        if not self._runs_ahead or report.failures or report.seconds > _SHORT:
-            self._tell()
+        if self._report is not None and self._report.t == number - 1:
+            self._report = replace(self._report, seconds=self._clock() - self._begun)

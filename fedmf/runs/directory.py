@@ -17,7 +17,6 @@ from fedmf.noise import NoiseKey
 from fedmf.records import (
     Admission,
     Ledger,
-    Underway,
     create_directory,
     load_key,
     pack,
@@ -67,7 +66,6 @@ class RunDirectory:
         self.path, self.header, self.key, self.ledger = path, header, key, ledger
         self.right = ledger.right
         self.admission = Admission(ledger, path)
-        self._underway: Underway | None = None
 
     @classmethod
     def create(
@@ -129,9 +127,7 @@ class RunDirectory:
         return cls(path, header, load_key(path / KEY), ledger)
 
     def close(self) -> None:
-        """Let another process have the directory, once a commit that is under way has ended."""
-        if self._underway is not None:
-            self._underway.end()
+        """Let another process have the directory."""
         self.ledger.close()
 
     def __enter__(self) -> Self:
@@ -166,12 +162,6 @@ class RunDirectory:
     ) -> None:
         """Make round t (0-based) final: its row and its state, in one transaction."""
         self.ledger.commit_round(t, users, _packed(parameters, state, noise))
-
-    def begin(self, commit: Underway) -> None:
-        """Let a `commit` or `commit_row` be under way; until it has ended nothing else may be asked of the
-        records."""
-        self._underway = commit
-        commit.begin()
 
     def commit_row(self, t: int, users: Sequence[str]) -> None:
         """Make round t final without keeping its state: its row of noise and its participations are spent.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +14,7 @@ from fedmf.optim import RoundRelease, ServerOptimizer, ServerPass
 from fedmf.parts import LivePart
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.recorded import PhaseTimes
-from fedmf.runs.releases import Made, RoundUnderWay, second_stream, sums_for
+from fedmf.runs.releases import second_stream, sums_for
 from fedmf.statements import Plan
 from fedmf.training import FixedPointSum, ReusedVectors
 
@@ -57,8 +55,7 @@ class PrivateServer:
         With a secret key each process draws the rows it releases with a key of its own, from random bits that
         are durable before the first of them, so copies of a directory add independent noise; past rows that
         later ones need are drawn again with the keys that made them. With a public key a resumed run goes on
-        with the very noise of an uninterrupted one. `t` and `parameters` wait for the disk: a model
-        that was read is committed. Checkpoints hold the position of the noise and digests
+        with the very noise of an uninterrupted one. Checkpoints hold the position of the noise and digests
         that identify it; kept vectors are replayed, since past noise on disk would have to be guarded like
         the key.
     """
@@ -78,7 +75,6 @@ class PrivateServer:
         restored = directory.restore()
         self._t = 0 if restored is None else restored[0]
         self.times, self._vectors = PhaseTimes(), ReusedVectors()
-        self._under_way = RoundUnderWay(directory, self._adopt, self.times)
         self.keys = KeySchedule.of_record(directory.key, directory.ledger, self._t)
         self._noise = self._noise_stream(initial.numel())
         self.sums = sums_for(optimizer, initial.numel(), plan.privacy.clip_norm, plan.parts)
@@ -132,21 +128,12 @@ class PrivateServer:
     @property
     def t(self) -> int:
         """The next round; as many rounds were released."""
-        self.wait()
         return self._t
 
     @property
     def parameters(self) -> Tensor:
         """θ_t, shape (d,)."""
-        self.wait()
         return self._parameters
-
-    @property
-    def coming(self) -> Tensor:
-        """The model of the next round, whose commit may be under way: for clients in this process alone, from
-        which nothing leaves before `settle` returned."""
-        coming = self._under_way.coming
-        return self._parameters if coming is None else coming.parameters
 
     @property
     def dimension(self) -> int:
@@ -201,51 +188,19 @@ class PrivateServer:
                 if it is whole in the record when that is opened again.
         """
         self._check(total, users)
-        with self.directory.right.exercise(f"round {self._t + 1}"):
-            made = self._made(total, users)
-            with self.times.measure(self._t + 1, "commit"):
-                made.commit()
-            self._adopt(made)
-        return made.parameters
-
-    def begin_release(self, total: FixedPointSum, users: Sequence[str]) -> None:
-        """`release`, but the commit is left under way; `settle` ends it. Not where ζ follows the releases.
-
-        Raises:
-            Exception: as `release`; what the commit itself raises comes from `settle`.
-        """
-        if any(part.moves_clip_norm for part in self.plan.parts):
-            self.release(total, users)
-            return
-        self._check(total, users)
-        right, what = self.directory.right, f"round {self._t + 1}"
-        with right.exercise(what):
-            made = self._made(total, users)
-
-            def commit() -> None:
-                with right.exercise(what):
-                    made.commit()
-
-            self._under_way.take(replace(made, commit=commit))
-        self._under_way.begin()
-
-    def wait(self) -> None:
-        """Wait until no commit is under way; from any thread. What one raised is left to `settle`."""
-        self._under_way.wait()
-
-    def settle(self) -> None:
-        """Wait until the round whose commit is under way, if there is one, is final.
-
-        Raises:
-            LedgerError: as `release`.
-        """
-        self._under_way.settle()
-
-    def _adopt(self, made: Made) -> None:
-        self._t, self._parameters, self._state = made.t + 1, made.parameters, made.state
-        for part in self._parts:
-            part.state = made.parts[part.name]
-            self.sums = self.sums.at(part.clip_norm)
+        t = self._t
+        with self.directory.right.exercise(f"round {t + 1}"):
+            self.keys.open_in(self.directory.ledger)
+            with self.times.measure(t + 1, "noise and step"):
+                parameters, state = self._stepped(total)
+            parts = {part.name: part.after(t, total) for part in self._parts}
+            with self.times.measure(t + 1, "commit"):
+                self._commit(users, parameters, state, parts)
+            self._t, self._parameters, self._state = t + 1, parameters, state
+            for part in self._parts:
+                part.state = parts[part.name]
+                self.sums = self.sums.at(part.clip_norm)
+        return parameters
 
     def require_right(self) -> None:
         """Raise LedgerError if a release before did not end well: this process may release nothing more."""
@@ -253,7 +208,6 @@ class PrivateServer:
 
     def _check(self, total: FixedPointSum, users: Sequence[str]) -> None:
         """Refuse what cannot be released before its row of noise is drawn, after which all must end well."""
-        self.settle()
         if total.users != len(users):
             raise ValueError(
                 f"sum must hold exactly the listed users; got {total.users} updates for {len(users)} users."
@@ -263,14 +217,6 @@ class PrivateServer:
                 f"t (round) must be below n (horizon) = {self.horizon}; got {self._t}. All noise is spent."
             )
         self.directory.ledger.check_round(self._t, users)
-
-    def _made(self, total: FixedPointSum, users: Sequence[str]) -> Made:
-        """Round t, not yet final."""
-        self.keys.open_in(self.directory.ledger)
-        with self.times.measure(self._t + 1, "noise and step"):
-            parameters, state = self._stepped(total)
-        parts = {part.name: part.after(self._t, total) for part in self._parts}
-        return Made(self._t, parameters, state, parts, self._commit(users, parameters, state, parts))
 
     def _stepped(self, total: FixedPointSum) -> tuple[Tensor, Mapping[str, Tensor]]:
         """θ_{t+1}, and the optimizer's state after its step on sums and noise divided by m."""
@@ -298,10 +244,10 @@ class PrivateServer:
         parameters: Tensor,
         state: Mapping[str, Tensor],
         parts: Mapping[str, Mapping[str, Any]],
-    ) -> Callable[[], None]:
-        """What makes the round final; its state is kept if it is due or nothing may follow."""
-        released, users = self._t + 1, list(users)
+    ) -> None:
+        """Make the round final; its state is kept if it is due or nothing may follow."""
+        released = self._t + 1
         if released == self.horizon or released % self._checkpoint_every == 0:
-            noise = self._noise_state(parts)
-            return partial(self.directory.commit, self._t, users, parameters, state, noise)
-        return partial(self.directory.commit_row, self._t, users)
+            self.directory.commit(self._t, users, parameters, state, self._noise_state(parts))
+        else:
+            self.directory.commit_row(self._t, users)

@@ -221,7 +221,6 @@ class Session:
         index = {self.roster[user]: user for user in map(int, users)}
         if not schedule.is_order:
             return {index[user]: user for user in admission.remaining(index)}
-        self.server.wait()  # who is admitted follows from all rounds before
         chosen: dict[int, str] = {}
         for start in range(0, users.size, _AT_ONCE * size):
             part = users[start : start + _AT_ONCE * size]

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -22,8 +19,8 @@ from fedmf.cohorts import AvailableCohorts
 from fedmf.errors import ConfigError, ParticipationViolation
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import WorkerPool, run_on_grid
-from fedmf.records import Admission, Ledger, Underway
-from fedmf.rounds import RoundReport, run_in_process
+from fedmf.records import Admission, Ledger
+from fedmf.rounds import RoundReport
 from fedmf.runs import Run, Session
 
 USERS, ROUNDS = 24, 12
@@ -150,27 +147,6 @@ def test_without_the_rule_the_ledger_stops_the_run(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(Admission, "admit", lambda self, t, users: list(users))
     with pytest.raises(ParticipationViolation, match=r"b \(min_separation\) is 4"):
         run_small(tmp_path / "without", run)
-
-
-def test_who_is_admitted_follows_from_the_round_before_though_its_commit_is_slow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each commit begins after the next round might have been planned."""
-    cohorts = AvailableCohorts(rounds=ROUNDS, size=3, min_separation=4, max_participations=3)
-    run, do = dataclasses.replace(small_run(mechanism="identity"), cohorts=cohorts), Underway._do
-    commits = list[str]()
-
-    def late(self: Underway) -> None:
-        commits.append(threading.current_thread().name)
-        time.sleep(0.05)
-        do(self)
-
-    monkeypatch.setattr(Underway, "_do", late)
-    with fedmf.start(run, tmp_path / "run") as session:
-        run_in_process(session)
-    assert set(commits) == {"fedmf-commit"}
-    rounds = joined(tmp_path / "run")
-    assert min(b - a for own in rounds.values() for a, b in itertools.pairwise(own)) == 4
 
 
 def test_a_resumed_run_takes_the_same_users_and_releases_the_same_models(tmp_path: Path) -> None:

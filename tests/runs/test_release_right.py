@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from fedmf.flower import InProcessGrid, UsersSayWho
 from fedmf.flower.simulation import run_on_grid
 from fedmf.records import ledger as ledger_module
 from fedmf.runs import Session, account
-from fedmf.runs.releases.under_way import RoundUnderWay
 
 LINE = "this process releases nothing more"
 
@@ -103,50 +101,6 @@ def test_an_exception_after_the_noise_was_seen_is_the_end(
     with Session.resume(tmp_path / "run", session.run) as session:
         assert session.server.t == 0
         release(session, 0.2)
-
-
-@pytest.mark.parametrize("when", ["row", "thread"])
-def test_an_interruption_as_a_commit_begins_leaves_one_sum_a_row(
-    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between the noisy sum and the thread that commits it: that round is released as it was, or none is."""
-    run = small_run(linear_task(24, 30), noise_seed=-1)
-
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with fedmf.start(run, tmp_path / "run") as session:
-        server = session.server
-        with monkeypatch.context() as patched:
-            if when == "row":
-                patched.setattr(RoundUnderWay, "take", interrupted)
-            else:
-                patched.setattr(threading.Thread, "start", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                release(session, 0.1, server.begin_release)
-        if when == "row":
-            with pytest.raises(LedgerError, match=LINE):
-                release(session, 0.2, server.begin_release)
-        else:
-            made = server.coming.clone()
-            server.settle()
-            assert torch.equal(server.parameters, made)
-            assert server.t == 1
-            release(session, 0.2)
-
-
-def test_a_commit_that_gets_no_thread_is_done_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def none_left(*_: Any) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with fedmf.start(small_run(linear_task(24, 30), noise_seed=-1), tmp_path / "run") as session:
-        with monkeypatch.context() as patched:
-            patched.setattr(threading.Thread, "start", none_left)
-            release(session, 0.1, session.server.begin_release)
-        assert session.directory.ledger.released == 1
-        assert session.server.t == 1
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

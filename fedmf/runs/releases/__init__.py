@@ -7,11 +7,8 @@ from fedmf.runs.releases.second_release import (
     second_stream,
     sums_for,
 )
-from fedmf.runs.releases.under_way import Made, RoundUnderWay
 
 __all__ = [
-    "Made",
-    "RoundUnderWay",
     "SecondMomentRelease",
     "clipped_sums",
     "local_trainer",
