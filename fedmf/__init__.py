@@ -6,7 +6,7 @@ A run is one value:
 
     run = fedmf.Run(
         task=fedmf.Classification(fedmf.Digits(users=360), fedmf.Mlp(hidden_units=(32,))),
-        cohorts=fedmf.CyclicCohorts(rounds=240, size=36),
+        cohorts=fedmf.CyclicCohorts(rounds=240, users_per_round=36),
         privacy=fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=0.3),
         mechanism="banded-toeplitz",
     )

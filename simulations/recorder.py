@@ -26,20 +26,22 @@ ROOT = Path(__file__).resolve().parents[1]
 #: Of every run, as assignments; one more of a key replaces it, and `key=` takes it away.
 SMALL = (
     "data.kind=synthetic data.users=24 data.features=6 data.examples-per-user=3 model.kind=mlp "
-    "model.hidden-units=5 cohorts.rounds=12 cohorts.size=6 privacy.epsilon=8 privacy.delta=1e-5 "
+    "model.hidden-units=5 cohorts.rounds=12 cohorts.users-per-round=6 privacy.epsilon=8 privacy.delta=1e-5 "
     "privacy.noise-seed=7 execution.evaluate-every=4 mechanism.kind=bisr mechanism.bands=3 "
-    "local.engine=loop"
+    "client.engine=loop"
 )
 DIGITS = "data.kind=digits data.users=60 data.features= data.examples-per-user="
-EXAMPLES = f"{DIGITS} data.partition=each-example data.users=1438 cohorts.size=40 local.batch-size=1"
-JME = "optimizer.kind=jme-adam optimizer.relative-epsilon=1.0"
+EXAMPLES = (
+    f"{DIGITS} data.partition=each-example data.users=1438 cohorts.users-per-round=40 client.batch-size=1"
+)
+JME = "server.kind=jme-adam server.relative-epsilon=1.0"
 RUNS = {
     "engine loop": "",
-    "engine auto": "local.engine=auto",
-    "engine vectorised": "local.engine=vectorised",
+    "engine auto": "client.engine=auto",
+    "engine vectorised": "client.engine=vectorised",
     "logistic regression": "model.kind=logistic model.hidden-units=",
     "digits, cnn": f"{DIGITS} model.kind=cnn model.hidden-units= data.input-shape=1,8,8",
-    "digits, several steps": f"{DIGITS} local.batch-size=4 local.epochs=2 local.momentum=0.9",
+    "digits, several steps": f"{DIGITS} client.batch-size=4 client.epochs=2 client.momentum=0.9",
     **{f"mechanism {name}": f"mechanism.kind={name}" for name in ("bsr", "banded-toeplitz", "banded")},
     **{
         f"mechanism {name}": f"mechanism.kind={name} mechanism.bands="
@@ -51,12 +53,12 @@ RUNS = {
     "privacy.amplified=true",
     "b-min-sep, amplified": "cohorts.kind=b-min-sep cohorts.min-separation=3 mechanism.kind=banded-toeplitz "
     "privacy.amplified=true",
-    "momentum": "optimizer.momentum=0.9",
-    "adam": "optimizer.kind=adam",
+    "momentum": "server.momentum=0.9",
+    "adam": "server.kind=adam",
     "jme-adam": JME,
-    "jme-adam, blocks": f"{JME} optimizer.blocks=channel",
+    "jme-adam, blocks": f"{JME} server.blocks=channel",
     "quantile clipping": "clipping.kind=quantile",
-    "quantile clipping, adam": "clipping.kind=quantile optimizer.kind=adam",
+    "quantile clipping, adam": "clipping.kind=quantile server.kind=adam",
     "replace-one": "privacy.adjacency=replace-one mechanism.kind=blt mechanism.bands=",
     "sparse checkpoints": "execution.checkpoint-every=3",
     "example-level": f"{EXAMPLES} privacy.unit=example",

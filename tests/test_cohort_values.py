@@ -51,7 +51,7 @@ def test_contracts_are_those_that_recorded_runs_have(
     """What a kind leaves unset is derived as before, so that a run of the same keys has the same noise."""
     users, size, rounds, bands = sizes
     b, k = given
-    cohorts = COHORTS[kind](rounds=rounds, size=size, min_separation=b, max_participations=k)
+    cohorts = COHORTS[kind](rounds=rounds, users_per_round=size, min_separation=b, max_participations=k)
     assert cohorts.participation(users, bands) == Participation(*contract)
     assert value_of(COHORTS, cohorts.to_dict()) == cohorts
 
@@ -59,7 +59,7 @@ def test_contracts_are_those_that_recorded_runs_have(
 @pytest.mark.parametrize("kind", COHORTS.values())
 def test_sampled_cohorts_follow_the_secret_seed_and_the_others_their_own(kind: type[Cohorts]) -> None:
     def drawn(secret_seed: int, **own: int) -> list[list[int]]:
-        cohorts = kind(rounds=12, size=6, **own)
+        cohorts = kind(rounds=12, users_per_round=6, **own)
         schedule = cohorts.schedule(48, cohorts.participation(48), secret_seed)
         return [schedule.cohort(t).tolist() for t in range(12)]
 

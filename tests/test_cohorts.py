@@ -211,7 +211,7 @@ def test_a_cap_that_a_random_order_breaks_is_refused_before_training() -> None:
 @pytest.mark.parametrize("kind", COHORTS.values())
 def test_the_derived_contract_can_be_kept(kind: type[Cohorts]) -> None:
     for users, size, rounds in ((1, 1, 1), (24, 6, 12), (25, 6, 12), (360, 36, 240), (50, 50, 9)):
-        cohorts = kind(rounds=rounds, size=size)
+        cohorts = kind(rounds=rounds, users_per_round=size)
         schedule = cohorts.schedule(users, cohorts.participation(users), secret_seed=5)
         assert type(schedule) is kind.schedule_class
         assert (schedule.users, schedule.cohort_size) == (users, size)

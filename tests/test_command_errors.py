@@ -37,7 +37,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("privacy.clip-norm=inf", "ζ (clip_norm) must be positive and finite"),
         ("cohorts.max-participations=9", "k (max_participations)"),
         ("cohorts.min-separation=40", "eligible"),
-        ("cohorts.size=25", "eligible"),
+        ("cohorts.users-per-round=25", "eligible"),
         ("mechanism.kind=bisrr", "bisr"),
         ("mechanism.gamma=2", "gamma"),
         ("mechanism.bands=four", "[mechanism] bands must be a number; got 'four'"),

@@ -45,7 +45,7 @@ def check_run(run_dir: Path, run: Run) -> None:
         found = ledger.summary()
         pairs = participations(ledger)
     assert found.rounds == run.cohorts.rounds
-    assert len(pairs) == len(set(pairs)) == run.cohorts.rounds * run.cohorts.size
+    assert len(pairs) == len(set(pairs)) == run.cohorts.rounds * run.cohorts.users_per_round
 
 
 def final_model(run_dir: Path):

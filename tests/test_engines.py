@@ -31,13 +31,13 @@ TOLERANCE = 2e-6
 
 def reference_loop(run: Run) -> np.ndarray:
     """Training as a textbook would write it: one user after another, dense C⁻¹, torch.optim on both sides."""
-    task, local, optimizer = run.task_source.build(), run.local, run.optimizer
+    task, local, optimizer = run.task_source.build(), run.client, run.server
     assert isinstance(optimizer, Sgd)
     dataset = task.dataset
     assert isinstance(dataset, InMemoryDataset)
     model = task.model.module
     server = torch.optim.SGD(model.parameters(), lr=optimizer.learning_rate, momentum=optimizer.momentum)
-    n, m, k, b = run.cohorts.rounds, run.cohorts.size, 3, 4
+    n, m, k, b = run.cohorts.rounds, run.cohorts.users_per_round, 3, 4
     correlation = np.zeros((n, n))
     c = [1.0]
     for j in range(1, 4):

@@ -20,7 +20,7 @@ from fedmf.sweeps import load_sweep
 
 ROOT = Path(__file__).resolve().parents[1]
 #: What makes the runs of the two cases that need nobody's files short.
-SHORT = {"cohorts.rounds": 2, "cohorts.size": 12, "data.users": 24, "mechanism.bands": 1}
+SHORT = {"cohorts.rounds": 2, "cohorts.users-per-round": 12, "data.users": 24, "mechanism.bands": 1}
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_each_case_is_written_once_and_valid(folder: Path, capsys: pytest.Captur
         assert all(len(line) <= 120 for line in text.splitlines())
         made = load_run(file)
         assert made.is_private
-        assert made.beside == ()
+        assert made.extra_releases == ()
         assert made.privacy.delta * made.task_source.users <= 1
         assert run(["init", case]) == 2
         assert f"{case}.toml exists already and is not replaced" in one_line(capsys)

@@ -28,7 +28,7 @@ task-seed = 1
 users = 20
 [cohorts]
 rounds = 20
-size = 4
+users-per-round = 4
 min-separation = 5
 [privacy]
 epsilon = 4.0

@@ -30,7 +30,7 @@ def test_every_word_must_be_in_name_or_meaning(capsys: pytest.CaptureFixture[str
 
 def test_a_key_is_said_of_every_kind_that_has_it(capsys: pytest.CaptureFixture[str]) -> None:
     """What it is for most of them stands alone, and what it is for others with their names."""
-    assert run(["keys", "optimizer.epsilon"]) == 0
+    assert run(["keys", "server.epsilon"]) == 0
     said = capsys.readouterr().out.splitlines()[1:]
     assert [line.strip().partition(" ")[0] for line in said] == ["ε", "fedadagrad,"]
     assert run(["keys"]) == 0
@@ -40,4 +40,4 @@ def test_a_key_is_said_of_every_kind_that_has_it(capsys: pytest.CaptureFixture[s
             for key, field in fields_of(cls).items():
                 assert " ".join(linked(field.meaning).split()) in said, f"{name}.{key} of kind {kind}"
     assert run(["keys", "adaptivity"]) == 0  # a word of what it is for some kinds
-    assert capsys.readouterr().out.startswith("optimizer.epsilon")
+    assert capsys.readouterr().out.startswith("server.epsilon")

@@ -49,7 +49,9 @@ def test_what_parts_release_is_shown_and_is_not_called_quality(
 ) -> None:
     """Every column that a part declares; of many the first few."""
     own = OwnStatistic("support.own_functions:halves", ("first", "last"), share=0.1)
-    run = dataclasses.replace(small_run(**KEYS), clipping=QuantileClipping(quantile=0.4), beside=(own,))
+    run = dataclasses.replace(
+        small_run(**KEYS), clipping=QuantileClipping(quantile=0.4), extra_releases=(own,)
+    )
     text = shown(tmp_path / "run", run)
     titles = [column.replace("_", " ") for part in run.parts for column in part.columns]
     assert titles[:2] == ["clip norm", "own first"]

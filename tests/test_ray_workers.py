@@ -49,7 +49,7 @@ def test_workers_give_the_bits_of_one_process(tmp_path: Path) -> None:
     with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
         assert ledger.summary().rounds == run.cohorts.rounds
         pairs = participations(ledger)
-    assert len(pairs) == len(set(pairs)) == run.cohorts.rounds * run.cohorts.size
+    assert len(pairs) == len(set(pairs)) == run.cohorts.rounds * run.cohorts.users_per_round
 
 
 @pytest.mark.weekly
@@ -57,7 +57,7 @@ def test_workers_need_not_know_a_given_matrix() -> None:
     given = dataclasses.replace(small_run(**KEYS), mechanism=Toeplitz([1.0, 0.5], KEYS["rounds"]))
     assert client_app_of(given) is not None
     read = run_of(dict(worker_items(given)))
-    for name in ("task", "privacy", "optimizer", "local", "execution"):
+    for name in ("task", "privacy", "server", "client", "execution"):
         assert read.to_dict()[name] == given.to_dict()[name]
 
 

@@ -59,9 +59,9 @@ def task():
 
 run = fedmf.Run(
     task=task(),
-    cohorts=fedmf.CyclicCohorts(rounds=12, size=6),
+    cohorts=fedmf.CyclicCohorts(rounds=12, users_per_round=6),
     privacy=fedmf.UserLevel(epsilon=8.0, delta=1e-3, clip_norm=0.1),
-    local=fedmf.LocalSGD(batch_size=4, learning_rate=0.1, micro_batch=2),
+    client=fedmf.LocalSGD(batch_size=4, learning_rate=0.1, micro_batch=2),
 )
 
 if __name__ == "__main__":

@@ -34,9 +34,9 @@ def ink():
 
 run = fedmf.Run(
     task=ink(),  # how much ink is in a digit, from its upper half
-    cohorts=fedmf.CyclicCohorts(rounds=60, size=12),
+    cohorts=fedmf.CyclicCohorts(rounds=60, users_per_round=12),
     mechanism=tapered(banded_toeplitz(10, fedmf.Participation(60, 6, 10)), 8, 10),
-    optimizer=SignMomentum(),
+    server=SignMomentum(),
 )
 
 if __name__ == "__main__":

@@ -190,7 +190,7 @@ def _operator_lines(run_dir: Path, header: RunHeader, ledger: Ledger) -> list[st
     Raises:
         ConfigError: the file of failures cannot be read.
     """
-    rounds, size = ledger.released, header.plan.cohorts.size
+    rounds, size = ledger.released, header.plan.cohorts.users_per_round
     arrived = ledger.summary().participations
     failures = _failures(run_dir)
     stages = Counter(str(one.get("stage")) for one in failures)

@@ -19,7 +19,7 @@ _SHIPPED: Final[tuple[tuple[str, Mapping[str, Any]], ...]] = (
     ("digits.toml", {}),
     ("digits.toml", {"mechanism.kind": "bisr"}),
     ("jme-adam.toml", {}),
-    ("million.toml", {"data.users": 200, "cohorts.size": 20}),
+    ("million.toml", {"data.users": 200, "cohorts.users-per-round": 20}),
 )
 _ROUNDS: Final = 2
 

@@ -19,7 +19,7 @@ class Cohorts(Value, ABC):
 
     Args:
         rounds: n, the horizon.
-        size: m, planned users a round: the fixed denominator of the mean update.
+        users_per_round: m, planned users a round: the fixed denominator of the mean update.
         min_separation: b, least distance of two rounds of one user; derived from the others if unset.
         max_participations: k, most rounds of one user; derived from the others if unset.
 
@@ -28,7 +28,7 @@ class Cohorts(Value, ABC):
     """
 
     rounds: int = 240
-    size: int = 36
+    users_per_round: int = 36
     min_separation: int | None = None
     max_participations: int | None = None
 
@@ -38,7 +38,7 @@ class Cohorts(Value, ABC):
     def __post_init__(self) -> None:
         for symbol, name in (
             ("n", "rounds"),
-            ("m", "size"),
+            ("m", "users_per_round"),
             ("b", "min_separation"),
             ("k", "max_participations"),
         ):
@@ -57,8 +57,8 @@ class Cohorts(Value, ABC):
         Raises:
             ValueError: m > N, or (n, k, b) that do not fit together.
         """
-        derived = cyclic_participation(users, self.size, self.rounds)
-        b = self.min_separation or self._separation(derived, users // self.size, bands)
+        derived = cyclic_participation(users, self.users_per_round, self.rounds)
+        b = self.min_separation or self._separation(derived, users // self.users_per_round, bands)
         k = self.max_participations or self._participations(derived, b)
         return Participation(self.rounds, k, b)
 
@@ -97,7 +97,7 @@ class _SeededCohorts(Cohorts):
     def schedule(self, users: int, contract: Participation, secret_seed: int) -> CohortSchedule:
         """See `Cohorts.schedule`."""
         del secret_seed
-        return self.schedule_class(users, self.size, contract, self.seed)
+        return self.schedule_class(users, self.users_per_round, contract, self.seed)
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class SampledCohorts(Cohorts):
 
     def schedule(self, users: int, contract: Participation, secret_seed: int) -> SampledSchedule:
         """See `Cohorts.schedule`."""
-        return self.schedule_class(users, self.size, contract, secret_seed)
+        return self.schedule_class(users, self.users_per_round, contract, secret_seed)
 
     def probability(self, users: int, contract: Participation) -> float:
         """q, with which a user joins when it may. It does not depend on the seed."""

@@ -53,7 +53,7 @@ __all__ = [
     "relative_energy_error",
 ]
 
-#: What `[optimizer]` may be, by kind.
+#: What `[server]` may be, by kind.
 OPTIMIZERS: Final[dict[str, type[OptimizerOptions]]] = by_kind(
     Sgd, FedAdagrad, FedYogi, Adam, AdamDebiased, JmeAdam
 )

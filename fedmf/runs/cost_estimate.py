@@ -41,7 +41,7 @@ class NoiseAndSignal:
         """That of a planned run with d parameters."""
         C, n = plan.mechanism.factorization, plan.participation.rounds
         std = plan.noise_std / plan.privacy.clip_norm
-        unit = math.sqrt(dimension) * std / plan.cohorts.size
+        unit = math.sqrt(dimension) * std / plan.cohorts.users_per_round
         whole = float(query_variances(C, prefix(n))[-1])
         return cls(
             unit * math.sqrt(float(np.mean(C.noise_row_variances()))), unit * math.sqrt(max(whole, 0.0)) / n
@@ -99,7 +99,7 @@ def dry_run(run: Run, device: str = "cpu") -> dict[str, str]:
     return {
         "epsilon": promised if run.is_private else "infinite: no noise",
         "participation": f"{n} rounds, at most {contract.max_participations} a user, "
-        f"{contract.min_separation} apart; {run.cohorts.size} of {plan.users} users a round",
+        f"{contract.min_separation} apart; {run.cohorts.users_per_round} of {plan.users} users a round",
         "mechanism": f"{plan.mechanism.name} {dict(plan.mechanism.params)}".replace("'", ""),
         "sensitivity": f"{at_least(plan.sensitivity.value)} ({plan.sensitivity.kind.replace('_', ' ')})",
         "noise": f"multiplier {at_most(plan.noise_multiplier)}, standard deviation {at_most(plan.noise_std)}",
@@ -125,7 +125,7 @@ def seconds_of_a_round(run: Run, device: str = "cpu") -> float:
 
 def _planned(run: Run, device: str) -> tuple[Task, Plan]:
     task = run.task_source.build().to(device)
-    preflight(task, run.local)
+    preflight(task, run.client)
     optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
     return task, plan_run(run, optimizer, task.model.dimension)
 
@@ -137,7 +137,7 @@ def _seconds(run: Run, task: Task, plan: Plan, device: str) -> tuple[float, floa
     inverse = plan.mechanism.factorization.recurrence()
     noise = BlockedNoise(source, inverse, n, device=torch.device(device))
     rows = [_seconds_of_a_row(noise, dimension, device) for _ in range(min(_ROUNDS, n))]
-    training = seconds_of_training(task, run.local, run.cohorts.size, run.privacy.clip_norm)
+    training = seconds_of_training(task, run.client, run.cohorts.users_per_round, run.privacy.clip_norm)
     return training, statistics.median(rows)
 
 

@@ -84,5 +84,5 @@ def _even_weight(
     """λ for blocks with even shares; the bound on a squared mean is √stretch times as large."""
     epsilon, part = run.privacy.requested_epsilon, run.participation
     sigma = 1.0 if epsilon is None else certified_sigma(epsilon, run.privacy.delta)
-    rho = relative_energy_error(C_2, part, sigma, run.cohorts.size, 1 / blocks)
+    rho = relative_energy_error(C_2, part, sigma, run.cohorts.users_per_round, 1 / blocks)
     return energy_weight(C_1, C_2, part, users, math.sqrt(stretch) * rho)

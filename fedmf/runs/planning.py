@@ -48,7 +48,7 @@ def plan_run(run: Run, optimizer: ServerOptimizer, dimension: int) -> Plan:
             part.check(setting)
         mechanism, second = _streams(run, optimizer)
         sensitivity = second.beside(
-            mechanism.factorization, privacy.clip_norm, privacy.adjacency, run.cohorts.size
+            mechanism.factorization, privacy.clip_norm, privacy.adjacency, run.cohorts.users_per_round
         ).stated(contract)
         noise_multiplier, amplification = _calibrated(run, mechanism, sensitivity)
         plan = Plan(

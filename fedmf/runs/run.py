@@ -32,8 +32,8 @@ from fedmf.workload import ToeplitzWorkload, parse_workload
 _KINDS: Final[dict[str, Mapping[str, type[Value]]]] = {
     "cohorts": COHORTS,
     "privacy": PRIVACY,
-    "optimizer": OPTIMIZERS,
-    "local": by_kind(LocalSGD),
+    "server": OPTIMIZERS,
+    "client": by_kind(LocalSGD),
     "execution": by_kind(Execution),
     **PARTS,
 }
@@ -52,12 +52,12 @@ class Run:
         privacy: what is promised to whom, or `NoPrivacy`.
         mechanism: the strategy matrix: a name, a factorization, a choice with parameters, or the whole value
             with its workloads.
-        optimizer: what the server does with the private mean update: by name, or any object with
+        server: what the server does with the private mean update: by name, or any object with
             ``init`` and ``step`` (`ServerOptimizer`), whose state is part of every commit.
-        local: what users do with the model.
+        client: what users do with the model.
         execution: messages, workers, limits.
         clipping: whether the clip norm of the privacy asked for stays, or is only that of the first round.
-        beside: what else is released under the same ε.
+        extra_releases: what else is released under the same ε.
 
     Raises:
         ConfigError: values that do not fit together.
@@ -73,11 +73,11 @@ class Run:
     cohorts: Cohorts = field(default_factory=CyclicCohorts)
     privacy: Privacy = field(default_factory=UserLevel)
     mechanism: NoiseMechanism | MechanismChoice | Factorization | str = "banded-toeplitz"
-    optimizer: ChosenOptimizer | ServerOptimizer = field(default_factory=Sgd)
-    local: LocalSGD = field(default_factory=LocalSGD)
+    server: ChosenOptimizer | ServerOptimizer = field(default_factory=Sgd)
+    client: LocalSGD = field(default_factory=LocalSGD)
     execution: Execution = field(default_factory=Execution)
     clipping: Clipping = field(default_factory=FixedClipping)
-    beside: tuple[Part, ...] = ()
+    extra_releases: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
         try:
@@ -107,8 +107,8 @@ class Run:
                 f"{', '.join(missing)} (of the data) must be declared for a private run; got none. Without "
                 "them something public would be read off private rows; a run with privacy of kind 'none' may."
             )
-        if strangers := [part for part in self.beside if not isinstance(part, Part)]:
-            raise ValueError(f"beside must hold parts of fedmf.parts; got {strangers[0]!r}.")
+        if strangers := [part for part in self.extra_releases if not isinstance(part, Part)]:
+            raise ValueError(f"extra_releases must hold parts of fedmf.parts; got {strangers[0]!r}.")
         setting = self.setting(paired=False, dimension=None)
         check_shares(self.parts)
         for part in self.parts:
@@ -127,7 +127,7 @@ class Run:
     @cached_property
     def optimizer_source(self) -> ChosenOptimizer:
         """The optimizer before the model is known."""
-        return chosen(self.optimizer)
+        return chosen(self.server)
 
     @cached_property
     def noise(self) -> NoiseMechanism:
@@ -156,7 +156,7 @@ class Run:
     @property
     def parts(self) -> tuple[Part, ...]:
         """What is released beside the model, and how updates are clipped."""
-        return self.clipping, *self.beside
+        return self.clipping, *self.extra_releases
 
     def setting(self, paired: bool, dimension: int | None) -> Setting:
         """What its parts stand beside.
@@ -190,8 +190,8 @@ class Run:
             "cohorts": self.cohorts.to_dict(),
             "privacy": self.privacy.to_dict(),
             "mechanism": self.noise.to_dict(),
-            "optimizer": recorded_optimizer(self.optimizer_source),
-            "local": self.local.to_dict(),
+            "server": recorded_optimizer(self.optimizer_source),
+            "client": self.client.to_dict(),
             "execution": self.execution.to_dict(),
             **{part.name: part.to_dict() for part in self.parts},
         }
@@ -223,11 +223,11 @@ class Run:
             cohorts=read("cohorts"),
             privacy=read("privacy"),
             mechanism=NoiseMechanism.from_dict(values["mechanism"]),
-            optimizer=optimizer_of(values["optimizer"], optimizer),
-            local=read("local"),
+            server=optimizer_of(values["server"], optimizer),
+            client=read("client"),
             execution=read("execution"),
             clipping=clipping,
-            beside=tuple(parts.values()),
+            extra_releases=tuple(parts.values()),
         )
 
     def difference(self, other: Run) -> str | None:

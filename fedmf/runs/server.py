@@ -221,7 +221,7 @@ class PrivateServer:
     def _stepped(self, total: FixedPointSum) -> tuple[Tensor, Mapping[str, Tensor]]:
         """θ_{t+1}, and the optimizer's state after its step on sums and noise divided by m."""
         rule, t = self._optimizer, self._t
-        m = self.plan.cohorts.size * self.plan.unit(self.clip_norm)
+        m = self.plan.cohorts.users_per_round * self.plan.unit(self.clip_norm)
         std = self.plan.noise_std_at(self.clip_norm)
         whole = ServerPass(self._noise, m, std, self._vectors)
         if ServerPass.steps(rule, self._parameters):

@@ -131,7 +131,7 @@ class Session:
             raise ConfigError(f"users must be the task's {task.dataset.users}; got {run.task_source.users}.")
         if run.privacy.unit == "example":
             require_single_examples(task)
-        preflight(task.to(device), run.local)
+        preflight(task.to(device), run.client)
         _from_file(run, task)  # only to check it
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
         directory = new_directory(
@@ -216,7 +216,11 @@ class Session:
             t: 0-based round.
             connected: which users, given by index, are there now; asked for such cohorts alone.
         """
-        admission, schedule, size = self.directory.admission, self._schedule, self.plan.cohorts.size
+        admission, schedule, size = (
+            self.directory.admission,
+            self._schedule,
+            self.plan.cohorts.users_per_round,
+        )
         users = schedule.cohort(t)
         index = {self.roster[user]: user for user in map(int, users)}
         if not schedule.is_order:
@@ -406,6 +410,6 @@ def divergence(losses: Mapping[int, float], horizon: int) -> str | None:
         return None
     return (
         f"after round {t} of {horizon} the test loss is {newest:.3g}, above {untrained:.3g} of the untrained "
-        "model: training diverges. Lower local.learning-rate or optimizer.learning-rate; if the noise is "
+        "model: training diverges. Lower client.learning-rate or server.learning-rate; if the noise is "
         "large, take more users a round or a larger epsilon."
     )

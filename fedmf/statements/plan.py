@@ -76,9 +76,14 @@ class Plan:
     parts: tuple[Part, ...] = _FIXED
 
     def __post_init__(self) -> None:
-        if isinstance(self.users, bool) or not isinstance(self.users, int) or self.users < self.cohorts.size:
+        if (
+            isinstance(self.users, bool)
+            or not isinstance(self.users, int)
+            or self.users < self.cohorts.users_per_round
+        ):
             raise ValueError(
-                f"N (users) must be an integer of at least m={self.cohorts.size}; got {self.users!r}."
+                f"N (users) must be an integer of at least "
+                f"m={self.cohorts.users_per_round}; got {self.users!r}."
             )
         if not 0 < self.sensitivity.value < math.inf:
             raise ValueError(
@@ -106,13 +111,13 @@ class Plan:
     def release(self) -> RunRelease:
         """What the run releases, as far as privacy is concerned: the sums, or the pair of streams."""
         privacy, C = self.privacy, self.mechanism.factorization
-        return self.second.beside(C, privacy.clip_norm, privacy.adjacency, self.cohorts.size)
+        return self.second.beside(C, privacy.clip_norm, privacy.adjacency, self.cohorts.users_per_round)
 
     def stage(self, keys: KeySchedule) -> Stage:
         """What parts need of it in order to release something."""
         return Stage(
             self.mechanism.factorization,
-            self.cohorts.size,
+            self.cohorts.users_per_round,
             self.privacy.clip_norm,
             self.relative_noise_std,
             keys,

@@ -123,7 +123,7 @@ def run_statement(header: RunHeader, ledger: ParticipationRecord) -> PrivacyStat
             "sampling": header.sampling,
             "amplification": None if amplified is None else amplified.to_dict(),
             "users": plan.users,
-            "users_per_round": plan.cohorts.size,
+            "users_per_round": plan.cohorts.users_per_round,
             "clip_norm": privacy.clip_norm,
             **{part.name: dict(part.facts(metrics)) for part in plan.parts},
             "noise_multiplier": plan.noise_multiplier,

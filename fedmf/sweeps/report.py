@@ -131,11 +131,11 @@ _WRITTEN: Final = {
     "privacy.delta": "δ",
     "privacy.clip-norm": "clip norm ζ",
     "cohorts.rounds": "rounds n",
-    "cohorts.size": "users a round",
+    "cohorts.users-per-round": "users a round",
     "data.users": "users",
     "mechanism.bands": "bands p",
-    "optimizer.learning-rate": "learning rate of the server",
-    "local.learning-rate": "learning rate of users",
+    "server.learning-rate": "learning rate of the server",
+    "client.learning-rate": "learning rate of users",
 }
 NOT_COVERED: Final = (
     "what was chosen by looking at this sweep, beyond its tuned keys",

@@ -22,7 +22,7 @@ SEED_KEYS: Final = (
     "data.seed",
     "model.seed",
     "cohorts.seed",
-    "local.seed",
+    "client.seed",
     "task.task-seed",
     "privacy.noise-seed",
 )

@@ -95,13 +95,13 @@ def fedmf_rounds(model: str, mechanism: str) -> list[float]:
     spent: list[float] = []
     run = fedmf.Run(
         task=task(model),
-        cohorts=fedmf.CyclicCohorts(rounds=WARM_UP + ROUNDS, size=COHORT),
+        cohorts=fedmf.CyclicCohorts(rounds=WARM_UP + ROUNDS, users_per_round=COHORT),
         privacy=fedmf.UserLevel(
             clip_norm=CLIP_NORM, epsilon=gaussian_epsilon(NOISE_MULTIPLIER, DELTA), delta=DELTA
         ),
-        local=fedmf.LocalSGD(batch_size=BATCH, learning_rate=LEARNING_RATE),
+        client=fedmf.LocalSGD(batch_size=BATCH, learning_rate=LEARNING_RATE),
         mechanism=mechanism,
-        optimizer=Sgd(learning_rate=1.0),
+        server=Sgd(learning_rate=1.0),
     )
     run = dataclasses.replace(run, execution=dataclasses.replace(run.execution, evaluate_every=10**6))
 

@@ -174,11 +174,11 @@ def rounds(of: Task, size: int, batch: int, mechanism: str, device: str, **local
     spent: list[float] = []
     run = fedmf.Run(
         task=of,
-        cohorts=fedmf.CyclicCohorts(rounds=6, size=size),
+        cohorts=fedmf.CyclicCohorts(rounds=6, users_per_round=size),
         privacy=fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=1.0, noise_seed=0),
-        local=fedmf.LocalSGD(batch_size=batch, learning_rate=0.1, **local),
+        client=fedmf.LocalSGD(batch_size=batch, learning_rate=0.1, **local),
         mechanism=mechanism,
-        optimizer=Sgd(learning_rate=0.1),
+        server=Sgd(learning_rate=0.1),
     )
     run = dataclasses.replace(run, execution=dataclasses.replace(run.execution, evaluate_every=10**6))
 

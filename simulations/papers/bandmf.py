@@ -10,8 +10,8 @@ from settings import CENTRAL, DIGITS, budgets, epochs, named
 
 __all__ = ["FIGURES"]
 
-_ADAPTIVE: Final[Keys] = {"optimizer.kind": "adam"}
-_PLAIN: Final[Keys] = {"optimizer.kind": "sgd", "optimizer.momentum": 0.9}
+_ADAPTIVE: Final[Keys] = {"server.kind": "adam"}
+_PLAIN: Final[Keys] = {"server.kind": "sgd", "server.momentum": 0.9}
 
 
 def _lines(*widths: int) -> dict[str, Line]:
@@ -57,7 +57,7 @@ _FIGURE_3: Final = Figure(
             "model.heads": 2,
             "model.feed-forward": 512,
             "privacy.delta": 1e-8,
-            "cohorts.size": 200,
+            "cohorts.users-per-round": 200,
             "cohorts.rounds": 5000,
         },
         panels={"adaptive": _ADAPTIVE, "not adaptive": _PLAIN},
@@ -68,7 +68,7 @@ _FIGURE_3: Final = Figure(
     reduced=Form(
         keys={**DIGITS, **epochs(1438, 64, 10)},
         panels={
-            "digits, adaptive": {**_ADAPTIVE, "optimizer.epsilon": 1e-3},
+            "digits, adaptive": {**_ADAPTIVE, "server.epsilon": 1e-3},
             "digits, not adaptive": _PLAIN,
         },
         lines={name: line for name, line in _lines(1, 4, 22).items() if name != "BLT"},

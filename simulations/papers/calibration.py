@@ -26,10 +26,10 @@ SEED: Final = 3
 _FREE: Final = {"cgd": "lambda", "bifr": "gamma"}
 _PARTS: Final = (
     *("cohorts.", "mechanism.", "privacy."),
-    *("optimizer.kind", "optimizer.momentum", "optimizer.schedule"),
+    *("server.kind", "server.momentum", "server.schedule"),
 )
 _NOT_OF_A_POINT: Final = (
-    *("privacy.noise-seed", "data.seed", "task.task-seed", "optimizer.learning-rate"),
+    *("privacy.noise-seed", "data.seed", "task.task-seed", "server.learning-rate"),
     *("execution.evaluate-every", "execution.checkpoint-every"),
 )
 

@@ -101,14 +101,14 @@ class Form:
             **self.keys,
             **self.places[cell.place],
             **self.panels[cell.panel],
-            "optimizer.learning-rate": cell.rate,
+            "server.learning-rate": cell.rate,
             **line.keys,
             **line.at.get(cell.place, {}),
             "privacy.noise-seed": cell.seed,
         }
         keys["task.task-seed" if "task.function" in keys else "data.seed"] = cell.seed
-        if keys.setdefault("optimizer.kind", "sgd") == "sgd":
-            keys.setdefault("optimizer.momentum", 0.0)
+        if keys.setdefault("server.kind", "sgd") == "sgd":
+            keys.setdefault("server.momentum", 0.0)
         return keys
 
 

@@ -11,9 +11,9 @@ __all__ = ["FIGURES"]
 
 #: β₁ = 0.9 and β₂ = 0.999, moments by coordinate.
 _LINES: Final = {
-    "DP-Adam": Line({"optimizer.kind": "adam"}),
-    "DP-Adam, debiased": Line({"optimizer.kind": "adam-debiased"}),
-    "JME-Adam": Line({"optimizer.kind": "jme-adam", "optimizer.blocks": "coordinate"}),
+    "DP-Adam": Line({"server.kind": "adam"}),
+    "DP-Adam, debiased": Line({"server.kind": "adam-debiased"}),
+    "JME-Adam": Line({"server.kind": "jme-adam", "server.blocks": "coordinate"}),
 }
 FIGURES: Final = (
     Figure(
@@ -39,7 +39,7 @@ FIGURES: Final = (
             rates=(1e-7, 1e-3),
         ),
         reduced=Form(
-            keys={**DIGITS, **named("banded-toeplitz", bands=8), "optimizer.beta2": 0.99},
+            keys={**DIGITS, **named("banded-toeplitz", bands=8), "server.beta2": 0.99},
             panels={"digits, ε = 16": {"privacy.epsilon": 16.0}, "digits, ε = 2": {"privacy.epsilon": 2.0}},
             lines=_LINES,
             places={"10": epochs(1438, 64, 10)},

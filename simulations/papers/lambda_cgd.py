@@ -92,7 +92,7 @@ _EPSILONS: Final = (0.25, 0.5, 1, 2, 4, 8)
 
 def _tabulated(keys: Keys, rates: tuple[float, ...], shares: tuple[float, ...] = ()) -> Line:
     """A row of Table 3."""
-    at = {f"{e:g}": {"optimizer.learning-rate": rate} for e, rate in zip(_EPSILONS, rates, strict=True)}
+    at = {f"{e:g}": {"server.learning-rate": rate} for e, rate in zip(_EPSILONS, rates, strict=True)}
     for place, share in zip(at, shares, strict=bool(shares)):
         at[place] = {**at[place], "mechanism.lambda": share}
     return Line({**BINS, **keys}, at)

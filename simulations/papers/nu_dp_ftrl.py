@@ -10,21 +10,21 @@ from settings import CIFAR, DIGITS, POISSON, STACKOVERFLOW, budgets, epochs, nam
 __all__ = ["FIGURES"]
 
 #: Momentum and a learning rate that falls at the end, for all but DP-SGD on images.
-_MOMENTUM: Final[Keys] = {"optimizer.momentum": 0.95, "optimizer.schedule": "linear"}
+_MOMENTUM: Final[Keys] = {"server.momentum": 0.95, "server.schedule": "linear"}
 _USERS: Final[Keys] = {
     "privacy.kind": "user-level",
     **STACKOVERFLOW,
     "task.users": 342_477,
     "cohorts.rounds": 2052,
-    "cohorts.size": 1000,
-    "local.epochs": 1,
-    "local.batch-size": 16,
-    "local.learning-rate": 1.0,
-    "optimizer.kind": "sgd",
+    "cohorts.users-per-round": 1000,
+    "client.epochs": 1,
+    "client.batch-size": 16,
+    "client.learning-rate": 1.0,
+    "server.kind": "sgd",
     **_MOMENTUM,
 }
 _LINES: Final = {
-    "DP-SGD, amplified": Line({**POISSON, "optimizer.momentum": 0.0}),
+    "DP-SGD, amplified": Line({**POISSON, "server.momentum": 0.0}),
     "independent": Line({**_MOMENTUM, **named("identity")}),
     "tree": Line({**_MOMENTUM, **named("tree")}),
     "ν-DP-FTRL": Line({**_MOMENTUM, **named("nu-ftrl")}),
@@ -50,7 +50,7 @@ FIGURES: Final = (
                     **CIFAR,
                     "model.kind": "vgg",
                     "privacy.clip-norm": 1.0,
-                    "cohorts.size": 500,
+                    "cohorts.users-per-round": 500,
                     "cohorts.rounds": 2000,
                 },
                 "StackOverflow": _USERS,
@@ -68,10 +68,10 @@ FIGURES: Final = (
                     "privacy.kind": "user-level",
                     "data.users": 360,
                     "data.partition": "iid",
-                    "local.batch-size": 4,
-                    "local.learning-rate": 0.5,
+                    "client.batch-size": 4,
+                    "client.learning-rate": 0.5,
                     "privacy.clip-norm": 0.3,
-                    "cohorts.size": 36,
+                    "cohorts.users-per-round": 36,
                     "cohorts.rounds": 190,
                 },
             },

@@ -24,9 +24,9 @@ __all__ = [
 #: Each example is a user of its own; the update of one step is minus its clipped gradient.
 CENTRAL: Final[Keys] = {
     "data.partition": "each-example",
-    "local.epochs": 1,
-    "local.batch-size": 1,
-    "local.learning-rate": 1.0,
+    "client.epochs": 1,
+    "client.batch-size": 1,
+    "client.learning-rate": 1.0,
 }
 #: 50,000 training images; the split "test" of 10,000 is the test part.
 CIFAR: Final[Keys] = {
@@ -79,9 +79,9 @@ PROTOTYPES: Final[Keys] = {
     "privacy.unit": "example",
     "privacy.delta": 1e-5,
     "privacy.clip-norm": 1.0,
-    "local.epochs": 1,
-    "local.batch-size": 1,
-    "local.learning-rate": 1.0,
+    "client.epochs": 1,
+    "client.batch-size": 1,
+    "client.learning-rate": 1.0,
 }
 #: Amplified by Balls-in-Bins.
 BINS: Final[Keys] = {"cohorts.kind": "balls-in-bins", "privacy.amplified": True}
@@ -97,7 +97,7 @@ POISSON: Final[Keys] = {
 
 def epochs(examples: int, batch: int, count: int) -> Keys:
     """Keys of so many epochs of batches: n = k·b rounds with b = ⌊|D|/B⌋."""
-    return {"cohorts.size": batch, "cohorts.rounds": count * (examples // batch)}
+    return {"cohorts.users-per-round": batch, "cohorts.rounds": count * (examples // batch)}
 
 
 def budgets(*epsilons: float) -> Mapping[str, Keys]:

@@ -28,10 +28,11 @@ def carried_out_aggregated(
     opened = fedmf.PrivateAggregator(
         epsilon=privacy.epsilon or 0.0, delta=privacy.delta, clipping_norm=privacy.clip_norm,
         adjacency=privacy.adjacency, noise_seed=privacy.noise_seed, amplified=privacy.amplified,
-        users=list(task.dataset.user_ids), users_per_round=run.cohorts.size, num_rounds=run.cohorts.rounds,
-        cohorts=run.cohorts, mechanism=run.noise, run_dir=path, server_optimizer=run.optimizer,
+        users=list(task.dataset.user_ids), users_per_round=run.cohorts.users_per_round,
+        num_rounds=run.cohorts.rounds,
+        cohorts=run.cohorts, mechanism=run.noise, run_dir=path, server_optimizer=run.server,
         adaptive_clipping=run.clipping if isinstance(run.clipping, QuantileClipping) else None,
-        beside=run.beside,
+        extra_releases=run.extra_releases,
     ).begin(initial)  # fmt: skip
     with opened:
         for t in range(run.cohorts.rounds):
@@ -44,6 +45,6 @@ def carried_out_aggregated(
         numbers: dict[str, NDArray[Any]] = {"model": task.model.flatten(released).numpy()}
         numbers |= of_parts(run, opened.metrics)
         statement = opened.statement().to_dict()
-    if isinstance(run.optimizer, RecordedPair):
-        numbers["second moments"] = run.optimizer.seconds()
+    if isinstance(run.server, RecordedPair):
+        numbers["second moments"] = run.server.seconds()
     return numbers, {name: statement.get(name) for name in promised}

@@ -118,7 +118,7 @@ PARTS: Final[dict[str, Mapping[str, Any]]] = {
     "none": {},
     "clip norm": {"clipping": _QUANTILE},
     "clip norm, unit steps": {"clipping": replace(_QUANTILE, unit_steps=True)},
-    "own statistic": {"beside": (OwnStatistic("support.own_functions:halves", ("first", "last")),)},
+    "own statistic": {"extra_releases": (OwnStatistic("support.own_functions:halves", ("first", "last")),)},
     "replace-one": {"privacy": "replace-one"},
 }
 COHORTS: Final[dict[str, Cohorts]] = {
@@ -180,7 +180,7 @@ class Subject:
         local = {"batch_size": 2, "engine": path.engine, **LOCAL[self.local]}
         optimizer = _optimizer(self.optimizer, task.model.dimension)
         return Run(
-            task=task, cohorts=COHORTS[self.cohorts], optimizer=optimizer, local=LocalSGD(**local),
+            task=task, cohorts=COHORTS[self.cohorts], server=optimizer, client=LocalSGD(**local),
             execution=execution, **values,
         )  # fmt: skip
 

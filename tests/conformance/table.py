@@ -84,8 +84,8 @@ def carried_out(subject: Subject, path: Path) -> Released:
                 "who failed": sorted(_failed(session.directory.path)),
             }
             statement = session.statement().to_dict()
-    if isinstance(run.optimizer, RecordedPair):
-        numbers["second moments"] = run.optimizer.seconds()
+    if isinstance(run.server, RecordedPair):
+        numbers["second moments"] = run.server.seconds()
     return Released(numbers, {**facts, **{name: statement.get(name) for name in _PROMISED}})
 
 

@@ -30,10 +30,11 @@ def wrapped(run: Run, path: Path) -> CorrelatedNoise:
     return CorrelatedNoise(
         FedAvg(), epsilon=privacy.epsilon or 0.0, delta=privacy.delta, clipping_norm=privacy.clip_norm,
         adjacency=privacy.adjacency, noise_seed=privacy.noise_seed, amplified=privacy.amplified,
-        num_users=run.task_source.users, users_per_round=run.cohorts.size, num_rounds=run.cohorts.rounds,
-        cohorts=run.cohorts, mechanism=run.noise, run_dir=path, server_optimizer=run.optimizer,
+        num_users=run.task_source.users, users_per_round=run.cohorts.users_per_round,
+        num_rounds=run.cohorts.rounds,
+        cohorts=run.cohorts, mechanism=run.noise, run_dir=path, server_optimizer=run.server,
         adaptive_clipping=run.clipping if isinstance(run.clipping, QuantileClipping) else None,
-        beside=run.beside,
+        extra_releases=run.extra_releases,
     )  # fmt: skip
 
 
@@ -78,6 +79,6 @@ def carried_out_wrapped(
     strategy.close()
     with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
         numbers |= of_parts(run, ledger.metrics())
-    if isinstance(run.optimizer, RecordedPair):
-        numbers["second moments"] = run.optimizer.seconds()
+    if isinstance(run.server, RecordedPair):
+        numbers["second moments"] = run.server.seconds()
     return numbers, {name: statement.get(name) for name in promised}

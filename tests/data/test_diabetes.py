@@ -50,7 +50,12 @@ def test_a_regression_learns_something(tmp_path: Path) -> None:
     import fedmf
 
     keys = {"task.kind": "regression", "data.kind": "diabetes", "model.kind": "logistic"}
-    keys |= {"cohorts.rounds": 40, "cohorts.size": 59, "privacy.clip-norm": 0.5, "privacy.noise-seed": 0}
-    keys |= {"privacy.epsilon": 8.0, "local.learning-rate": 0.3, "optimizer.learning-rate": 0.3}
+    keys |= {
+        "cohorts.rounds": 40,
+        "cohorts.users-per-round": 59,
+        "privacy.clip-norm": 0.5,
+        "privacy.noise-seed": 0,
+    }
+    keys |= {"privacy.epsilon": 8.0, "client.learning-rate": 0.3, "server.learning-rate": 0.3}
     metrics = fedmf.simulate(run_of({**keys, "execution.evaluate-every": 40}), tmp_path / "run").metrics
     assert metrics[40]["rmse"] < 0.9 * metrics[0]["rmse"]

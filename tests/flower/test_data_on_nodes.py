@@ -153,7 +153,7 @@ def test_one_users_broken_rows_change_that_users_update_alone(places: Path) -> N
             broken = text.replace(f",{USERS[6]},", f",x,1e999,{USERS[6]},,")
             assert broken != text
             (places / "b" / "rows.csv").write_text(broken)
-        config = configuration(places, **{"cohorts.rounds": 1, "cohorts.size": 12})
+        config = configuration(places, **{"cohorts.rounds": 1, "cohorts.users-per-round": 12})
         nodes = [{"data-path": str(places / name / "rows.csv")} for name in "abc"]
         carried_out(run_of(config), places / world, Noting(app, config, nodes))
     assert updates["whole"].keys() >= updates["broken"].keys() >= {(u, 0) for u in USERS if u != USERS[6]}

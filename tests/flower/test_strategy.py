@@ -89,8 +89,8 @@ def test_bad_replies_of_one_user_count_as_zero_and_use_up_the_noise_row(
     failures = [failure for report in reports for failure in report.failures]
     assert [(failure.user, failure.stage) for failure in failures] == 3 * [(victim, "reply")]
     # All noise rows are the same as in the good run, so exactly the victim's clipped updates are missing.
-    x = -TASK.dataset.features[3].numpy() * run.local.learning_rate
-    missing = 3 * x / np.linalg.norm(x) * run.privacy.clip_norm / run.cohorts.size
+    x = -TASK.dataset.features[3].numpy() * run.client.learning_rate
+    missing = 3 * x / np.linalg.norm(x) * run.privacy.clip_norm / run.cohorts.users_per_round
     np.testing.assert_allclose(good - bad, missing, atol=1e-5)  # float32 models of size about 1
 
 

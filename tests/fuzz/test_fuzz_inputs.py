@@ -25,11 +25,11 @@ from fedmf.streaming.settings import Settings
 CONFIG: dict[str, Any] = {
     "data": {"kind": "synthetic", "users": 24, "seed": 1},
     "model": {"kind": "mlp", "hidden-units": "8,4"},
-    "cohorts": {"kind": "cyclic", "rounds": 12, "size": 6, "min-separation": 4},
+    "cohorts": {"kind": "cyclic", "rounds": 12, "users-per-round": 6, "min-separation": 4},
     "privacy": {"kind": "user-level", "epsilon": 4.0, "delta": 1e-5, "clip-norm": 0.5},
     "mechanism": {"kind": "banded-toeplitz", "bands": 4},
-    "optimizer": {"kind": "sgd", "learning-rate": 0.2, "momentum": 0.9},
-    "local": {"epochs": 1, "batch-size": 8, "learning-rate": 0.5},
+    "server": {"kind": "sgd", "learning-rate": 0.2, "momentum": 0.9},
+    "client": {"epochs": 1, "batch-size": 8, "learning-rate": 0.5},
     "execution": {"workers": 2},
 }
 TEXT = tomli_w.dumps(CONFIG).encode()

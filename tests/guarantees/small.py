@@ -56,11 +56,11 @@ def run_of(rows: Matrix, **changes: Any) -> fedmf.Run:
     """A run in which every user's update is its negated row: k = 3, b = 4."""
     values: dict[str, Any] = {
         "task": linear_task(rows),
-        "cohorts": fedmf.CyclicCohorts(rounds=ROUNDS, size=COHORT),
+        "cohorts": fedmf.CyclicCohorts(rounds=ROUNDS, users_per_round=COHORT),
         "privacy": fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=CLIP, noise_seed=7),
         "mechanism": "bisr",
-        "optimizer": fedmf.Sgd(learning_rate=1.0, momentum=0.0),
-        "local": fedmf.LocalSGD(learning_rate=1.0, batch_size=4),
+        "server": fedmf.Sgd(learning_rate=1.0, momentum=0.0),
+        "client": fedmf.LocalSGD(learning_rate=1.0, batch_size=4),
     }
     return fedmf.Run(**{**values, **changes})
 

@@ -65,7 +65,7 @@ def check_rows(folder: Path, engine: Any) -> None:
     for i, (kind, row) in enumerate(worlds.items()):
         rows[0] = row
         local = fedmf.LocalSGD(learning_rate=1.0, batch_size=4, engine=engine)
-        models[kind] = released_models(run_of(rows, local=local), folder / f"{i}")
+        models[kind] = released_models(run_of(rows, client=local), folder / f"{i}")
     steps = {kind: np.diff(found, axis=0) for kind, found in models.items()}
     for kind in ROWS:
         moved = np.linalg.norm(steps[kind] - steps["without"], axis=1) * COHORT

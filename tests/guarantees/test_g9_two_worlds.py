@@ -104,7 +104,7 @@ def run(place: Path, value: float) -> object:
 
     task = replace(task, loss=loss)
     made = run_of(
-        rows, task=task, local=fedmf.LocalSGD(learning_rate=1.0, batch_size=4, engine="loop"),
+        rows, task=task, client=fedmf.LocalSGD(learning_rate=1.0, batch_size=4, engine="loop"),
         execution=fedmf.Execution(evaluate_every=1),
     )  # fmt: skip
     result = fedmf.simulate(made, place)

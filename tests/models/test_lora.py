@@ -226,10 +226,10 @@ def test_a_private_run_of_adapters_keeps_the_model_and_learns(tmp_path: Path) ->
     task = TASKS["classifier with LoRA"]()
     run = fedmf.Run(
         task,
-        fedmf.CyclicCohorts(rounds=3, size=2),
+        fedmf.CyclicCohorts(rounds=3, users_per_round=2),
         fedmf.UserLevel(epsilon=8.0, delta=1e-3, clip_norm=0.3, noise_seed=1),
         "identity",
-        local=PLAN,
+        client=PLAN,
     )
     result = fedmf.simulate(run, tmp_path / "run")
     assert result.parameters.shape == (task.model.dimension,)

@@ -61,7 +61,7 @@ class Watched:
 def shown(path: Path, **keys: object) -> tuple[list[RoundRelease], float]:
     """What the optimizer of a run without users was shown, and the noise level of the plan."""
     optimizer = Watched(ServerSGD(Move(LearningRateSchedule("constant", 0.1, 12)), 0.9))
-    run = replace(small_run(linear_task(24, DIMENSION), **keys), optimizer=optimizer)
+    run = replace(small_run(linear_task(24, DIMENSION), **keys), server=optimizer)
     with fedmf.start(run, path) as session:
         for _ in range(session.server.horizon):
             session.server.release(session.server.new_sum(), [])

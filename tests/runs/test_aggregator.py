@@ -74,11 +74,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "a moving clip norm, an own statistic": {
         "server_optimizer": Sgd(),
         "adaptive_clipping": QuantileClipping(rounds_per_update=1),
-        "beside": [OwnStatistic("support.own_functions:halves", ("first", "last"), share=0.1)],
+        "extra_releases": [OwnStatistic("support.own_functions:halves", ("first", "last"), share=0.1)],
     },
     "sampled cohorts": {
         "server_optimizer": Sgd(),
-        "cohorts": BallsInBinsCohorts(rounds=ROUNDS, size=COHORT, min_separation=3),
+        "cohorts": BallsInBinsCohorts(rounds=ROUNDS, users_per_round=COHORT, min_separation=3),
         "amplified": True,
     },
 }

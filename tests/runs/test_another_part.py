@@ -52,7 +52,9 @@ def register(patched: pytest.MonkeyPatch) -> None:
 
 def with_means(**keys: object) -> Run:
     """A run whose clip norm moves beside it: three quantities share μ²."""
-    return dataclasses.replace(moving_run(TASK, **{"mechanism": "bsr", "bands": 2, **keys}), beside=(PART,))
+    return dataclasses.replace(
+        moving_run(TASK, **{"mechanism": "bsr", "bands": 2, **keys}), extra_releases=(PART,)
+    )
 
 
 def means(path: Path) -> np.ndarray:
@@ -93,7 +95,7 @@ def test_it_releases_the_mean_and_noise_of_the_level_that_is_its_share(seen) -> 
 
 
 def test_a_wrapped_app_has_those_of_a_run(tmp_path: Path) -> None:
-    run = dataclasses.replace(small_run(APP_TASK, mechanism="bisr", epsilon=20.0), beside=(PART,))
+    run = dataclasses.replace(small_run(APP_TASK, mechanism="bisr", epsilon=20.0), extra_releases=(PART,))
     same_as_a_run(run, tmp_path)
     assert len(means(tmp_path / "run")) == 12
     np.testing.assert_allclose(means(tmp_path / "app"), means(tmp_path / "run"), atol=1e-5)
@@ -108,8 +110,10 @@ def test_its_value_survives_records_and_its_words_are_in_every_statement(
     seen, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, path, statement = seen
-    named = dataclasses.replace(small_run(), beside=(PART,))
-    assert Run.from_dict(named.to_dict()).beside == run_of(dotted_keys(named)).beside == (PART,)
+    named = dataclasses.replace(small_run(), extra_releases=(PART,))
+    assert (
+        Run.from_dict(named.to_dict()).extra_releases == run_of(dotted_keys(named)).extra_releases == (PART,)
+    )
     assert statement[NAME] == PART.to_dict()
     assert "norms are those of clipped updates" in statement["assumptions"]
     assert "mean of every round, for 30 % of mu^2" in (path / "statement.txt").read_text()
@@ -140,9 +144,9 @@ def test_a_statistic_that_lies_of_its_bound_is_cut_to_it() -> None:
 @pytest.mark.parametrize("keys", [keys(ACCOUNTANTS[0]), {"server_optimizer": "jme-adam"}])
 def test_it_is_asked_what_it_may_stand_beside(keys: dict, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="norms must be left out where no theorem covers them"):
-        fedmf.start(dataclasses.replace(small_run(**keys), beside=(PART,)), tmp_path / "run")
+        fedmf.start(dataclasses.replace(small_run(**keys), extra_releases=(PART,)), tmp_path / "run")
 
 
 def test_what_is_no_part_is_refused_in_a_line() -> None:
     with pytest.raises(ConfigError, match=r"beside must hold parts of fedmf\.parts; got 1\."):
-        dataclasses.replace(small_run(), beside=(1,))
+        dataclasses.replace(small_run(), extra_releases=(1,))

@@ -107,7 +107,7 @@ def test_the_contract_is_kept_and_rounds_are_as_full_as_it_allows(b: int, k: int
 def test_what_is_unset_leaves_room_for_half_of_the_users_to_be_away(tmp_path: Path) -> None:
     contract = available_run().participation
     assert (contract.rounds, contract.max_participations, contract.min_separation) == (12, 3, 4)
-    assert AvailableCohorts(rounds=9, size=5).participation(7).min_separation == 1
+    assert AvailableCohorts(rounds=9, users_per_round=5).participation(7).min_separation == 1
 
 
 def test_only_connected_users_are_drawn_and_the_denominator_stays(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_only_connected_users_are_drawn_and_the_denominator_stays(tmp_path: Path
     assert rounds.pop("u005") == [0, 2]
     assert all(int(user[1:]) % 2 == 0 and min(own) >= 6 for user, own in rounds.items())
     with fedmf.resume(run, tmp_path / "run") as session:
-        assert session.plan.cohorts.size == 3
+        assert session.plan.cohorts.users_per_round == 3
         assert session.directory.ledger.summary().empty_rounds == 4
 
 
@@ -133,7 +133,7 @@ def test_every_user_is_drawn_about_as_often_as_any_other(tmp_path: Path) -> None
     """600 places for 10 users of whom any may come: five deviations of a binomial are 36."""
     run = dataclasses.replace(
         small_run(linear_task(10, 2), mechanism="identity"),
-        cohorts=AvailableCohorts(rounds=200, size=3, min_separation=1, max_participations=200),
+        cohorts=AvailableCohorts(rounds=200, users_per_round=3, min_separation=1, max_participations=200),
     )
     run_small(tmp_path / "run", run)
     counts = [len(own) for own in joined(tmp_path / "run").values()]

@@ -154,7 +154,7 @@ def test_the_new_name_is_made_durable(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_plan_of_another_run_is_refused(tmp_path: Path) -> None:
     """Noise for ε = 3 must not be recorded under a promise of ε = 1, nor of other cohorts."""
-    cohorts = dataclasses.replace(RUN.cohorts, size=1)
+    cohorts = dataclasses.replace(RUN.cohorts, users_per_round=1)
     for name, other in (("privacy", UserLevel(epsilon=1.0)), ("cohorts", cohorts)):
         run = dataclasses.replace(RUN, **{name: other})
         with pytest.raises(ValueError, match=rf"^{name} \(of the plan\) must be that of the run"):

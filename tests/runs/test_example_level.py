@@ -34,11 +34,11 @@ def central(cohorts: Cohorts | None = None, mechanism: str = "bisr", **changes: 
     """Training on single digits, as the papers do."""
     values = {
         "task": Classification(Digits(users=EXAMPLES, partition="each-example"), Mlp(hidden_units=(16,))),
-        "cohorts": cohorts or CyclicCohorts(rounds=ROUNDS, size=COHORT),
+        "cohorts": cohorts or CyclicCohorts(rounds=ROUNDS, users_per_round=COHORT),
         "privacy": UserLevel(epsilon=8.0, delta=1e-5, clip_norm=ZETA, noise_seed=SEED),
         "mechanism": NamedMechanism(mechanism),
-        "optimizer": Sgd(learning_rate=0.5, momentum=0.9),
-        "local": GRADIENT,
+        "server": Sgd(learning_rate=0.5, momentum=0.9),
+        "client": GRADIENT,
     }
     return Run(**{**values, **changes})  # type: ignore[arg-type]
 
@@ -76,7 +76,7 @@ def reference(run: Run) -> torch.Tensor:
     [
         ("identity", None),
         ("bisr", None),
-        ("cgd", BallsInBinsCohorts(rounds=ROUNDS, size=COHORT)),
+        ("cgd", BallsInBinsCohorts(rounds=ROUNDS, users_per_round=COHORT)),
     ],
 )
 def test_a_run_is_the_plain_loop(tmp_path: Path, mechanism: str, cohorts: Cohorts | None) -> None:
@@ -94,10 +94,10 @@ def test_the_noise_is_what_the_statement_says(tmp_path: Path) -> None:
     task = linear_task(64, dimension)
     values = {
         "task": task,
-        "cohorts": CyclicCohorts(rounds=rounds, size=16),
+        "cohorts": CyclicCohorts(rounds=rounds, users_per_round=16),
         "mechanism": NamedMechanism("bisr", {"bands": 3}),
-        "optimizer": Sgd(learning_rate=1.0, momentum=0.0),
-        "local": GRADIENT,
+        "server": Sgd(learning_rate=1.0, momentum=0.0),
+        "client": GRADIENT,
     }
     privacy = UserLevel(epsilon=2.0, noise_seed=1, unit="example")
     private = Run(**values, privacy=privacy)  # type: ignore[arg-type]
@@ -119,9 +119,9 @@ def test_an_example_moves_the_sum_by_the_clip_norm_whatever_local_training_does(
     """Several epochs on one example are a function of that example alone: the guarantee stays."""
     from fedmf.training import FixedPointSum, LocalTrainer
 
-    run = central(local=LocalSGD(epochs=5, batch_size=1, learning_rate=3.0, momentum=0.5))
+    run = central(client=LocalSGD(epochs=5, batch_size=1, learning_rate=3.0, momentum=0.5))
     task = run.task_source.build()
-    trainer, users = LocalTrainer(task, run.local), list(task.dataset.user_ids[:3])
+    trainer, users = LocalTrainer(task, run.client), list(task.dataset.user_ids[:3])
     sums = []
     for cohort in (users, users[:2]):
         total = FixedPointSum(task.model.dimension, ZETA)
@@ -168,9 +168,9 @@ def test_what_would_mislead_is_refused(tmp_path: Path) -> None:
         task, dataset=dataclasses.replace(task.dataset, owned=Partition.of([np.array([0, 1])] * 6))
     )
     examples = UserLevel(clip_norm=ZETA, noise_seed=SEED, unit="example")
-    run = central(CyclicCohorts(rounds=4, size=2), task=shared, privacy=examples)
+    run = central(CyclicCohorts(rounds=4, users_per_round=2), task=shared, privacy=examples)
     with pytest.raises(ConfigError, match=r"users must own one example each .* one owns 2"):
         fedmf.start(run, tmp_path / "run")
     assert not (tmp_path / "run").exists() or not any((tmp_path / "run").iterdir())
-    single = central(CyclicCohorts(rounds=4, size=2), task=task, privacy=examples)
+    single = central(CyclicCohorts(rounds=4, users_per_round=2), task=task, privacy=examples)
     fedmf.start(single, tmp_path / "single").__exit__(None, None, None)

@@ -53,8 +53,8 @@ def noise_of(session: Session, stop: int) -> np.ndarray:
         before = session.server.parameters
         after = session.server.release(session.server.new_sum(), [])
         steps.append((after - before).double().numpy())
-    rate = float(session.run.to_dict()["optimizer"]["learning_rate"])
-    scale = rate * session.plan.noise_std / session.plan.cohorts.size
+    rate = float(session.run.to_dict()["server"]["learning_rate"])
+    scale = rate * session.plan.noise_std / session.plan.cohorts.users_per_round
     return np.array(steps).reshape(-1, DIMENSION) / scale
 
 

@@ -28,7 +28,7 @@ FORMS = {
 def released(form: str, path: Path, devices: list[str]) -> list[torch.Tensor]:
     """u_t of all rounds, a part of them on each device, from sums that are the same everywhere."""
     optimizer = RecordedPair(None)
-    run = replace(small_run(TASK, **FORMS[form]), optimizer=optimizer)
+    run = replace(small_run(TASK, **FORMS[form]), server=optimizer)
     each = ROUNDS // len(devices)
     for place, device in enumerate(devices):
         with (Session.resume if place else Session.start)(path, run, device=device) as session:

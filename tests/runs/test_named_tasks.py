@@ -68,8 +68,8 @@ def tables(kind: str, path: str, labels: str, **more: Any) -> dict[str, Any]:
         "cohorts": {"rounds": 12, "size": 6},
         "privacy": {"epsilon": 200.0, "clip-norm": 1.0, "noise-seed": 0},
         "mechanism": {"kind": "identity"},
-        "optimizer": {"learning-rate": 1.0},
-        "local": {"learning-rate": 0.1},
+        "server": {"learning-rate": 1.0},
+        "client": {"learning-rate": 0.1},
         **more,
     }
 
@@ -190,10 +190,10 @@ def test_texts_are_learnt_and_judged(name: str, tmp_path: Path) -> None:
     task = make(Table(**texts(tmp_path, labels)), TinyTokens(pooled=name == "classes"))
     run = Run(
         task,
-        CyclicCohorts(rounds=12, size=3),
+        CyclicCohorts(rounds=12, users_per_round=3),
         UserLevel(epsilon=300.0, clip_norm=1.0, noise_seed=0),
         "identity",
-        local=LocalSGD(learning_rate=1.0),
+        client=LocalSGD(learning_rate=1.0),
     )
     result = fedmf.simulate(run, tmp_path / "run")
     first, last = result.metrics[0], result.metrics[12]

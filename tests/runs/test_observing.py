@@ -110,7 +110,7 @@ def test_a_run_that_diverges_is_told_once(tmp_path: Path, caplog: pytest.LogCapt
     with caplog.at_level(logging.WARNING, "fedmf"):
         fedmf.simulate(run_of(keys), tmp_path / "fine")
         assert caplog.messages == []
-        fedmf.simulate(run_of({**keys, "optimizer.learning-rate": 100.0}), tmp_path / "run")
+        fedmf.simulate(run_of({**keys, "server.learning-rate": 100.0}), tmp_path / "run")
     (line,) = caplog.messages
     assert "the test loss is" in line
     assert "training diverges" in line

@@ -79,7 +79,7 @@ def check_records(path: Path) -> None:
         header = RunHeader.from_dict(ledger.header)
     tables = tomllib.loads((path / "config.toml").read_text())
     statement, run = fedmf.account(path).to_dict(), header.run
-    for table in ("cohorts", "privacy", "local", "execution"):
+    for table in ("cohorts", "privacy", "client", "execution"):
         for key, value in tables[table].items():
             assert run[table][key.replace("-", "_")] == value, (table, key)
     assert statement["delta"] == 1e-5
@@ -105,7 +105,7 @@ def test_resumed_bit_for_bit_and_only_with_the_same_parts(example: ModuleType, t
         fedmf.load(tmp_path / "stopped")
     with pytest.raises(ConfigError, match=r"optimizer was given as an object \(own_parts\.SignMomentum\)"):
         fedmf.load(tmp_path / "stopped", task=example.ink())
-    other = dataclasses.replace(run, optimizer=fedmf.Sgd())
+    other = dataclasses.replace(run, server=fedmf.Sgd())
     with pytest.raises(ConfigError, match="optimizer"):
         fedmf.resume(other, tmp_path / "stopped")
     smaller = dataclasses.replace(run, mechanism=Toeplitz([1.0, 0.5], 60))

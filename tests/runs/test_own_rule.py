@@ -48,7 +48,7 @@ def test_a_round_whose_commit_failed_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is released until the run is opened again; then it is as if the sum had never been seen."""
-    run = replace(small_run(linear_task(24, DIMENSION), noise_seed=3), optimizer=InPlace())
+    run = replace(small_run(linear_task(24, DIMENSION), noise_seed=3), server=InPlace())
 
     def failing(*_: object) -> None:
         raise LedgerError("disk full")
@@ -88,7 +88,7 @@ def test_a_round_whose_commit_failed_leaves_nothing_behind(
 def test_what_no_model_can_be_is_refused_and_nothing_is_released(
     result: Any, message: str, tmp_path: Path
 ) -> None:
-    run = replace(small_run(linear_task(24, DIMENSION)), optimizer=Returning(result))
+    run = replace(small_run(linear_task(24, DIMENSION)), server=Returning(result))
     with fedmf.start(run, tmp_path / "run") as session:
         with pytest.raises(ValueError, match=message):
             session.server.release(session.server.new_sum(), [])

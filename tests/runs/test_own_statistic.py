@@ -39,7 +39,9 @@ TASK = uneven_task(DIMENSION)
 
 def with_own(**named: object) -> Run:
     """A run whose clip norm moves beside it: three quantities share μ²."""
-    return dataclasses.replace(moving_run(TASK, **{"mechanism": "bsr", "bands": 2, **named}), beside=(OWN,))
+    return dataclasses.replace(
+        moving_run(TASK, **{"mechanism": "bsr", "bands": 2, **named}), extra_releases=(OWN,)
+    )
 
 
 def released(path: Path) -> np.ndarray:
@@ -136,7 +138,7 @@ def test_a_function_that_remembers_is_refused_before_anything_is_spent(function:
     """A, hostile B, A again: other numbers for A would be B's doing."""
     own = dataclasses.replace(OWN, function=f"support.own_functions:{function}")
     with pytest.raises(ConfigError, match=r"must depend on its argument alone; .* gave other") as error:
-        fedmf.start(dataclasses.replace(small_run(), beside=(own,)), tmp_path / "run")
+        fedmf.start(dataclasses.replace(small_run(), extra_releases=(own,)), tmp_path / "run")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "run").exists()
 
@@ -157,7 +159,7 @@ def test_the_first_user_moves_nobody_elses_part() -> None:
 def test_a_function_that_ends_the_process_is_refused_in_a_line(tmp_path: Path) -> None:
     own = dataclasses.replace(OWN, function="support.own_functions:exits")
     with pytest.raises(ConfigError, match="exits failed: SystemExit"):
-        fedmf.start(dataclasses.replace(small_run(), beside=(own,)), tmp_path / "run")
+        fedmf.start(dataclasses.replace(small_run(), extra_releases=(own,)), tmp_path / "run")
 
 
 def test_the_trial_moves_no_generator_and_a_pure_function_passes(tmp_path: Path) -> None:
@@ -182,8 +184,10 @@ def test_a_worker_cannot_send_more_than_its_users_add_up_to() -> None:
 
 def test_its_value_survives_records_and_its_words_are_marked_as_its_authors(seen, tmp_path: Path) -> None:
     _, path, statement = seen
-    named = dataclasses.replace(small_run(), beside=(OWN,))
-    assert Run.from_dict(named.to_dict()).beside == run_of(dotted_keys(named)).beside == (OWN,)
+    named = dataclasses.replace(small_run(), extra_releases=(OWN,))
+    assert (
+        Run.from_dict(named.to_dict()).extra_releases == run_of(dotted_keys(named)).extra_releases == (OWN,)
+    )
     assert statement["own"] == OWN.to_dict()
     text = " ".join((path / "statement.txt").read_text().split())
     assert "mean of first, last in every round (support.own_functions:halves)" in text
@@ -227,7 +231,7 @@ def test_values_out_of_range_are_refused_in_a_line(changed: dict, message: str) 
 def test_a_function_that_cannot_serve_is_refused_before_anything_is_spent(
     function: str, message: str, tmp_path: Path
 ) -> None:
-    run = dataclasses.replace(small_run(), beside=(dataclasses.replace(OWN, function=function),))
+    run = dataclasses.replace(small_run(), extra_releases=(dataclasses.replace(OWN, function=function),))
     with pytest.raises(ConfigError, match=message):
         fedmf.start(run, tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -236,7 +240,7 @@ def test_a_function_that_cannot_serve_is_refused_before_anything_is_spent(
 @pytest.mark.parametrize("named", [keys(ACCOUNTANTS[0]), {"server_optimizer": "jme-adam"}])
 def test_it_stands_beside_nothing_that_no_theorem_covers(named: dict, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"own \(statistic\) must be left out with .*: no theorem"):
-        fedmf.start(dataclasses.replace(small_run(**named), beside=(OWN,)), tmp_path / "run")
+        fedmf.start(dataclasses.replace(small_run(**named), extra_releases=(OWN,)), tmp_path / "run")
 
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs/examples/own_statistic.py"

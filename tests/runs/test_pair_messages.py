@@ -120,7 +120,7 @@ def test_a_run_is_resumed_with_its_own_second_moment_only(form: str, tmp_path: P
     run = pair_run(RecordedPair(BLOCKS, form), TASK, second_workload="exponential:0.5")  # type: ignore[arg-type]
     run_small(tmp_path / "run", run)
     for moment, other in ((BlockEnergies([15, 15]), form), (BLOCKS, *(set(FORMS) - {form}))):
-        changed = replace(run, optimizer=RecordedPair(moment, other))  # type: ignore[arg-type]
+        changed = replace(run, server=RecordedPair(moment, other))  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="optimizer must be the one that the run was started with"):
             fedmf.resume(changed, tmp_path / "run")
     with fedmf.resume(run, tmp_path / "run") as session:

@@ -88,7 +88,7 @@ def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple
 
 def spread(plan: Plan, one: tuple[Matrix, Matrix], other: tuple[Matrix, Matrix]) -> float:
     """√(‖C₁D‖² + λ‖C₂E‖²) of two runs with the same noise, which cancels, over the stated sensitivity."""
-    m, second = plan.cohorts.size, plan.second
+    m, second = plan.cohorts.users_per_round, plan.second
     assert second is not None
     C_1, C_2 = plan.mechanism.factorization.materialize(), second.factorization.materialize()
     first = np.sum((C_1 @ (one[0] - other[0]) * m) ** 2)
@@ -113,7 +113,7 @@ def worst_found(moment: SecondMoment, form: str, adjacency: str, **keys: object)
     search in all its rounds. Other users make the mean as long as it can be.
     """
     plan, optimizer = plan_of(moment, form, adjacency=adjacency, **keys)
-    d, m = moment.dimension, plan.cohorts.size
+    d, m = moment.dimension, plan.cohorts.users_per_round
     rng = np.random.default_rng(0)
     others = (
         np.tile(np.eye(d)[0] * 9.0, (m - 1, 1)) if form == "squared-mean" else rng.normal(size=(m - 1, d))

@@ -11,7 +11,7 @@ from fedmf.data import Digits, Hub, RowOptions, Synthetic, Table
 from fedmf.errors import ConfigError
 from fedmf.runs import FunctionTask
 
-COHORTS = CyclicCohorts(rounds=8, size=4)
+COHORTS = CyclicCohorts(rounds=8, users_per_round=4)
 NATURAL: dict[str, Any] = {
     "users": 40,
     "partition": "natural",
@@ -112,5 +112,7 @@ def test_own_tasks_vouch_for_themselves() -> None:
     listed = {given.name: given for given in source.public_inputs()}
     assert listed["users"].value == "7"
     assert all(given.source.startswith("declared by the task") for given in listed.values())
-    given = Run(task=Classification(Digits(12)).build(), cohorts=CyclicCohorts(rounds=4, size=3)).task_source
+    given = Run(
+        task=Classification(Digits(12)).build(), cohorts=CyclicCohorts(rounds=4, users_per_round=3)
+    ).task_source
     assert (given.public_inputs()[0].value, given.undeclared()) == ("12", ())

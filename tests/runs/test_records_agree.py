@@ -30,14 +30,14 @@ from fedmf.training import LocalSGD
 TASK = linear_task(24, 6)
 NAMED = Run(
     task=Classification(Digits(users=24, seed=5), Mlp(hidden_units=(8,))),
-    cohorts=RandomCohorts(rounds=12, size=4, min_separation=2, seed=9),
+    cohorts=RandomCohorts(rounds=12, users_per_round=4, min_separation=2, seed=9),
     privacy=UserLevel(epsilon=2.5, clip_norm=0.7, delta=1e-6, adjacency="replace-one"),
     mechanism=NoiseMechanism(NamedMechanism("banded-toeplitz", {"bands": 3}), "momentum:0.9"),
-    optimizer=Adam(learning_rate=0.01),
-    local=LocalSGD(epochs=2),
+    server=Adam(learning_rate=0.01),
+    client=LocalSGD(epochs=2),
     execution=Execution(messages="per-user", evaluate_every=5),
 )
-CYCLIC = CyclicCohorts(rounds=12, size=6)
+CYCLIC = CyclicCohorts(rounds=12, users_per_round=6)
 RUNS = {
     "values by name": NAMED,
     "without noise": dataclasses.replace(NAMED, privacy=NoPrivacy(clip_norm=0.7, noise_seed=3)),
@@ -48,7 +48,7 @@ RUNS = {
     "an optimizer with a second moment": pair_run(RecordedPair(DiagonalMoment(6)), TASK, noise_seed=-1),
     "secret cohorts": Run(
         task=TASK,
-        cohorts=MinSeparatedCohorts(rounds=12, size=3, min_separation=4),
+        cohorts=MinSeparatedCohorts(rounds=12, users_per_round=3, min_separation=4),
         privacy=UserLevel(epsilon=1.0, delta=1e-2, amplified=True),
         mechanism=NamedMechanism("bsr", {"bands": 4}),
     ),

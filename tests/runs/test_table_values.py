@@ -84,24 +84,44 @@ def check_out_of_range_is_one_line_that_names_the_value(name: str) -> None:
     ("values", "message"),
     [
         (
-            {"data.users": 100, "cohorts.size": 101},
+            {"data.users": 100, "cohorts.users-per-round": 101},
             r"m \(cohort size\) must lie in 1..100, the number of users; got 101",
         ),
         (
-            {"data.users": 100, "cohorts.size": 10, "cohorts.rounds": 40, "cohorts.min-separation": 11},
+            {
+                "data.users": 100,
+                "cohorts.users-per-round": 10,
+                "cohorts.rounds": 40,
+                "cohorts.min-separation": 11,
+            },
             r"m \(cohort size\) .* got m=10, but with 100 users and b=11 only 9 are sure to be eligible",
         ),
         (  # the derived k would not fit either, but nobody asked for it
-            {"data.users": 100, "cohorts.size": 10, "cohorts.rounds": 40, "cohorts.min-separation": 20},
+            {
+                "data.users": 100,
+                "cohorts.users-per-round": 10,
+                "cohorts.rounds": 40,
+                "cohorts.min-separation": 20,
+            },
             r"m \(cohort size\) .* got m=10, but with 100 users and b=20 only 5 are sure to be eligible",
         ),
         (
-            {"data.users": 100, "cohorts.size": 10, "cohorts.rounds": 40, "cohorts.min-separation": 10}
+            {
+                "data.users": 100,
+                "cohorts.users-per-round": 10,
+                "cohorts.rounds": 40,
+                "cohorts.min-separation": 10,
+            }
             | {"cohorts.max-participations": 5},
             r"k \(max_participations\) must satisfy .*; got k=5, b=10, n=40\. With b=10 at most k=4",
         ),
         (
-            {"data.users": 100, "cohorts.size": 10, "cohorts.rounds": 40, "cohorts.max-participations": 3},
+            {
+                "data.users": 100,
+                "cohorts.users-per-round": 10,
+                "cohorts.rounds": 40,
+                "cohorts.max-participations": 3,
+            },
             r"must allow n\*m = 400 participations; got k=3 for 100 users. Use k of at least 4",
         ),
         (
@@ -109,23 +129,23 @@ def check_out_of_range_is_one_line_that_names_the_value(name: str) -> None:
             r"bands \(p\) must be at most rounds n=5; got 6",
         ),
         (
-            {"cohorts.rounds": 5, "optimizer.warmup": 5},
+            {"cohorts.rounds": 5, "server.warmup": 5},
             r"w \(warm-up rounds\) must lie in 0\.\.4; got 5",
         ),
         (
-            {"optimizer.nesterov": True, "optimizer.momentum": 0.0},
+            {"server.nesterov": True, "server.momentum": 0.0},
             r"\[optimizer\] .*momentum.* must be positive .*nesterov",
         ),
         (
-            {"optimizer.nesterov": True, "optimizer.kind": "adam"},
+            {"server.nesterov": True, "server.kind": "adam"},
             r"\[optimizer\] nesterov is a key of sgd, not of kind 'adam'",
         ),
         (
-            {"optimizer.kind": "fedyogi", "optimizer.epsilon": 0.0},
+            {"server.kind": "fedyogi", "server.epsilon": 0.0},
             r"\[optimizer\] τ \(epsilon\) must be positive and finite; got 0.0",
         ),
         (
-            {"optimizer.kind": "jme-adam", "optimizer.epsilon": 0.0, "optimizer.relative-epsilon": 0.0},
+            {"server.kind": "jme-adam", "server.epsilon": 0.0, "server.relative-epsilon": 0.0},
             r"\[optimizer\] .*epsilon.* must",
         ),
         ({"mechanism.workload": "sums"}, r"A \(workload\) must be one of prefix"),
@@ -136,7 +156,7 @@ def check_out_of_range_is_one_line_that_names_the_value(name: str) -> None:
         ({"mechanism.lambda": 0.5}, r"lambda \(parameter\) must be one that banded-toeplitz takes: bands"),
         ({"mechanism.kind": "bsrr"}, r"\[mechanism\] .*got 'bsrr'\. Did you mean 'bsr'\?"),
         (
-            {"cohorts.kind": "random", "data.users": 9, "cohorts.size": 3, "cohorts.rounds": 30}
+            {"cohorts.kind": "random", "data.users": 9, "cohorts.users-per-round": 3, "cohorts.rounds": 30}
             | {"cohorts.min-separation": 2, "cohorts.max-participations": 10},
             r"a random order runs out in round \d+ of 30",
         ),
@@ -184,7 +204,7 @@ def test_whatever_is_accepted_can_be_scheduled(
 
 
 def test_the_derived_contract_is_tight_for_cyclic_and_loose_for_random_schedules() -> None:
-    values = {"data.users": 35, "cohorts.size": 10, "cohorts.rounds": 14}
+    values = {"data.users": 35, "cohorts.users-per-round": 10, "cohorts.rounds": 14}
     assert run_of(values).participation == Participation(14, 4, 3)
     assert run_of({**values, "cohorts.kind": "random"}).participation == Participation(14, 5, 3)
     assert run_of({**values, "cohorts.min-separation": 2}).participation == Participation(14, 4, 2)
@@ -192,7 +212,7 @@ def test_the_derived_contract_is_tight_for_cyclic_and_loose_for_random_schedules
 
 
 def test_the_schedule_is_that_of_the_tables() -> None:
-    run = run_of({"data.users": 30, "cohorts.size": 5, "cohorts.rounds": 8, "data.seed": 3})
+    run = run_of({"data.users": 30, "cohorts.users-per-round": 5, "cohorts.rounds": 8, "data.seed": 3})
     expected = CyclicSchedule(30, 5, run.participation, 3)
     drawn = run.cohorts.schedule(30, run.participation, secret_seed=99)
     assert [drawn.cohort(t).tolist() for t in range(8)] == [expected.cohort(t).tolist() for t in range(8)]
@@ -266,7 +286,7 @@ def test_a_function_is_named_by_its_module(text: str) -> None:
 
 def test_two_runs_differ_where_a_key_that_matters_does() -> None:
     run = run_of({})
-    for name, value in (("privacy.epsilon", 3.0), ("local.batch-size", 5), ("cohorts.rounds", 7)):
+    for name, value in (("privacy.epsilon", 3.0), ("client.batch-size", 5), ("cohorts.rounds", 7)):
         assert re.match(
             rf"its [\w.]*{name.partition('.')[2].replace('-', '_')} is .*, not ",
             str(run.difference(run_of({name: value}))),

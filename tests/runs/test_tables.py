@@ -124,7 +124,9 @@ MNIST = Hub(path="ylecun/mnist", feature_columns=("none",), class_names=("0..9",
 RUNS = {
     "all of it": Run(
         task=Classification(Synthetic(users=40, alpha=0.1 + 0.2, seed=3), Logistic(seed=4)),
-        cohorts=RandomCohorts(rounds=9, size=4, min_separation=5, max_participations=2, seed=2**63 - 1),
+        cohorts=RandomCohorts(
+            rounds=9, users_per_round=4, min_separation=5, max_participations=2, seed=2**63 - 1
+        ),
         privacy=UserLevel(0.1 + 0.2, 1e-300, "replace-one", 2**80, "people"),
         mechanism=NoiseMechanism(
             NamedMechanism("bifr", {"bands": 4, "gamma": 0.5}),
@@ -132,8 +134,8 @@ RUNS = {
             second_workload="window:2",
             second_moment_importance=0.5,
         ),
-        optimizer=JmeAdam(schedule="cosine", warmup=3, update_clip=2.0, second_form="squared-mean"),
-        local=LocalSGD(
+        server=JmeAdam(schedule="cosine", warmup=3, update_clip=2.0, second_form="squared-mean"),
+        client=LocalSGD(
             epochs=3,
             batch_size=4,
             learning_rate=0.25,
@@ -181,8 +183,8 @@ def test_snake_case_is_not_a_key_but_names_it() -> None:
 
 def test_unknown_keys() -> None:
     for key, meant in {
-        "epsilon": "'privacy.epsilon' or 'optimizer.epsilon'",
-        "batch_size": "'local.batch-size'",
+        "epsilon": "'privacy.epsilon' or 'server.epsilon'",
+        "batch_size": "'client.batch-size'",
         "rounds": "'cohorts.rounds'",
         "privacy.rounds": "'cohorts.rounds'",
         "users": "'task.users' or 'data.users'",
@@ -222,10 +224,10 @@ def test_a_function_brings_its_own_data_and_model() -> None:
 
 
 def test_seeds_follow_that_of_the_data_unless_they_are_set() -> None:
-    run = run_of({"data.seed": 5, "local.seed": 6, "cohorts.kind": "random"})
+    run = run_of({"data.seed": 5, "client.seed": 6, "cohorts.kind": "random"})
     assert isinstance(run.task, Classification)
     assert isinstance(run.cohorts, RandomCohorts)
-    assert (run.task.data.seed, run.task.model.seed, run.cohorts.seed, run.local.seed) == (5, 5, 5, 6)
+    assert (run.task.data.seed, run.task.model.seed, run.cohorts.seed, run.client.seed) == (5, 5, 5, 6)
     sampled = run_of({"data.seed": 5, "cohorts.kind": "balls-in-bins"})  # no seed of its own
     assert "seed" not in tables_of(sampled)["cohorts"]
 
@@ -257,13 +259,11 @@ def test_an_override_of_a_kind_leaves_out_what_only_the_kind_of_the_file_has(tmp
     path.write_text(
         "[data]\nkind = 'digits'\n[privacy]\nepsilon = 4.0\n"
         "[mechanism]\nkind = 'bsr'\nbands = 4\nworkload = 'average'\n"
-        "[optimizer]\nmomentum = 0.5\nlearning-rate = 0.2\n"
+        "[server]\nmomentum = 0.5\nlearning-rate = 0.2\n"
     )
-    run = load_run(
-        path, parse_assignments(["privacy.kind=none", "mechanism.kind=cgd", "optimizer.kind=adam"])
-    )
+    run = load_run(path, parse_assignments(["privacy.kind=none", "mechanism.kind=cgd", "server.kind=adam"]))
     assert same(run, Run(privacy=NoPrivacy(), mechanism=NoiseMechanism(
-        NamedMechanism("cgd"), workload="average"), optimizer=Adam(learning_rate=0.2)))  # fmt: skip
+        NamedMechanism("cgd"), workload="average"), server=Adam(learning_rate=0.2)))  # fmt: skip
     assert load_run(path, {"mechanism.kind": "bisr"}).noise.choice == NamedMechanism("bisr", {"bands": 4})
     with pytest.raises(ConfigError, match="epsilon is a key of user-level"):
         load_run(path, {"privacy.kind": "none", "privacy.epsilon": 3.0})

@@ -25,10 +25,10 @@ def run_of_task(task: fedmf.Task, engine: str = "auto") -> fedmf.Run:
     users = task.dataset.users
     return fedmf.Run(
         task,
-        fedmf.CyclicCohorts(rounds=ROUNDS, size=max(1, users // 2)),
+        fedmf.CyclicCohorts(rounds=ROUNDS, users_per_round=max(1, users // 2)),
         fedmf.UserLevel(clip_norm=1.0, epsilon=200.0, noise_seed=0),
         "identity",
-        local=fedmf.LocalSGD(engine=engine, learning_rate=0.1, epochs=2),  # type: ignore[arg-type]
+        client=fedmf.LocalSGD(engine=engine, learning_rate=0.1, epochs=2),  # type: ignore[arg-type]
     )
 
 
@@ -57,7 +57,7 @@ def test_every_kind_of_task_is_trained_with_the_default_engine(
     assert (tmp_path / "run/learning-curve.png").stat().st_size > 5000
     again = fedmf.load(tmp_path / "run", task=task)
     assert again.difference(run) is None
-    grouped = fedmf.simulate(replace(run, local=replace(run.local, engine="loop")), tmp_path / "loop")
+    grouped = fedmf.simulate(replace(run, client=replace(run.client, engine="loop")), tmp_path / "loop")
     torch.testing.assert_close(grouped.parameters, result.parameters, rtol=1e-3, atol=1e-4)
 
 

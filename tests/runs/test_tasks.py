@@ -60,7 +60,9 @@ def test_partitions_reach_the_data(partition: str) -> None:
 def test_keys_reach_the_synthetic_data() -> None:
     keys = {"partition": "power-law", "size-exponent": 1.5, "examples-per-user": 9, "seed": 3}
     keys |= {"kind": "synthetic", "users": 12, "clusters": 3, "alpha": 0.7, "beta": 0.2}
-    data = run_of({"data": keys, "cohorts.size": 3, "cohorts.rounds": 4}).task_source.build().dataset
+    data = (
+        run_of({"data": keys, "cohorts.users-per-round": 3, "cohorts.rounds": 4}).task_source.build().dataset
+    )
     same = Synthetic(
         users=12, examples_per_user=9, partition="power-law", size_exponent=1.5, clusters=3, alpha=0.7,
         beta=0.2, seed=3,
@@ -77,12 +79,12 @@ def test_a_table_becomes_a_task(tmp_path: Path) -> None:
     data = {"kind": "table", "path": str(tmp_path / "rows.csv"), "label-column": "y", "class-names": "0..1"}
     people = {"user-column": "who", "partition": "natural", "roster": str(tmp_path / "users.txt")}
     natural = {"users": 4, "feature-columns": "a,b", "input-shape": "2", **people}
-    task = run_of({"data": {**data, **natural}, "cohorts.size": 2}).task_source.build()
+    task = run_of({"data": {**data, **natural}, "cohorts.users-per-round": 2}).task_source.build()
     assert set(task.dataset.user_ids) < {"u0", "u1", "u2", "u3", "u4"}
     assert (task.dataset.users, task.dataset.test_owner) == (4, "held-out users")
     assert task.model.dimension == 3 * 32 + 33 * 2
     spread = {"users": 12, "feature-columns": "b", "input-shape": "1", "partition": "power-law"}
-    task = run_of({"data": {**data, **spread}, "cohorts.size": 2}).task_source.build()
+    task = run_of({"data": {**data, **spread}, "cohorts.users-per-round": 2}).task_source.build()
     assert (task.dataset.users, task.dataset.test_features.shape) == (12, (8, 1))
 
 

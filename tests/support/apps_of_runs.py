@@ -27,10 +27,10 @@ def wrapped(run: Run, path: Path, **options: object) -> CorrelatedNoise:
     arguments = {
         "epsilon": privacy.epsilon, "delta": privacy.delta, "clipping_norm": privacy.clip_norm,
         "adjacency": privacy.adjacency, "noise_seed": privacy.noise_seed, "amplified": privacy.amplified,
-        "num_users": run.task_source.users, "users_per_round": run.cohorts.size,
+        "num_users": run.task_source.users, "users_per_round": run.cohorts.users_per_round,
         "num_rounds": run.cohorts.rounds, "cohorts": run.cohorts, "mechanism": run.noise, "run_dir": path,
-        "server_optimizer": run.optimizer,
-        "beside": run.beside,
+        "server_optimizer": run.server,
+        "extra_releases": run.extra_releases,
         "adaptive_clipping": run.clipping if isinstance(run.clipping, QuantileClipping) else None,
     }  # fmt: skip
     return CorrelatedNoise(FedAvg(), **{**arguments, **options})  # type: ignore[arg-type]

@@ -40,7 +40,7 @@ def make_header(
     sensitivity = stated_sensitivity(factorization, contract)
     values: dict[str, Any] = {
         "privacy": dataclasses.replace(privacy, **_taken(changes, privacy)),
-        "cohorts": CyclicCohorts(rounds=contract.rounds, size=cohort_size),
+        "cohorts": CyclicCohorts(rounds=contract.rounds, users_per_round=cohort_size),
         "users": 5,
         "participation": contract,
         "mechanism": Mechanism("cgd", {"lambda": 0.8}, factorization),

@@ -52,4 +52,4 @@ class RecordedPair:
 
 def pair_run(optimizer: RecordedPair, task: Task | None = None, **named: object) -> Run:
     """The small run with this optimizer, and a task of its own if one is given."""
-    return replace(small_run(task, **named), optimizer=optimizer)
+    return replace(small_run(task, **named), server=optimizer)

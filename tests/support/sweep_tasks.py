@@ -23,7 +23,7 @@ KEYS = {
     "data.users": 20,
     "data.examples-per-user": 4,
     "data.features": 6,
-    "cohorts.size": 4,
+    "cohorts.users-per-round": 4,
 }
 
 

@@ -11,7 +11,7 @@ BASE: dict[str, Any] = {
     "data.users": 20,
     "data.examples-per-user": 6,
     "cohorts.rounds": 10,
-    "cohorts.size": 4,
+    "cohorts.users-per-round": 4,
     "cohorts.min-separation": 5,
     "execution.evaluate-every": 5,
 }
@@ -28,7 +28,7 @@ def small_sweep(**changes: Any) -> Sweep:
         "base": BASE,
         "variants": VARIANTS,
         "grid": {"privacy.epsilon": (2.0, 8.0)},
-        "tuned": {"optimizer.learning-rate": (0.1, 0.4)},
+        "tuned": {"server.learning-rate": (0.1, 0.4)},
         "tuning_seeds": (100, 101),
         "seeds": (0, 1, 2),
     }

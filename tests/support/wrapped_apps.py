@@ -106,7 +106,7 @@ def noisy_means(change: Callable[[int], np.ndarray], std: float, C: np.ndarray, 
     key = NoiseKey.from_seed(SEED)
     source = GaussianSource(key, dimension, Domain.TRAINING)
     z = torch.stack([source.block(t, 0, dimension) for t in range(ROUNDS)]).numpy()
-    cohorts = CyclicCohorts(rounds=ROUNDS, size=COHORT)
+    cohorts = CyclicCohorts(rounds=ROUNDS, users_per_round=COHORT)
     contract = Participation(ROUNDS, 2, 3)
     schedule = cohorts.schedule(USERS, contract, key.cohort_seed())
     rows = []

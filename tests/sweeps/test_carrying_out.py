@@ -29,7 +29,7 @@ tuning-seeds = [100]
 identity = { mechanism.kind = "identity" }
 "bisr p=2" = { mechanism.kind = "bisr", mechanism.bands = 2 }
 [tuned]
-optimizer.learning-rate = [0.1, 0.4]
+server.learning-rate = [0.1, 0.4]
 """
 
 

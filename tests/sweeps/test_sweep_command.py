@@ -16,7 +16,7 @@ data.kind = "synthetic"
 data.users = 20
 data.examples-per-user = 4
 cohorts.rounds = 6
-cohorts.size = 4
+cohorts.users-per-round = 4
 cohorts.min-separation = 3
 [grid]
 privacy.epsilon = [2.0, 4.0, 8.0]

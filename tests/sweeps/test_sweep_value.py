@@ -30,7 +30,7 @@ identity = { mechanism.kind = "identity" }
 privacy.epsilon = [2.0, 8.0]
 
 [tuned]
-optimizer.learning-rate = [0.1, 0.4]
+server.learning-rate = [0.1, 0.4]
 """
 
 
@@ -39,14 +39,14 @@ def test_cells_are_variants_at_points_of_the_grid() -> None:
     assert len(sweep.cells) == 2 * 2 * 3
     assert len({*map(str, sweep.cells)}) == 12
     assert str(sweep.cells[1]) == "bisr p=2, privacy.epsilon=2, cohorts.rounds=5"
-    keys = sweep.keys_of(sweep.cells[4], {"optimizer.learning-rate": 0.4}, 7)
+    keys = sweep.keys_of(sweep.cells[4], {"server.learning-rate": 0.4}, 7)
     assert keys == {
         **BASE,
         **VARIANTS["bisr p=2"],
         "privacy.epsilon": 2.0,
         "cohorts.rounds": 10,
-        "optimizer.learning-rate": 0.4,
-        **dict.fromkeys(("data.seed", "model.seed", "cohorts.seed", "local.seed", "privacy.noise-seed"), 7),
+        "server.learning-rate": 0.4,
+        **dict.fromkeys(("data.seed", "model.seed", "cohorts.seed", "client.seed", "privacy.noise-seed"), 7),
     }
 
 
@@ -97,7 +97,7 @@ def test_a_file_is_the_same_sweep(tmp_path: Path) -> None:
             "mechanism.kind must be set in one place; .* variant",
         ),
         (
-            {"grid": {"optimizer.learning-rate": (1.0,)}},
+            {"grid": {"server.learning-rate": (1.0,)}},
             "must be set in one place; .* grid and in tuned",
         ),
         (

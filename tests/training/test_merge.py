@@ -198,7 +198,7 @@ def digits(engine: str) -> tuple[LocalTrainer, Task, list[str]]:
     settings = ENGINES[engine]
     run = small_run(dataset="digits", **{f"local_{key}": value for key, value in settings.items()})
     task = run.task_source.build()
-    return LocalTrainer(task, run.local), task, [str(user) for user in task.dataset.user_ids]
+    return LocalTrainer(task, run.client), task, [str(user) for user in task.dataset.user_ids]
 
 
 def moments(dimension: int) -> dict[str, tuple[SecondMoment, list[int]]]:
@@ -236,7 +236,7 @@ def test_engines_agree_on_second_moments(faster: dict, slower: str) -> None:
     users, origin, sums = list(map(str, task.dataset.user_ids)), task.model.initial(), []
     for engine in ("auto", slower):
         pair = ClippedSums(task.model.dimension, 0.05, DiagonalMoment(task.model.dimension)).empty()
-        LocalTrainer(task, replace(run.local, engine=engine)).add_updates(origin, users, 0, pair)
+        LocalTrainer(task, replace(run.client, engine=engine)).add_updates(origin, users, 0, pair)
         sums.append(pair.second_total())
     assert float(sums[1].sum()) > 0
     torch.testing.assert_close(sums[0], sums[1], rtol=1e-3, atol=1e-6 * float(sums[1].max()))

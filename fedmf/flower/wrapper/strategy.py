@@ -100,7 +100,7 @@ class CorrelatedNoise(RoundStrategy):
         clipping_norm: ζ, the largest ℓ₂ norm of one user's update.
         adaptive_clipping: `fedmf.QuantileClipping` lets ζ follow a quantile of norms after the first round,
             under the same ε.
-        beside: further quantities of `fedmf.parts` that are released under the same ε.
+        extra_releases: further quantities of `fedmf.parts` that are released under the same ε.
         num_users: N.
         users_per_round: m, how many are asked in a round.
         num_rounds: n, the most rounds there will ever be.
@@ -156,7 +156,7 @@ class CorrelatedNoise(RoundStrategy):
         handshake_timeout: float = 60.0,
         trusted_subclass: bool = False,
         adaptive_clipping: QuantileClipping | None = None,
-        beside: Sequence[Part] = (),
+        extra_releases: Sequence[Part] = (),
         on_round: OnRound | None = None,
     ) -> None:
         check_inner(strategy, trusted_subclass)
@@ -188,7 +188,7 @@ class CorrelatedNoise(RoundStrategy):
         )
         self._cohorts = asked_cohorts(cohorts, num_rounds, users_per_round)
         self._mechanism, self._clipping = mechanism, adaptive_clipping or FixedClipping()
-        self._beside = tuple(beside)
+        self._extra_releases = tuple(extra_releases)
         self._path = Path(run_dir).expanduser().resolve() if run_dir else _new_place()
         self._on_round = on_round
         self._opened: Session | None = None
@@ -233,10 +233,10 @@ class CorrelatedNoise(RoundStrategy):
                 cohorts=self._cohorts,
                 privacy=self._privacy,
                 mechanism=self._mechanism,
-                optimizer=self._optimizer or InnerRule(self.inner, layout),
+                server=self._optimizer or InnerRule(self.inner, layout),
                 execution=self._execution,
                 clipping=self._clipping,
-                beside=self._beside,
+                extra_releases=self._extra_releases,
             )
             initial = layout.flat(initial_arrays).float()
             opened = session_of(self._path, run, task, initial, self.identity.lasting)

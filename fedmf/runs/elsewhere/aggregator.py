@@ -60,7 +60,7 @@ class PrivateAggregator:
         frozen: arrays that are neither trained nor noised: names, or patterns.
         tied: groups of names under which one array stands; None asks if equal arrays are one.
         adaptive_clipping: lets ζ follow a quantile of norms.
-        beside: further quantities of `fedmf.parts` that are released under the same ε.
+        extra_releases: further quantities of `fedmf.parts` that are released under the same ε.
 
     Raises:
         ConfigError: values that do not fit together.
@@ -90,7 +90,7 @@ class PrivateAggregator:
         frozen: Sequence[str] = (),
         tied: Sequence[Sequence[str]] | None = None,
         adaptive_clipping: QuantileClipping | None = None,
-        beside: Sequence[Part] = (),
+        extra_releases: Sequence[Part] = (),
     ) -> None:
         names = list(users)
         if isinstance(users, str) or not all(isinstance(user, str) and user for user in names):
@@ -108,7 +108,7 @@ class PrivateAggregator:
         )
         self._cohorts = asked_cohorts(cohorts, num_rounds, users_per_round)
         self._mechanism, self._optimizer = mechanism, server_optimizer
-        self._clipping, self._beside = adaptive_clipping or FixedClipping(), tuple(beside)
+        self._clipping, self._extra_releases = adaptive_clipping or FixedClipping(), tuple(extra_releases)
         self._frozen, self._tied = tuple(frozen), tied
         self._path = Path(run_dir).expanduser().resolve()
         self._lock = threading.Lock()
@@ -141,10 +141,10 @@ class PrivateAggregator:
             cohorts=self._cohorts,
             privacy=self._privacy,
             mechanism=self._mechanism,
-            optimizer=self._optimizer,
+            server=self._optimizer,
             execution=Execution(messages="per-user", users_per_message=1),
             clipping=self._clipping,
-            beside=self._beside,
+            extra_releases=self._extra_releases,
         )
         session = session_of(self._path, run, task, layout.flat_of(arrays).float())
         self._opened = _Opened(session, layout)

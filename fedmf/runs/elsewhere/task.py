@@ -45,10 +45,10 @@ def asked_cohorts(cohorts: Cohorts | None, rounds: int, size: int) -> Cohorts:
         ConfigError: they do not fit the numbers beside them.
     """
     try:
-        found = cohorts or CyclicCohorts(rounds=rounds, size=size)
+        found = cohorts or CyclicCohorts(rounds=rounds, users_per_round=size)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    if (found.rounds, found.size) != (rounds, size):
+    if (found.rounds, found.users_per_round) != (rounds, size):
         raise ConfigError("cohorts must have the rounds and users_per_round that are given beside them.")
     return found
 
@@ -82,7 +82,7 @@ class TaskElsewhere:
     )
     #: Training is the users' own.
     unread: ClassVar[Mapping[str, Collection[str]]] = {
-        "local": {field.name for field in dataclasses.fields(LocalSGD)},
+        "client": {field.name for field in dataclasses.fields(LocalSGD)},
         "execution": UNREAD,
     }
 

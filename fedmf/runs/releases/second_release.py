@@ -49,7 +49,7 @@ def local_trainer(run: Run, task: Task) -> LocalTrainer:
         run: says how.
         task: built from it, on the device where users are trained.
     """
-    return LocalTrainer(task, run.local)
+    return LocalTrainer(task, run.client)
 
 
 #: Of the stream, in checkpoints.
@@ -110,7 +110,7 @@ class SecondMomentRelease(NoSecondMoment):
 
     def release(self, t: int, total: FixedPointSum) -> tuple[Tensor, float]:
         """q_t, float64 of shape (m,), and the variance of the noise in each of its entries."""
-        m, std = self._plan.cohorts.size, self._plan.second_noise_std
+        m, std = self._plan.cohorts.users_per_round, self._plan.second_noise_std
         noisy = self._features(total)
         self.noise.seek(t)
         if std > 0:
@@ -124,7 +124,7 @@ class SecondMomentRelease(NoSecondMoment):
         """F_t without noise."""
         if self._form == "per-user":
             return total.second_total()
-        m, zeta = self._plan.cohorts.size, self._plan.privacy.clip_norm
+        m, zeta = self._plan.cohorts.users_per_round, self._plan.privacy.clip_norm
         point, _ = clip_to_fixed_point((total.total() / m)[None], zeta)
         features = fixed_point_energies(point, self._moment)[0].to(torch.float64)
         return features * (m * zeta**2 * 2.0**-FRACTION_BITS)

@@ -83,8 +83,8 @@ TABLES: Final[dict[str, ConfigurationTable]] = {
     "privacy": ValueTable("privacy", PRIVACY),
     **{name: ValueTable(name, kinds) for name, kinds in PARTS.items()},
     "mechanism": MechanismTable("mechanism"),
-    "optimizer": ValueTable("optimizer", OPTIMIZERS),
-    "local": ValueTable("local", by_kind(LocalSGD)),
+    "server": ValueTable("server", OPTIMIZERS),
+    "client": ValueTable("client", by_kind(LocalSGD)),
     "execution": ValueTable("execution", by_kind(Execution)),
 }
 #: Most bytes of a configuration file.
@@ -94,7 +94,7 @@ _MOST_DOTS: Final = 64
 _SUBJECT: Final = ("data.", "task.")
 _QUOTED: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'')
 #: Public seeds that follow the seed of the data unless they are set.
-_SEEDED: Final = ("model", "cohorts", "local")
+_SEEDED: Final = ("model", "cohorts", "client")
 
 
 def keys() -> Iterator[Key]:
@@ -152,8 +152,8 @@ def run_of(values: Mapping[str, Any]) -> Run:
         )
     chosen = [name for name in PARTS if name != "clipping"]
     others = [name for name in TABLES if name not in ("task", "data", "model", *chosen)]
-    beside = tuple(TABLES[name].parse(by_table[name]) for name in chosen if by_table[name])
-    return Run(task, **{name: TABLES[name].parse(by_table[name]) for name in others}, beside=beside)
+    extra = tuple(TABLES[name].parse(by_table[name]) for name in chosen if by_table[name])
+    return Run(task, **{name: TABLES[name].parse(by_table[name]) for name in others}, extra_releases=extra)
 
 
 def _joined(name: str, value: Any) -> Any:
@@ -207,15 +207,15 @@ def tables_of(run: Run) -> dict[str, dict[str, Scalar]]:
     values = {
         "cohorts": run.cohorts,
         "privacy": run.privacy,
-        **{part.name: part for part in (run.clipping, *run.beside)},
+        **{part.name: part for part in (run.clipping, *run.extra_releases)},
         "mechanism": run.noise,
-        "local": run.local,
+        "client": run.client,
         "execution": run.execution,
     }
     tables |= {name: TABLES[name].render(value) for name, value in values.items()}
     recorded = recorded_optimizer(run.optimizer_source)
     named = recorded["kind"] in OPTIMIZERS
-    tables["optimizer"] = TABLES["optimizer"].render(run.optimizer_source) if named else _given(recorded)
+    tables["server"] = TABLES["server"].render(run.optimizer_source) if named else _given(recorded)
     unread = {name: {key.replace("_", "-") for key in keys} for name, keys in task.unread.items()}
     said = {
         name: {key: value for key, value in table.items() if key not in unread.get(name, ())}

@@ -21,7 +21,7 @@ FIRST: Final = {
     "privacy.delta": "With which probability may it fail? Well below one over the number of users",
     "privacy.clip-norm": "How long may one user's update be? About the median length on public data",
     "cohorts.rounds": "How many rounds are there? This is the horizon; it cannot grow",
-    "cohorts.size": "How many users are asked in a round? More of them is what buys accuracy",
+    "cohorts.users-per-round": "How many users are asked in a round? More of them is what buys accuracy",
     "mechanism.kind": "How is the noise correlated? `identity` is independent noise",
     "data.kind": "Where do examples come from?",
     "data.path": "In which file or folder are they?",
@@ -31,10 +31,10 @@ FIRST: Final = {
     "data.contract": "Which file says what columns may hold?",
     "data.partition": "Who owns which examples? `natural` for people's own rows",
     "model.kind": "Which model?",
-    "optimizer.learning-rate": "How far does the server step?",
-    "local.learning-rate": "How far does a user step?",
-    "local.epochs": "How often does a user go through its examples in a round?",
-    "local.batch-size": "How many examples are in a user's step?",
+    "server.learning-rate": "How far does the server step?",
+    "client.learning-rate": "How far does a user step?",
+    "client.epochs": "How often does a user go through its examples in a round?",
+    "client.batch-size": "How many examples are in a user's step?",
     "execution.evaluate-every": "After how many rounds is the model evaluated?",
     "execution.output-dir": "Where is the run kept?",
 }
@@ -45,20 +45,20 @@ WANTED: Final = {
     "single examples protected instead of users": "data.partition",
     "the other adjacency": "privacy.adjacency",
     "noise that can be repeated, in a simulation": "privacy.noise-seed",
-    "other seeds of data, model, cohorts, batches": "data.seed model.seed cohorts.seed local.seed",
+    "other seeds of data, model, cohorts, batches": "data.seed model.seed cohorts.seed client.seed",
     "an adaptive clip norm": "clipping.kind clipping.quantile clipping.unit-steps",
     "less memory for noise": "mechanism.bands mechanism.buffers",
     "participation that is limited otherwise": "cohorts.min-separation cohorts.max-participations",
     "users that come when they can": "cohorts.kind cohorts.seed",
-    "another server optimizer": "optimizer.kind optimizer.momentum optimizer.schedule optimizer.warmup",
+    "another server optimizer": "server.kind server.momentum server.schedule server.warmup",
     "users that own very unequal data, made up": "data.partition data.dirichlet-alpha data.size-exponent",
     "rows of a table without a contract": (
         "data.feature-columns data.label-column data.class-names data.input-shape"
     ),
     "another task than classes": "task.kind task.function data.label-columns data.text-column",
     "a model to start from": "model.initial",
-    "FedProx or momentum on clients": "local.proximal local.momentum",
-    "less memory for training": "local.micro-batch local.precision execution.checkpoint-every",
+    "FedProx or momentum on clients": "client.proximal client.momentum",
+    "less memory for training": "client.micro-batch client.precision execution.checkpoint-every",
     "more processes, GPUs, machines": "execution.workers execution.worker-gpus execution.ray-address",
     "a statistic of one's own": "own.function own.bound own.share",
     "deployment on nodes": "execution.messages execution.enrolment execution.round-timeout data.test-path",
@@ -155,7 +155,7 @@ Each table is a value of `fedmf.Run`: `kind` picks its class, the other keys are
 chosen kind lacks is an error. Where a table gives a default or description without naming a kind, it applies
 to all kinds not listed. Flower passes strings, numbers and Booleans only, so an empty string, `-1` for an
 integer and `-inf` for a float mean "not set". Lists are strings with commas: `"64,32"`; `"none"` is an empty
-list. The seeds of `[model]`, `[cohorts]` and `[local]` default to that of `[data]`."""
+list. The seeds of `[model]`, `[cohorts]` and `[client]` default to that of `[data]`."""
 
 
 def _mechanisms() -> Iterator[str]:

@@ -30,7 +30,7 @@ RULES: dict[str, ChosenOptimizer] = {
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_server_rule_of_ours_steps_as_in_a_run(name: str, tmp_path: Path) -> None:
-    run = dataclasses.replace(small_run(TASK, mechanism="bisr", epsilon=20.0), optimizer=RULES[name])
+    run = dataclasses.replace(small_run(TASK, mechanism="bisr", epsilon=20.0), server=RULES[name])
     same_as_a_run(run, tmp_path)
 
 
@@ -56,7 +56,7 @@ def test_sampled_cohorts_are_amplified_as_in_a_run(accountant: str, tmp_path: Pa
 
 
 def test_available_cohorts_are_those_of_a_run(tmp_path: Path) -> None:
-    available = AvailableCohorts(rounds=12, size=3, min_separation=4, max_participations=2)
+    available = AvailableCohorts(rounds=12, users_per_round=3, min_separation=4, max_participations=2)
     same_as_a_run(dataclasses.replace(small_run(TASK, mechanism="identity"), cohorts=available), tmp_path)
 
 

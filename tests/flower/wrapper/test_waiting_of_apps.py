@@ -30,7 +30,7 @@ def test_records_say_what_is_read_and_nothing_else(tmp_path: Path) -> None:
     strategy.close()
     tables = tomllib.loads((path / "config.toml").read_text())
     assert {name.replace("-", "_") for name in tables["execution"]} == READ
-    assert "local" not in tables
+    assert "client" not in tables
     expected = Execution(messages="per-user", users_per_message=1, min_replies=2)
     assert read_header(path).run["execution"] == expected.to_dict()
     assert {field.name for field in dataclasses.fields(Execution)} == READ | UNREAD

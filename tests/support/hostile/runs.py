@@ -63,7 +63,8 @@ def own_strategy(judge: Judge, path: Path, rounds: int, draw: Draw) -> None:
     run = run_of(
         {
             "data.kind": "synthetic", "data.users": PER_ROUND * rounds, "data.features": 16,
-            "data.classes": 4, "model.kind": "logistic", "cohorts.rounds": rounds, "cohorts.size": PER_ROUND,
+            "data.classes": 4, "model.kind": "logistic", "cohorts.rounds": rounds,
+            "cohorts.users-per-round": PER_ROUND,
             "privacy.kind": "none", "privacy.clip-norm": CLIP, **FORMS[judge.mode],
             "execution.evaluate-every": 1000, "execution.checkpoint-every": 1000,
         }
