@@ -21,9 +21,9 @@ from fedmf.training.local import LocalTrainer
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.losses import LOSSES, cross_entropy
 from fedmf.training.metrics import ACCURACY, AUC, F1, MAE, METRICS, PERPLEXITY, RMSE, TOKEN_ACCURACY, Metric
+from fedmf.training.preflight import preflight
 from fedmf.training.task import Task
 from fedmf.training.trainer import checked_sum, seconds_of_training
-from fedmf.training.trial import preflight
 from fedmf.training.workers import on_all_cores
 
 __all__ = [

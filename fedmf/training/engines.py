@@ -18,8 +18,9 @@ from torch.overrides import TorchFunctionMode
 from fedmf.data import Features, each, named
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel
-from fedmf.training.barrier import Group
+from fedmf.training.barrier import Group, pass_interrupt, silent
 from fedmf.training.batches import StepRows
+from fedmf.training.draws import kept_generators, seed_draws, torch_states
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task
 
@@ -70,7 +71,8 @@ class OneByOne(Engine):
     """One user after another by automatic differentiation, without padding: any module at all.
 
     The parameters of the module's copy are views of one vector, their gradients of another; each user begins
-    with θ_t in the one, zeros in the other, and the buffers of the given module.
+    with θ_t in the one, zeros in the other, the buffers of the given module, and torch's generator at a seed
+    of the user's own, so that a module may draw random numbers, as dropout does.
     """
 
     def __init__(self, task: Task, local: LocalSGD) -> None:
@@ -99,6 +101,7 @@ class OneByOne(Engine):
 
     def _train(self, into: Tensor, origin: Tensor, group: Group, u: int) -> None:
         flat, gradient, steps = self._flat, self._gradient, group.steps
+        seed_draws(int(group.seeds[u]), flat.device)
         velocity = None if self._local.plain else torch.zeros_like(flat)
         with torch.no_grad():
             flat.copy_(origin)
@@ -207,7 +210,8 @@ def _bytes_of_a_user(task: Task, local: LocalSGD) -> int:
     engine, origin = OneByOne(task, local), task.model.initial().to(task.device)
     torch.cuda.reset_peak_memory_stats(task.device)
     before = torch.cuda.memory_allocated(task.device)
-    engine.train(origin, group)
+    with kept_generators(task.device):
+        engine.train(origin, group)
     return torch.cuda.max_memory_allocated(task.device) - before
 
 
@@ -223,7 +227,25 @@ def made_up_group(task: Task, width: int, users: int = 2) -> Group:
     weights[..., -1] = 0.0
     features = each(lambda values: values.to(task.device), features)
     edges, steps = np.arange(users + 1) * width, StepRows(rows, weights, np.full(1, users))
-    return Group(np.arange(users), width, edges, features, labels.to(task.device), steps)
+    seeds = np.arange(users, dtype=np.uint64)
+    return Group(np.arange(users), width, edges, features, labels.to(task.device), steps, seeds)
+
+
+def draws_numbers(task: Task, local: LocalSGD) -> bool:
+    """Whether model or loss draw random numbers from torch's generator, which all threads share.
+
+    True as well where they fail on made-up examples, so that nothing is known.
+    """
+    group, device = made_up_group(task, max(2, local.batch_size), users=1), task.device
+    with silent(), kept_generators(device):
+        try:
+            OneByOne(task, local).train(task.model.initial().to(device), group)
+        except BaseException as error:
+            pass_interrupt(error)
+            return True
+        after = torch_states(device)
+        seed_draws(int(group.seeds[0]), device)
+        return after != torch_states(device)
 
 
 def refuse_batch_statistics(module: nn.Module) -> None:

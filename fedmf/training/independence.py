@@ -8,12 +8,10 @@ numbers of one user in an attribute, a buffer, a generator or a closure and use 
 from __future__ import annotations
 
 import copy
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import torch
@@ -22,6 +20,7 @@ from torch import Tensor
 from fedmf.data import InMemoryDataset, TensorStructure, each, named
 from fedmf.training.barrier import UserFailure
 from fedmf.training.clipping import FixedPointSum
+from fedmf.training.draws import kept_generators
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task
 
@@ -182,28 +181,3 @@ def same(one: Tensor, other: Tensor) -> bool:
         return torch.equal(one, other)
     difference = (one - other).to(torch.float64).norm()
     return bool(difference <= _ROUNDING * other.to(torch.float64).norm())
-
-
-def drawn(device: torch.device) -> dict[str, Any]:
-    """Where the global random generators are, by their names."""
-    name, key, *place = np.random.get_state()  # noqa: NPY002 - code of others may use it
-    states: dict[str, Any] = {
-        "torch's generator": torch.get_rng_state().numpy().tobytes(),
-        "Python's random": random.getstate(),
-        "NumPy's generator": (name, np.asarray(key).tobytes(), *place),
-    }
-    if device.type == "cuda":
-        states["torch's generator of the GPU"] = torch.cuda.get_rng_state(device).numpy().tobytes()
-    return states
-
-
-@contextmanager
-def kept_generators(device: torch.device) -> Iterator[None]:
-    """Global random generators are afterwards where they were."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - code of others may use it
-    try:
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002

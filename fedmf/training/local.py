@@ -27,10 +27,12 @@ from fedmf.training.barrier import (
 )
 from fedmf.training.batches import groups_of, step_rows, user_seed
 from fedmf.training.clipping import ClippedRows, UpdateSum
+from fedmf.training.draws import draw_seed, kept_generators
 from fedmf.training.engines import (
     Engine,
     OneByOne,
     Together,
+    draws_numbers,
     made_up_group,
     refuse_batch_statistics,
     users_at_once,
@@ -165,9 +167,10 @@ class LocalTrainer:
         #: Whether nothing but code of fedmf and torch is shown a model: no module, loss or hook of somebody's
         #: own, which could show it to others.
         self.confined = self._program is not None and task.loss in LOSSES
-        # A GPU has one queue: threads would part a group in small ones and wait for each other.
-        processor = task.device.type == "cpu"
-        self._workers: Workers[Engine] = Workers(self._engine, threads if processor else 1)
+        # A GPU has one queue: threads would part a group in small ones and wait for each other. All threads
+        # share one generator of random numbers.
+        alone = task.device.type != "cpu" or (self.path == "one by one" and draws_numbers(task, local))
+        self._workers: Workers[Engine] = Workers(self._engine, 1 if alone else threads)
         self._program_users = group_size or PROGRAM_USERS[self._workers.count > 1]
         self._most = group_size
 
@@ -197,7 +200,8 @@ class LocalTrainer:
         origin = parameters.to(self.task.device)
         failures = Failures() if failures is None else failures
         updates = origin.new_zeros(len(user_ids), origin.numel())
-        with silent(), single_threaded_kernels():  # as `add_updates`: with more threads bits may differ
+        # One thread, as in `add_updates`: with more, bits may differ.
+        with silent(), kept_generators(origin.device), single_threaded_kernels():
             for group in self._groups(user_ids, t, failures):
                 trained = self._models(origin, group, failures)
                 updates[torch.from_numpy(group.positions).to(origin.device)] = trained - origin
@@ -282,7 +286,7 @@ class LocalTrainer:
             for position in group.positions[~finite].tolist():
                 failures.note(position, "update", "holds NaN or infinity")
 
-        with silent():
+        with silent(), kept_generators(origin.device):
             self._workers.each(train, self._groups(user_ids, t, failures), total)
         return failures.named(user_ids)
 
@@ -302,7 +306,9 @@ class LocalTrainer:
         ):
             positions = owning[members]
             sizes, failed = counts[positions], dict[int, str]()
-            seeds = np.array([user_seed(local.seed, t, str(user_ids[p])) for p in positions], dtype=np.uint64)
+            names = [str(user_ids[p]) for p in positions]
+            seeds = np.array([user_seed(local.seed, t, name) for name in names], dtype=np.uint64)
+            draws = np.array([draw_seed(local.seed, t, name) for name in names], dtype=np.uint64)
             held = None
             if self._program is not None:
                 held = held_examples(dataset, self.task.structure, users[positions])
@@ -314,7 +320,9 @@ class LocalTrainer:
                 failures.note(int(positions[user]), "loading", reason)
             steps = step_rows(seeds, sizes, local.batch_size, local.epochs, shape)
             edges = np.concatenate([[0], np.cumsum(sizes)])
-            yield Group(positions, shape.width, edges, features, labels, steps, frozenset(failed), places)
+            yield Group(
+                positions, shape.width, edges, features, labels, steps, draws, frozenset(failed), places
+            )
 
     @property
     def _most_together(self) -> int:

@@ -88,11 +88,18 @@ class Task:
         theta, rows = parameters.to(labels.device, copy=True), self._rows_of_a_pass
         total: dict[str, NDArray[np.float64]] = {}
         for part, targets in zip(split_rows(features, rows), split_rows(labels, rows), strict=True):
-            outputs = self.model.forward(theta, each(torch.clone, part))  # a module may write into them
+            outputs = self._evaluated.forward(theta, each(torch.clone, part))  # a module may write into them
             terms = {"loss": (float(self.loss(outputs, targets).to(torch.float64).sum()),)}
             terms |= {metric.name: metric.sums(outputs, targets) for metric in self.metrics}
             total = {name: total.get(name, 0.0) + np.asarray(term) for name, term in terms.items()}
         return {name: tuple(sums.tolist()) for name, sums in total.items()}
+
+    @cached_property
+    def _evaluated(self) -> FlatModel:
+        """The model without what it does in training alone, such as dropout."""
+        model = self.model.copied()
+        model.module.eval()
+        return model
 
     @cached_property
     def _rows_of_a_pass(self) -> int:
@@ -100,7 +107,7 @@ class Task:
         features, _ = self.structure.sample(torch.Generator().manual_seed(0), (1,))
         features = each(lambda values: values.to(self.device), features)
         with torch.no_grad():
-            outputs = self.model.forward(self.model.initial().to(self.device), features)
+            outputs = self._evaluated.forward(self.model.initial().to(self.device), features)
         return max(1, min(1024, _OUTPUTS // max(1, outputs.numel())))
 
     def values(self, sums: Mapping[str, tuple[float, ...]], examples: int) -> dict[str, float]:

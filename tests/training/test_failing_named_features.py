@@ -79,7 +79,8 @@ def test_a_failing_user_of_named_features_moves_nobody_else(fault: str, engine: 
 def test_who_gives_way_gives_way_in_every_tensor() -> None:
     features = {"tokens": torch.arange(1, 7), "mask": torch.ones(6, 2)}
     nothing = StepRows(np.zeros((0, 3, 1), np.int64), np.zeros((0, 3, 1), np.float32), np.zeros(0, np.int64))
-    group = Group(np.arange(3), 1, np.array([0, 2, 3, 6]), features, torch.arange(1, 7), nothing)
+    edges, seeds = np.array([0, 2, 3, 6]), np.zeros(3, np.uint64)
+    group = Group(np.arange(3), 1, edges, features, torch.arange(1, 7), nothing, seeds)
     cut = group.without([1])
     assert cut.features["tokens"].tolist() == cut.labels.tolist() == [1, 2, 0, 4, 5, 6]
     assert cut.features["mask"].sum(dim=1).tolist() == [2, 2, 0, 2, 2, 2]

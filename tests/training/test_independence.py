@@ -27,6 +27,8 @@ from fedmf.training import (
     preflight,
 )
 from fedmf.training.barrier import Failures, Group
+from fedmf.training.batches import user_orders
+from fedmf.training.draws import draw_seed
 from fedmf.training.engines import OneByOne, OwnRows, Together, _embedding
 from fedmf.training.fused import program as fused_program
 from fedmf.training.fused.values import Work, work
@@ -83,6 +85,10 @@ CASES: dict[str, tuple[Callable[[], Task], Path]] = {
     "groups, words": (lambda: task_of_kind("next token", [2, 3]), "groups"),
     "groups, numbers": (lambda: task_of_kind("regression", [2, 3]), "groups"),
     "one by one, convolutions": (lambda: images(Plain(cnn())), "one by one"),
+    "one by one, dropout": (
+        lambda: images(nn.Sequential(nn.Flatten(), nn.Linear(72, 19), nn.Dropout(0.5), nn.Linear(19, 4))),
+        "one by one",
+    ),
     "one by one, an LSTM": (
         lambda: next_token(task_of_kind("next token", [2, 3]).dataset, Recurring(), 50), "one by one",
     ),
@@ -199,7 +205,7 @@ def _clamped_if_large(module: Kept, features: Tensor) -> Tensor:
 
 
 DEPENDS = "update of a user must depend on that user's examples alone"
-DRAWS = "model and loss must not draw random numbers"
+DRAWS = "model and loss must draw random numbers from torch's generator alone"
 CHANGES = "model must not change its parameters or buffers in a pass; got another 'inner.weight'"
 
 
@@ -391,3 +397,22 @@ def test_a_compiled_program_that_fails_the_check_is_not_taken(
     line = "users are trained one by one, which is slower, not by compiled steps: planted"
     assert caplog.messages == [line]
     assert FlatModel(cnn()).dimension == task.model.dimension
+
+
+def test_dropout_is_that_of_a_loop_seeded_for_the_user_and_moves_no_generator() -> None:
+    task = with_model(nn.Sequential(nn.Linear(6, 9), nn.Dropout(0.5), nn.Linear(9, 4)))
+    local, state = LocalSGD(batch_size=64, learning_rate=0.1), torch.get_rng_state()
+    trainer, origin = LocalTrainer(task, local), task.model.initial()
+    first, second = trainer.updates(origin, ["u0", "u1"], 3)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert trainer.path == "one by one"
+    assert torch.equal(trainer.updates(origin, ["u1"], 3)[0], second)
+    assert not torch.equal(trainer.updates(origin, ["u0"], 4)[0], first)
+    module = task.model.copied().module
+    features, labels = task.dataset.examples(np.array([0]))
+    order = torch.from_numpy(user_orders(0, 3, "u0", len(labels), 1)[0])
+    torch.manual_seed(draw_seed(0, 3, "u0"))
+    cross_entropy(module(features[order]), labels[order]).mean().backward()
+    expected = torch.cat([-0.1 * p.grad.flatten() for p in module.parameters() if p.grad is not None])
+    torch.testing.assert_close(first, expected, rtol=1e-5, atol=1e-7)
+    assert task.evaluate(origin) == task.evaluate(origin)

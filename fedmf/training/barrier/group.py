@@ -25,6 +25,7 @@ class Group:
         features: of all examples.
         labels: of all examples.
         steps: which examples each step takes.
+        seeds: of the random numbers that the model draws for each user, see `draw_seed`; shape (users,).
         absent: users (0 is the first of the group) that stay where they start: they failed.
         places: where each example lies in features and labels; None if they are in order.
     """
@@ -35,6 +36,7 @@ class Group:
     features: Features
     labels: Tensor
     steps: StepRows
+    seeds: NDArray[np.uint64]
     absent: frozenset[int] = frozenset()
     places: NDArray[np.int64] | None = None
 
@@ -61,7 +63,8 @@ class Group:
         )
         absent = frozenset(user - first for user in self.absent if first <= user < last)
         edges = self.edges[first : last + 1]
-        return replace(self, positions=self.positions[first:last], edges=edges, steps=steps, absent=absent)
+        positions, seeds = self.positions[first:last], self.seeds[first:last]
+        return replace(self, positions=positions, edges=edges, steps=steps, seeds=seeds, absent=absent)
 
     def halves(self) -> tuple[Group, Group]:
         """The first and the second half of the users."""

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from fedmf.data import Features, each, row_count, structure_of
 from fedmf.errors import ConfigError
 from fedmf.training.barrier import described, silent
+from fedmf.training.draws import kept_generators, other_states
 from fedmf.training.engines import OneByOne, made_up_group, refuse_batch_statistics
-from fedmf.training.independence import dependence, drawn, kept_generators
+from fedmf.training.independence import dependence
 from fedmf.training.local import chosen_path, trainer_on
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task
@@ -53,16 +54,15 @@ def preflight(task: Task, local: LocalSGD) -> None:
         each(lambda values: values[: group.width], part) for part in (group.features, group.labels)
     )
     with silent(), kept_generators(task.device):
-        before = drawn(task.device)
+        before = other_states()
         outputs = _outputs_and_losses(task, features, labels)
         _outputs_and_losses(task, each(lambda values: values[:1], features), labels[:1])
         with _stage("loss must be differentiable in the parameters"):
             updates = OneByOne(task, local).train(task.model.initial().to(task.device), group)
-        if moved := [name for name, state in drawn(task.device).items() if state != before[name]]:
+        if moved := [name for name, state in other_states().items() if state != before[name]]:
             raise ConfigError(
-                "model and loss must not draw random numbers, or one user's update would depend on who is "
-                f"trained before; they drew some from {' and '.join(moved)}. Call the module's eval(), or "
-                "set dropout to 0."
+                "model and loss must draw random numbers from torch's generator alone, which is seeded "
+                f"for each user; they drew some from {' and '.join(moved)}. Use torch.rand and the like."
             )
         if not torch.isfinite(updates).all():
             raise ConfigError("update of a user must be finite; got one that is not for made-up examples.")
