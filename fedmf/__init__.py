@@ -18,7 +18,7 @@ A value only describes; `simulate`, `start`, `resume` and `plan` do something wi
 matrix, an object with ``init`` and ``step`` for the server optimizer. `design` compares mechanisms before
 anything is trained, `account` says what a run really gave, `PrivateStream` releases running means and
 covariances of the rows that a service gets.
-The rooms behind this face: fedmf.factorization, fedmf.accounting, fedmf.noise, fedmf.moments, fedmf.training,
+The rooms behind this face: fedmf.mechanisms, fedmf.accounting, fedmf.noise, fedmf.moments, fedmf.training,
 fedmf.optim, fedmf.runs, fedmf.sweeps, fedmf.streaming, fedmf.flower.
 Pages that docstrings name as docs/NAME.md are where ``fedmf --help`` says.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fedmf.accounting import NoPrivacy, UserLevel, design
     from fedmf.cohorts import BallsInBinsCohorts, CyclicCohorts
     from fedmf.data import Digits, InMemoryDataset
-    from fedmf.factorization import NamedMechanism
+    from fedmf.mechanisms.choice import NamedMechanism
     from fedmf.models import Mlp
     from fedmf.moments import MomentStream
     from fedmf.optim import JmeAdam, Sgd

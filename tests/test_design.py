@@ -15,10 +15,10 @@ from support import oracles
 from fedmf.accounting import at_least, gaussian_delta
 from fedmf.accounting.comparison import design
 from fedmf.cli.app import run
-from fedmf.factorization.mechanisms.catalogue import build, names_to_compare
-from fedmf.factorization.mechanisms.choice import GivenFactorization, NamedMechanism
+from fedmf.mechanisms.choice import GivenFactorization, NamedMechanism
+from fedmf.mechanisms.registry import build, names_to_compare
+from fedmf.mechanisms.workload import parse_workload
 from fedmf.participation import Participation
-from fedmf.workload.parse import parse_workload
 
 TEN_EPOCHS = Participation(3900, 10, 390)
 SMALL = Participation(48, 4, 12)

@@ -7,7 +7,7 @@ import pytest
 from support.command_line import one_line
 
 from fedmf.cli.app import run
-from fedmf.factorization import Objective
+from fedmf.mechanisms.errors import Objective
 
 DESIGN = ["design", "--rounds", "100", "--max-participations", "5", "--min-separation", "20"]
 

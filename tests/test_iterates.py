@@ -6,16 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedmf.factorization.mechanisms.catalogue import build
-from fedmf.factorization.objectives.error import errors
-from fedmf.factorization.sensitivity.stated import stated_sensitivity
+from fedmf.mechanisms.errors import errors
+from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.sensitivity import stated_sensitivity
+from fedmf.mechanisms.workload import LearningRateSchedule, iterates, nesterov, parse_workload
 from fedmf.optim.move import Move
 from fedmf.optim.server_optimizer import RoundRelease
 from fedmf.optim.sgd import ServerSGD
 from fedmf.participation import Participation
-from fedmf.workload.parse import parse_workload
-from fedmf.workload.schedule import LearningRateSchedule
-from fedmf.workload.server_iterates import iterates, nesterov
 
 ROUNDS = 30
 
@@ -101,8 +99,7 @@ def test_schedules_that_do_not_exist_are_refused(text: str, message: str) -> Non
 
 
 def test_a_schedule_of_another_horizon_is_refused() -> None:
-    from fedmf.workload.server_iterates import with_schedule
-    from fedmf.workload.toeplitz import prefix
+    from fedmf.mechanisms.workload import prefix, with_schedule
 
     with pytest.raises(ValueError, match=r"n \(rounds\) must be 30 for the schedule too; got 8"):
         with_schedule(prefix(ROUNDS), LearningRateSchedule("linear", 1.0, 8))

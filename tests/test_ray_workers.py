@@ -11,8 +11,8 @@ import pytest
 from support.ledgers import last_state, participations
 from support.small_runs import run_small, small_run
 
-from fedmf.factorization import Toeplitz
 from fedmf.flower.simulation import backend_config, client_app_of, worker_items
+from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.records.ledger import Ledger
 from fedmf.runs import Run, run_of
 from fedmf.runs.tables import render_toml

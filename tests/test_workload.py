@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedmf.workload.parse import parse_workload
-from fedmf.workload.toeplitz import ToeplitzWorkload, momentum, prefix, weighted
+from fedmf.mechanisms.workload import ToeplitzWorkload, momentum, parse_workload, prefix, weighted
 
 
 def test_prefix_releases_running_sums() -> None:

@@ -9,7 +9,7 @@ import sys
 import torch
 
 import fedmf
-from fedmf.factorization import banded_toeplitz, tapered
+from fedmf.mechanisms.banded_toeplitz import banded_toeplitz, tapered
 from fedmf.training import regression
 
 

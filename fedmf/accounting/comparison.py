@@ -9,23 +9,20 @@ from functools import partial
 from typing import Any, cast
 
 from fedmf.accounting.design_jobs import Job, Row, rows_of
-from fedmf.factorization import (
+from fedmf.mechanisms.choice import MechanismChoice, NamedMechanism
+from fedmf.mechanisms.errors import Objective, errors
+from fedmf.mechanisms.registry import (
     Mechanism,
-    MechanismChoice,
-    NamedMechanism,
-    Objective,
-    Sensitivity,
     accepted_parameters,
     build,
     check_rounds,
-    errors,
     form_of,
     names_to_compare,
     optional_parameters,
-    stated_sensitivity,
 )
+from fedmf.mechanisms.sensitivity import Sensitivity, stated_sensitivity
+from fedmf.mechanisms.workload import ToeplitzWorkload, parse_workload
 from fedmf.participation import Participation
-from fedmf.workload import ToeplitzWorkload, parse_workload
 
 # A coordinate of one round on one 2.5 GHz core, measured with simulations/benchmarks/noise.py.
 _NANOSECONDS_PER_DRAW = 10.0
@@ -67,7 +64,7 @@ def design(
         adjacency: "zero-out" or "replace-one".
         bands: p for the names that take it.
         params: by symbol, for the names that take them; those not given are optimised.
-        workload: as `fedmf.workload.parse_workload` reads it: "prefix", "momentum:β", "prefix*linear", … .
+        workload: as `parse_workload` reads it: "prefix", "momentum:β", "prefix*linear", … .
         memory_vectors: at most so many d-vectors kept between rounds; a mechanism that would keep more gets
             fewer bands or buffers if it has any, is left out of a comparison otherwise.
         progress: called with each name before its row is computed, or after that in another process.

@@ -12,7 +12,8 @@ from multiprocessing.pool import Pool
 from queue import SimpleQueue
 from typing import Any, Self
 
-from fedmf.factorization import THREAD_LIMITS, MechanismChoice, single_threaded
+from fedmf.mechanisms.choice import MechanismChoice
+from fedmf.mechanisms.optimise import THREAD_LIMITS, single_threaded
 
 Row = dict[str, Any]
 #: The row of a choice; a `ValueError` says that it has none.

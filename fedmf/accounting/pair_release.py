@@ -12,16 +12,10 @@ from numpy.typing import NDArray
 
 from fedmf.accounting.gaussian import adjacency_factor
 from fedmf.accounting.release import RunRelease, SumRelease
-from fedmf.factorization import (
-    Factorization,
-    Sensitivity,
-    UserRange,
-    equal_length_joint_sensitivities,
-    equal_length_sensitivities,
-    factorization_from_dict,
-    joint_sensitivity,
-    stated_sensitivity,
-)
+from fedmf.mechanisms.histories import equal_length_sensitivities
+from fedmf.mechanisms.joint import UserRange, equal_length_joint_sensitivities, joint_sensitivity
+from fedmf.mechanisms.matrix import Factorization, factorization_from_dict
+from fedmf.mechanisms.sensitivity import Sensitivity, stated_sensitivity
 from fedmf.participation import Adjacency, Participation
 
 #: How the second moment of a round is formed before noise is added:
@@ -158,7 +152,7 @@ class PairRelease(RunRelease):
     Raises:
         ValueError: the horizons differ, or "joint-clip" with C₂ other than C₁.
 
-    >>> from fedmf.factorization import identity
+    >>> from fedmf.mechanisms.closed_forms import identity
     >>> C = identity(4)
     >>> second = SecondStream("per-user", "diagonal", 3, 3, 0.5, "identity", {}, C)
     >>> round(PairRelease(C, second, 1.0, "zero-out", 8).stated(Participation(4, 1, 4)).value ** 2, 12)

@@ -16,12 +16,9 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.factorization import (
-    Factorization,
-    Sensitivity,
-    equal_length_sensitivities,
-    stated_sensitivity,
-)
+from fedmf.mechanisms.histories import equal_length_sensitivities
+from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.sensitivity import Sensitivity, stated_sensitivity
 from fedmf.participation import Participation
 
 
@@ -99,7 +96,7 @@ class SumRelease(RunRelease):
     Args:
         factorization: C.
 
-    >>> from fedmf.factorization import Toeplitz
+    >>> from fedmf.mechanisms.toeplitz import Toeplitz
     >>> SumRelease(Toeplitz([1.0, 0.75], 4)).of_patterns([[], [0], [0, 3]])
     array([0.       , 1.25     , 1.6007...])
     """

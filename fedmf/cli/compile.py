@@ -93,11 +93,12 @@ def _stream() -> None:
     """Rows of moments, one by one and many at once."""
     import torch
 
-    from fedmf.factorization import UserRange, build
+    from fedmf.mechanisms.joint import UserRange
+    from fedmf.mechanisms.registry import build
+    from fedmf.mechanisms.workload import average
     from fedmf.moments import FullMatrix, MomentStream, jme
     from fedmf.noise import NoiseKey
     from fedmf.participation import Participation
-    from fedmf.workload import average
 
     contract, work = Participation(8, 1, 8), average(8)
     C = build("banded-toeplitz", contract, work, bands=4).factorization

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from fedmf.factorization import Objective
+from fedmf.mechanisms.errors import Objective
 from fedmf.typing import Array
 
 if TYPE_CHECKING:

@@ -6,12 +6,9 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from fedmf.factorization import (
-    Factorization,
-    Sensitivity,
-    UserRange,
-    stated_sensitivity,
-)
+from fedmf.mechanisms.joint import UserRange
+from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.sensitivity import Sensitivity, stated_sensitivity
 from fedmf.moments.mechanism import (
     MomentMechanism,
     MomentMethod,

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import torch
 
-from fedmf.factorization import query_variances
+from fedmf.mechanisms.errors import query_variances
+from fedmf.mechanisms.workload import ToeplitzWorkload
 from fedmf.moments.mechanism import MomentMechanism
-from fedmf.workload import ToeplitzWorkload
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,10 +106,11 @@ class GaussianEstimate:
 def mean_noise_variances(mechanism: MomentMechanism, workload: ToeplitzWorkload) -> torch.Tensor:
     """Var of each coordinate of μ̂_t: τ₁²·‖(A₁C₁⁻¹)_t‖², shape (n,).
 
-    >>> from fedmf.factorization import UserRange, identity
+    >>> from fedmf.mechanisms.closed_forms import identity
+    >>> from fedmf.mechanisms.joint import UserRange
     >>> from fedmf.moments import pp
     >>> from fedmf.participation import Participation
-    >>> from fedmf.workload import average
+    >>> from fedmf.mechanisms.workload import average
     >>> made = pp(identity(2), Participation(2, 1, 2), UserRange(1.0, 2), noise_multiplier=1.0)
     >>> mean_noise_variances(made, average(2))
     tensor([1.0000, 0.5000], dtype=torch.float64)

@@ -12,13 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from fedmf.factorization import (
-    Factorization,
-    Sensitivity,
-    UserRange,
-    joint_sensitivity,
-    stated_sensitivity,
-)
+from fedmf.mechanisms.joint import UserRange, joint_sensitivity
+from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.sensitivity import Sensitivity, stated_sensitivity
 from fedmf.moments.weights import default_weight
 from fedmf.participation import Participation
 
@@ -233,7 +229,7 @@ def jme(
     References:
         Kalinin, Upadhyay and Lampert (2025), Algorithms 1 and 3.
 
-    >>> from fedmf.factorization import identity
+    >>> from fedmf.mechanisms.closed_forms import identity
     >>> C, p = identity(4), Participation(4, 1, 4)
     >>> made = jme(C, C, p, UserRange(1.0, 2, "replace-one"), noise_multiplier=1.0)
     >>> made.first_std, round(made.second_std, 4)   # the first moment alone needs 2 as well

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fedmf.factorization import Sensitivity, UserRange, factorization_from_dict
+from fedmf.mechanisms.joint import UserRange
+from fedmf.mechanisms.matrix import factorization_from_dict
+from fedmf.mechanisms.sensitivity import Sensitivity
 from fedmf.moments.baselines import CS, IME, PP
 from fedmf.moments.mechanism import JME, MomentMechanism, MomentMethod
 from fedmf.participation import Participation

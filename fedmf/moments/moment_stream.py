@@ -8,12 +8,12 @@ from typing import Any, final
 
 import torch
 
-from fedmf.factorization import Factorization
+from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.workload import ToeplitzWorkload
 from fedmf.moments.mechanism import MomentMechanism
 from fedmf.moments.running import MatrixWorkload, RunningWorkload
 from fedmf.moments.second_moment import SecondMoment
 from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseKey, NoiseStream
-from fedmf.workload import ToeplitzWorkload
 
 Workload = ToeplitzWorkload | MatrixWorkload
 #: Rows this much over ζ, as float32 rounding makes them, are scaled back to ζ instead of refused.
@@ -72,10 +72,11 @@ class MomentStream:
         `fedmf stream --user-column` sees to.
         Memory beyond the release: the state of the workloads and the noise buffers of C₁ and C₂.
 
-    >>> from fedmf.factorization import UserRange, identity
+    >>> from fedmf.mechanisms.closed_forms import identity
+    >>> from fedmf.mechanisms.joint import UserRange
     >>> from fedmf.moments import FullMatrix, jme
     >>> from fedmf.participation import Participation
-    >>> from fedmf.workload import average
+    >>> from fedmf.mechanisms.workload import average
     >>> C, part = identity(100), Participation(100, 1, 100)
     >>> made = jme(C, C, part, UserRange(1.0, 2, "replace-one"), noise_multiplier=0.5)
     >>> stream = MomentStream(made, FullMatrix(2), average(100), key=NoiseKey.from_seed(0))

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedmf.factorization import Factorization, UserRange, query_variances
+from fedmf.mechanisms.errors import query_variances
+from fedmf.mechanisms.joint import UserRange
+from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.workload import ToeplitzWorkload
 from fedmf.moments.mechanism import MomentMechanism, jme
 from fedmf.moments.weights import best_weight
 from fedmf.participation import Participation
-from fedmf.workload import ToeplitzWorkload
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,8 @@ def best_pair(
     Returns:
         Index of the pair, the mechanism and its error w₁m₁τ₁²‖A₁C₁⁻¹‖² + w₂m₂τ₂²‖A₂C₂⁻¹‖².
 
-    >>> from fedmf.factorization import identity, square_root
-    >>> from fedmf.workload import exponential, prefix
+    >>> from fedmf.mechanisms.closed_forms import identity, square_root
+    >>> from fedmf.mechanisms.workload import exponential, prefix
     >>> goals = Goal(prefix(64), 1), Goal(exponential(0.5, 64), 1)
     >>> pairs = [(identity(64), identity(64)), (square_root(64), identity(64))]
     >>> index, _, _ = best_pair(pairs, Participation(64, 1, 64), UserRange(1.0, 1), *goals)

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedmf.mechanisms.workload import ToeplitzWorkload
 from fedmf.typing import Vector
-from fedmf.workload import ToeplitzWorkload
 
 
 @final
@@ -50,7 +50,7 @@ def recursion_of(workload: ToeplitzWorkload) -> tuple[Vector, Vector]:
     From the known factors of a(x) where it has any with whole exponents, else num = a up to its last
     non-zero coefficient and den = 1.
 
-    >>> from fedmf.workload import window
+    >>> from fedmf.mechanisms.workload import window
     >>> recursion_of(window(4, 8))
     (array([ 0.25,  0.  ,  0.  ,  0.  , -0.25]), array([ 1., -1.]))
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedmf.factorization import Factorization
+from fedmf.mechanisms.matrix import Factorization
 from fedmf.moments.mechanism import MomentMechanism
 from fedmf.typing import Array
 

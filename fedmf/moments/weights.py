@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from fedmf.factorization import Factorization, UserRange, free_weight, joint_sensitivity, stated_sensitivity
+from fedmf.mechanisms.joint import UserRange, free_weight, joint_sensitivity
+from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.participation import Participation
 
 
@@ -47,7 +49,7 @@ def best_weight(
     Raises:
         ValueError: a cost is not positive.
 
-    >>> from fedmf.factorization import identity
+    >>> from fedmf.mechanisms.closed_forms import identity
     >>> C, p = identity(4), Participation(4, 1, 4)
     >>> round(best_weight(C, C, p, UserRange(1.0, 2, "zero-out"), 1.0, 4.0), 4)
     2.0

@@ -10,11 +10,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fedmf.mechanisms.workload import ToeplitzWorkload, decaying
 from fedmf.optim.adaptive import AdaptiveOptions, AdaptiveRule
 from fedmf.optim.blocks import Blocks
 from fedmf.optim.energies import Energies, ReleasedEnergies, SquaredRelease
 from fedmf.optim.options import check_decay
-from fedmf.workload import ToeplitzWorkload, decaying
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from fedmf.accounting import SecondForm
+from fedmf.mechanisms.workload import ToeplitzWorkload, decaying, iterates
 from fedmf.moments import SecondMoment
 from fedmf.optim.blocks import BlockKind, Blocks
 from fedmf.optim.energies import Energies, SquaredRelease
 from fedmf.optim.move import Move
 from fedmf.optim.options import OptimizerOptions, check_decay
 from fedmf.optim.server_optimizer import RoundRelease
-from fedmf.workload import ToeplitzWorkload, decaying, iterates
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from fedmf.accounting import SecondForm
-from fedmf.factorization import Factorization, UserRange, stated_sensitivity
+from fedmf.mechanisms.joint import UserRange
+from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.moments import SecondMoment, default_weight
 from fedmf.optim.blocks import Blocks
 from fedmf.optim.server_optimizer import RoundRelease
@@ -118,7 +120,7 @@ def energy_weight(
     Raises:
         ValueError: ρ is not positive.
 
-    >>> from fedmf.factorization import identity
+    >>> from fedmf.mechanisms.closed_forms import identity
     >>> C, p = identity(4), Participation(4, 1, 4)
     >>> round(energy_weight(C, C, p, UserRange(1.0, 2, "zero-out"), 0.1), 4)
     0.0995

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedmf.workload import LearningRateSchedule
+from fedmf.mechanisms.workload import LearningRateSchedule
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedmf.mechanisms.workload import LearningRateSchedule, ScheduleKind, ToeplitzWorkload, prefix
 from fedmf.optim.move import Move
 from fedmf.optim.own_rule import OwnRule
 from fedmf.optim.server_optimizer import ServerOptimizer
 from fedmf.values import Value, check_choices, check_whole
-from fedmf.workload import LearningRateSchedule, ScheduleKind, ToeplitzWorkload, prefix
 
 
 class ChosenOptimizer(ABC):

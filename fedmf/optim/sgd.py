@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.accounting import SecondForm
+from fedmf.mechanisms.workload import ToeplitzWorkload, iterates
 from fedmf.optim.move import Move
 from fedmf.optim.options import OptimizerOptions, check_decay
 from fedmf.optim.server_optimizer import RoundRelease
-from fedmf.workload import ToeplitzWorkload, iterates
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 
 from fedmf.accounting import at_least, at_most
-from fedmf.factorization import query_variances
+from fedmf.mechanisms.errors import query_variances
+from fedmf.mechanisms.workload import prefix
 from fedmf.noise import BlockedNoise, Domain, GaussianSource, KeySchedule, NoiseKey
 from fedmf.runs.planning import plan_run
 from fedmf.runs.run import Run
 from fedmf.runs.session import check_device
 from fedmf.statements import Plan
 from fedmf.training import Task, preflight, seconds_of_training
-from fedmf.workload import prefix
 
 _ROUNDS = 3
 

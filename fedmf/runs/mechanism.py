@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from fedmf.factorization import (
-    Factorization,
+from fedmf.mechanisms.choice import (
     GivenFactorization,
     MechanismChoice,
     NamedMechanism,
-    Objective,
     mechanism_choice_from_dict,
 )
+from fedmf.mechanisms.errors import Objective
+from fedmf.mechanisms.matrix import Factorization
 
 _AUTO = "auto"
 

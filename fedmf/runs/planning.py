@@ -17,7 +17,8 @@ from fedmf.accounting import (
 )
 from fedmf.cohorts import SampledCohorts
 from fedmf.errors import ConfigError
-from fedmf.factorization import Mechanism, Sensitivity
+from fedmf.mechanisms.registry import Mechanism
+from fedmf.mechanisms.sensitivity import Sensitivity
 from fedmf.statements import Plan
 
 if TYPE_CHECKING:

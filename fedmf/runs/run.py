@@ -10,7 +10,9 @@ from typing import Any, Final, Self
 from fedmf.accounting import PRIVACY, NoPrivacy, Privacy, UserLevel
 from fedmf.cohorts import COHORTS, AvailableCohorts, Cohorts, CyclicCohorts, SampledCohorts
 from fedmf.errors import ConfigError
-from fedmf.factorization import Factorization, MechanismChoice
+from fedmf.mechanisms.choice import MechanismChoice
+from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.workload import ToeplitzWorkload, parse_workload
 from fedmf.optim import OPTIMIZERS, ChosenOptimizer, OwnOptimizer, ServerOptimizer, Sgd, chosen
 from fedmf.participation import Participation
 from fedmf.parts import PARTS, Clipping, FixedClipping, Part, Setting, check_shares, parts_from
@@ -26,7 +28,6 @@ from fedmf.runs.mechanism import NoiseMechanism, noise_mechanism
 from fedmf.runs.named_tasks import Classification, task_of
 from fedmf.training import LocalSGD, Task
 from fedmf.values import Value, by_kind, dotted, value_of
-from fedmf.workload import ToeplitzWorkload, parse_workload
 
 #: What may stand in the places of a recorded run whose values have a kind.
 _KINDS: Final[dict[str, Mapping[str, type[Value]]]] = {

@@ -20,7 +20,9 @@ from fedmf.accounting import (
     gaussian_epsilon,
 )
 from fedmf.cohorts import Cohorts, SampledCohorts
-from fedmf.factorization import Mechanism, Sensitivity, factorization_from_dict
+from fedmf.mechanisms.matrix import factorization_from_dict
+from fedmf.mechanisms.registry import Mechanism
+from fedmf.mechanisms.sensitivity import Sensitivity
 from fedmf.participation import Participation
 from fedmf.parts import (
     PARTS,

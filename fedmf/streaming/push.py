@@ -13,7 +13,7 @@ from typing import Any, Final, Self, final
 
 from fedmf.data import DataContract
 from fedmf.errors import HorizonExceededError, LedgerError
-from fedmf.factorization import Factorization
+from fedmf.mechanisms.matrix import Factorization
 from fedmf.participation import Adjacency
 from fedmf.statements import PrivacyStatement
 from fedmf.streaming.outputs import PrivateRelease, Renderer, wide_columns

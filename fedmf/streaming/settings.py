@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Final, Self
 
 from fedmf.data import DataContract, Encoding
-from fedmf.factorization import Factorization, factorization_from_dict
+from fedmf.mechanisms.matrix import Factorization, factorization_from_dict
 from fedmf.moments import METHODS
 from fedmf.participation import LARGEST_HORIZON
 from fedmf.values import check_whole

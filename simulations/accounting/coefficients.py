@@ -12,10 +12,14 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from fedmf.accounting.amplification.sampling import Sampling, approximate_noise_of
-from fedmf.factorization import Factorization, Toeplitz, bfr, build, query_variances
+from fedmf.mechanisms.closed_forms import bfr
+from fedmf.mechanisms.errors import query_variances
+from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.toeplitz import Toeplitz
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 from fedmf.typing import Vector
-from fedmf.workload import prefix
 
 __all__ = ["bent_powers", "tapered_bands"]
 

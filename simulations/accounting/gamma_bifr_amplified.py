@@ -26,11 +26,11 @@ from coefficients import bent_powers, tapered_bands
 
 from fedmf.accounting.amplification.sampling import Sampling, amplified_noise_of
 from fedmf.accounting.amplification.search import amplified_mechanism
-from fedmf.factorization.matrices import Factorization
-from fedmf.factorization.mechanisms.choice import NamedMechanism
-from fedmf.factorization.objectives.error import query_variances
+from fedmf.mechanisms.choice import NamedMechanism
+from fedmf.mechanisms.errors import query_variances
+from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
-from fedmf.workload.toeplitz import prefix
 
 CONTRACT = Participation(2048, 8, 256)
 DELTA = 1e-5

@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedmf.accounting.amplification.sampling import approximate_noise_of
-from fedmf.factorization import Factorization, bfr, bifr, identity, query_variances
+from fedmf.mechanisms.closed_forms import bfr, bifr, identity
+from fedmf.mechanisms.errors import query_variances
+from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
-from fedmf.workload import prefix
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "design"))
 from pictures import RESULTS, draw

@@ -23,10 +23,10 @@ from cells import Cells
 from fedmf.accounting.amplification.bins import BallsInBinsPair
 from fedmf.accounting.amplification.noise_level import amplified_noise
 from fedmf.accounting.amplification.poisson import poisson_noise_multiplier
-from fedmf.factorization.mechanisms.catalogue import build
-from fedmf.factorization.objectives.error import query_variances
+from fedmf.mechanisms.errors import query_variances
+from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
-from fedmf.workload.toeplitz import prefix
 
 CONTRACT = Participation(3900, 10, 390)
 DELTA = 1e-5

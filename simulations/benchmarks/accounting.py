@@ -21,7 +21,7 @@ import time
 
 from fedmf.accounting.amplification.bins import BallsInBinsPair
 from fedmf.accounting.amplification.noise_level import amplified_noise
-from fedmf.factorization.matrices.closed_form import cgd
+from fedmf.mechanisms.closed_forms import cgd
 from fedmf.participation import Participation
 
 CONTRACT = Participation(3900, 10, 390)

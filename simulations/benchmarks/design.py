@@ -36,12 +36,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from fedmf.factorization.matrices.banded_matrix import Banded
-from fedmf.factorization.matrices.buffered import BufferedToeplitz
-from fedmf.factorization.matrices.dense import Dense
-from fedmf.factorization.matrices.toeplitz import Toeplitz
-from fedmf.factorization.mechanisms.catalogue import build, names
-from fedmf.factorization.sensitivity.stated import stated_sensitivity
+from fedmf.mechanisms.banded import Banded
+from fedmf.mechanisms.blt import BufferedToeplitz
+from fedmf.mechanisms.matrix import Dense
+from fedmf.mechanisms.registry import build, names
+from fedmf.mechanisms.sensitivity import stated_sensitivity
+from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.participation import Participation
 
 Job = Callable[[], object]
@@ -135,7 +135,7 @@ _AMPLIFIED = ("bfr", "bifr", "cgd", "one-parameter")
 def table(rounds: Sequence[int], only: Sequence[str], as_json: bool) -> None:
     """A row for each mechanism and n."""
     from fedmf.accounting import design
-    from fedmf.factorization import names_to_compare
+    from fedmf.mechanisms.registry import names_to_compare
 
     def timed(label: str, contract: Participation, limit: float, name: str, **more: Any) -> None:
         start = time.process_time()

@@ -31,7 +31,10 @@ from torch import Tensor, nn
 
 import fedmf
 from fedmf.data import InMemoryDataset
-from fedmf.factorization import Factorization, banded_toeplitz, bisr, blt, identity
+from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
+from fedmf.mechanisms.blt import blt
+from fedmf.mechanisms.closed_forms import bisr, identity
+from fedmf.mechanisms.matrix import Factorization
 from fedmf.models import LogitsOf, Positions, Residual, SelfAttention, mlp, with_lora
 from fedmf.noise import BlockedNoise, Domain, GaussianSource, NoiseKey
 from fedmf.optim import RoundRelease, Sgd

@@ -18,9 +18,9 @@ from large_trees import tree_rmse
 from pictures import Curves, draw, ratios, rmse, rmse_of
 
 from fedmf.accounting.gaussian.calibration import gaussian_sigma
-from fedmf.factorization.matrices.toeplitz import Toeplitz
-from fedmf.factorization.mechanisms.catalogue import build, names
-from fedmf.factorization.sensitivity.stated import stated_sensitivity
+from fedmf.mechanisms.registry import build, names
+from fedmf.mechanisms.sensitivity import stated_sensitivity
+from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.participation import Participation
 
 DELTA = 1e-8

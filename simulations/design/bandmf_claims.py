@@ -11,11 +11,11 @@ import json
 
 from pictures import RESULTS
 
-from fedmf.factorization.mechanisms.catalogue import build
-from fedmf.factorization.objectives.error import errors
-from fedmf.factorization.sensitivity.stated import stated_sensitivity
+from fedmf.mechanisms.errors import errors
+from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.sensitivity import stated_sensitivity
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
-from fedmf.workload.toeplitz import prefix
 
 Panel = dict[str, dict[float, float]]
 AMPLIFIED, ALONE = "BandMF, amplified", "BandMF, p = b"

@@ -16,11 +16,11 @@ from collections.abc import Callable
 import numpy as np
 from pictures import draw
 
-from fedmf.factorization.matrices.closed_form import bsr
-from fedmf.factorization.mechanisms.banded_optimizer import log_error
-from fedmf.factorization.objectives import ToeplitzObjective
+from fedmf.mechanisms.banded import log_error
+from fedmf.mechanisms.banded_toeplitz import ToeplitzObjective
+from fedmf.mechanisms.closed_forms import bsr
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
-from fedmf.workload.toeplitz import prefix
 
 BANDS, LONGEST = 16, 60.0
 

@@ -27,10 +27,10 @@ os.environ["FEDMF_CACHE"] = "off"
 
 import numpy as np
 
-from fedmf.factorization.matrices.dense import Dense
-from fedmf.factorization.mechanisms.catalogue import build, names
-from fedmf.factorization.objectives.objective import Objective
-from fedmf.factorization.sensitivity.stated import stated_sensitivity
+from fedmf.mechanisms.errors import Objective
+from fedmf.mechanisms.matrix import Dense
+from fedmf.mechanisms.registry import build, names
+from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.participation import Participation
 
 Matrix = np.ndarray

@@ -14,14 +14,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from pictures import RESULTS, draw
 
-from fedmf.factorization.algebra.search import minimize_on_interval
-from fedmf.factorization.matrices.closed_form import identity, nu_ftrl
-from fedmf.factorization.matrices.strategy_matrix import Factorization
-from fedmf.factorization.mechanisms.lti import quadratic_lti, quadratic_suboptimality
-from fedmf.factorization.mechanisms.strongly_convex import (
-    strongly_convex_bound,
-    strongly_convex_lti,
-)
+from fedmf.mechanisms.closed_forms import identity, nu_ftrl
+from fedmf.mechanisms.lti import quadratic_lti, quadratic_suboptimality
+from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.optimise import minimize_on_interval
+from fedmf.mechanisms.strongly_convex import strongly_convex_bound, strongly_convex_lti
 
 OPTIMAL, DAMPED, WHITE = "optimised LTI", "best ν-DP-FTRL", "identity (DP-SGD)"
 Rows = list[tuple[str, float, float, float, float]]

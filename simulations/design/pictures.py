@@ -8,12 +8,12 @@ from pathlib import Path
 
 from style import look, name_at_ends
 
-from fedmf.factorization.matrices.strategy_matrix import Factorization
-from fedmf.factorization.mechanisms.catalogue import build
-from fedmf.factorization.objectives.error import errors
-from fedmf.factorization.sensitivity.stated import stated_sensitivity
+from fedmf.mechanisms.errors import errors
+from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.sensitivity import stated_sensitivity
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
-from fedmf.workload.toeplitz import prefix
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 Curves = Mapping[str, Sequence[tuple[float, float]]]

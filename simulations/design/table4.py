@@ -16,7 +16,7 @@ from pathlib import Path
 from pictures import RESULTS
 
 from fedmf.accounting.comparison import design
-from fedmf.factorization.mechanisms.catalogue import names
+from fedmf.mechanisms.registry import names
 from fedmf.participation import Participation
 
 CONTRACT = Participation(3900, 10, 390)

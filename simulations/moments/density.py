@@ -22,8 +22,9 @@ import numpy as np
 import torch
 from rich.progress import track
 
-from fedmf.factorization.matrices.closed_form import identity
-from fedmf.factorization.sensitivity.joint import UserRange
+from fedmf.mechanisms.closed_forms import identity
+from fedmf.mechanisms.joint import UserRange
+from fedmf.mechanisms.workload import average
 from fedmf.moments.baselines import pp
 from fedmf.moments.density import GaussianEstimate, gaussian_estimate, mean_noise_variances
 from fedmf.moments.mechanism import jme
@@ -31,7 +32,6 @@ from fedmf.moments.moment_stream import MomentStream
 from fedmf.moments.second_moment import FullMatrix
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
-from fedmf.workload.toeplitz import average
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "design"))
 from pictures import RESULTS

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from rich.progress import track
 
-from fedmf.factorization.matrices.closed_form import bsr, identity, square_root
-from fedmf.factorization.matrices.strategy_matrix import Factorization
-from fedmf.factorization.matrices.toeplitz import Toeplitz
-from fedmf.factorization.sensitivity.joint import UserRange, joint_sensitivity
-from fedmf.factorization.sensitivity.separated import pattern_layers
+from fedmf.mechanisms.closed_forms import bsr, identity, square_root
+from fedmf.mechanisms.joint import UserRange, joint_sensitivity
+from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.sensitivity import pattern_layers
+from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.moments.second_moment import (
     BlockEnergies,
     DiagonalMoment,

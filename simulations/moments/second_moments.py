@@ -18,16 +18,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.factorization.matrices.closed_form import identity
-from fedmf.factorization.matrices.strategy_matrix import Factorization
-from fedmf.factorization.matrices.workload_power import strategy_power
-from fedmf.factorization.sensitivity.joint import UserRange
-from fedmf.factorization.sensitivity.stated import stated_sensitivity
+from fedmf.mechanisms.closed_forms import identity, strategy_power
+from fedmf.mechanisms.joint import UserRange
+from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.sensitivity import stated_sensitivity
+from fedmf.mechanisms.workload import ToeplitzWorkload, average, exponential, prefix, window
 from fedmf.moments import theory
 from fedmf.moments.baselines import cs, ime
 from fedmf.moments.mechanism import MomentMechanism, jme
 from fedmf.participation import Participation
-from fedmf.workload.toeplitz import ToeplitzWorkload, average, exponential, prefix, window
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "design"))
 from pictures import RESULTS, Curves, draw

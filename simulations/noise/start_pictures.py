@@ -13,7 +13,8 @@ import torch
 from matplotlib import pyplot as plt
 
 from fedmf.accounting import gaussian_mu, gaussian_sigma
-from fedmf.factorization import NamedMechanism, stated_sensitivity
+from fedmf.mechanisms.choice import NamedMechanism
+from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.noise import GaussianSource, NoiseKey, NoiseStream
 from fedmf.participation import Participation
 

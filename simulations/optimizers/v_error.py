@@ -17,11 +17,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedmf.factorization.matrices.closed_form import identity
-from fedmf.factorization.matrices.closed_form import square_root as plain_root
-from fedmf.factorization.matrices.strategy_matrix import Factorization
-from fedmf.factorization.matrices.toeplitz import Toeplitz
-from fedmf.factorization.sensitivity.joint import UserRange
+from fedmf.mechanisms.closed_forms import identity
+from fedmf.mechanisms.closed_forms import square_root as plain_root
+from fedmf.mechanisms.joint import UserRange
+from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.toeplitz import Toeplitz
+from fedmf.mechanisms.workload import exponential
 from fedmf.moments.mechanism import jme
 from fedmf.noise.domain import Domain
 from fedmf.noise.key import NoiseKey
@@ -29,7 +30,6 @@ from fedmf.noise.rows.noise_stream import NoiseStream
 from fedmf.noise.source import GaussianSource
 from fedmf.optim.energies import released_variances, squared_biases, squared_variances
 from fedmf.participation import Participation
-from fedmf.workload.toeplitz import exponential
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 D, BETAS = 10**6, (0.9, 0.999)

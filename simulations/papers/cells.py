@@ -83,8 +83,8 @@ def _outcome(keys: Mapping[str, Any]) -> dict[str, float | None]:
 
 def errors_of(cells: Cells, cell: Cell) -> tuple[dict[str, float], float, list[float]]:
     """Searched parameters of a run's mechanism, its noise, and RMSE and MaxSE of prefix sums; for ζ = 1."""
-    from fedmf.factorization import errors
-    from fedmf.workload import prefix
+    from fedmf.mechanisms.errors import errors
+    from fedmf.mechanisms.workload import prefix
 
     asked = FIGURES[cell.figure].form(cell.form).configuration(cell)
     keys = cells.configuration(cell)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedmf.factorization.algebra import graded_quadrature
+from fedmf.mechanisms.lti import graded_quadrature
 from fedmf.typing import Matrix, Vector
 
 __all__ = ["ANTI_PGD", "DAMPED", "WHITE", "Filter", "Regression", "trajectory"]

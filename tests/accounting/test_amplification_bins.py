@@ -15,8 +15,8 @@ from fedmf.accounting.amplification.noise_level import (
     certified_noise,
 )
 from fedmf.accounting.gaussian.calibration import gaussian_delta
-from fedmf.factorization.matrices.closed_form import cgd, identity
-from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.mechanisms.closed_forms import cgd, identity
+from fedmf.mechanisms.registry import build
 from fedmf.participation import Participation
 
 # |z| < 5.2 has a false-alarm rate of 2e-7 for a normal error; the draws are bounded and thousands.
@@ -180,7 +180,7 @@ def test_refusals(name, contract, message):
 
 
 def test_negative_strategies_are_refused():
-    from fedmf.factorization.matrices.toeplitz import Toeplitz
+    from fedmf.mechanisms.toeplitz import Toeplitz
 
     with pytest.raises(ValueError, match="no negative entries"):
         BallsInBinsPair.of(Toeplitz(np.array([1.0, -0.2]), 6), Participation(6, 2, 3))

@@ -26,8 +26,7 @@ from fedmf.accounting.amplification.separated_proposal import (
     matchings,
 )
 from fedmf.accounting.gaussian import gaussian_delta
-from fedmf.factorization import bsr
-from fedmf.factorization.matrices.closed_form import identity
+from fedmf.mechanisms.closed_forms import bsr, identity
 from fedmf.participation import Participation
 
 # |z| < 5.2 has a false-alarm rate of 2e-7.

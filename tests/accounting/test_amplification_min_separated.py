@@ -15,8 +15,8 @@ from fedmf.accounting.amplification.monte_carlo import contributions, estimate
 from fedmf.accounting.amplification.poisson import poisson_delta
 from fedmf.accounting.amplification.separated_law import SeparatedLaw
 from fedmf.accounting.amplification.separated_proposal import AttractedPairs
-from fedmf.factorization.matrices.closed_form import bsr, cgd, identity
-from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.mechanisms.closed_forms import bsr, cgd, identity
+from fedmf.mechanisms.registry import build
 from fedmf.participation import Participation
 
 # |z| < 5.2 has a false-alarm rate of 2e-7.

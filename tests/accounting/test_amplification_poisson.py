@@ -15,7 +15,7 @@ from fedmf.accounting.amplification.poisson import (
 from fedmf.accounting.amplification.sampling import amplified_noise_of
 from fedmf.accounting.comparison import design
 from fedmf.accounting.gaussian.calibration import gaussian_delta, gaussian_sigma
-from fedmf.factorization.matrices.closed_form import bsr, cgd
+from fedmf.mechanisms.closed_forms import bsr, cgd
 from fedmf.participation import Participation
 
 

@@ -9,11 +9,11 @@ import pytest
 from fedmf.accounting.amplification.sampling import Sampling, amplified_noise_of
 from fedmf.accounting.amplification.search import amplified_mechanism
 from fedmf.cli.app import run
-from fedmf.factorization.mechanisms.catalogue import build
-from fedmf.factorization.mechanisms.choice import NamedMechanism
-from fedmf.factorization.objectives.error import query_variances
+from fedmf.mechanisms.choice import NamedMechanism
+from fedmf.mechanisms.errors import query_variances
+from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
-from fedmf.workload.toeplitz import prefix
 
 CONTRACT = Participation(24, 3, 8)
 # Noise of found and grid points carries standard errors of about 0.1 % and 0.3 %.

@@ -14,9 +14,10 @@ import torch
 from support.oracles import patterns
 
 from fedmf.accounting import adjacency_factor, gaussian_delta
-from fedmf.factorization import Factorization, cgd, identity
-from fedmf.factorization.matrices.toeplitz import Toeplitz
-from fedmf.factorization.sensitivity.stated import stated_sensitivity
+from fedmf.mechanisms.closed_forms import cgd, identity
+from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.sensitivity import stated_sensitivity
+from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.participation import Adjacency, Participation
 from fedmf.parts import NormCourse, Part, QuantileClipping, check_shares, update_factor
 from fedmf.training import SIGNS, FixedPointSum

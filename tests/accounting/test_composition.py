@@ -15,8 +15,8 @@ from fedmf.accounting import (
 )
 from fedmf.accounting.release import SumRelease
 from fedmf.errors import LedgerError
-from fedmf.factorization import Dense, Factorization, Toeplitz
-from fedmf.factorization.matrices.toeplitz import InverseToeplitz
+from fedmf.mechanisms.matrix import Dense, Factorization
+from fedmf.mechanisms.toeplitz import InverseToeplitz, Toeplitz
 from fedmf.statements import Costs, Spent, compose, joined_mu
 
 DELTA = 1e-5

@@ -17,10 +17,10 @@ from fedmf.accounting.amplification.noise_level import amplified_noise
 from fedmf.accounting.amplification.sampling import amplified_noise_of
 from fedmf.accounting.amplification.search import amplified_mechanism
 from fedmf.accounting.comparison import design
-from fedmf.factorization.matrices.closed_form import bfr, cgd, identity
-from fedmf.factorization.mechanisms.choice import NamedMechanism
+from fedmf.mechanisms.choice import NamedMechanism
+from fedmf.mechanisms.closed_forms import bfr, cgd, identity
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
-from fedmf.workload.toeplitz import prefix
 
 LONG_ENOUGH = Participation(512, 4, 128)
 NAMES = ["blt", "cgd", "identity", "banded-toeplitz", "bsr"]

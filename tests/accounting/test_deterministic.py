@@ -23,8 +23,9 @@ from fedmf.accounting.deterministic import (
     deterministic_noise,
 )
 from fedmf.accounting.gaussian import gaussian_delta
-from fedmf.factorization import Dense, Toeplitz, bsr
-from fedmf.factorization.matrices.closed_form import identity
+from fedmf.mechanisms.closed_forms import bsr, identity
+from fedmf.mechanisms.matrix import Dense
+from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.participation import Participation
 
 # |z| < 5.2 has a false-alarm rate of 2e-7 for a normal error; the draws are bounded and many.

@@ -17,7 +17,9 @@ import fedmf
 from fedmf.accounting import NoPrivacy, at_least
 from fedmf.accounting import release as release_module
 from fedmf.errors import LedgerError
-from fedmf.factorization import InverseToeplitz, Mechanism, Sensitivity
+from fedmf.mechanisms.registry import Mechanism
+from fedmf.mechanisms.sensitivity import Sensitivity
+from fedmf.mechanisms.toeplitz import InverseToeplitz
 from fedmf.participation import Participation
 from fedmf.records import Ledger
 from fedmf.records import durable as durable_module

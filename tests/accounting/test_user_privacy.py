@@ -15,7 +15,7 @@ from support.ledgers import participations
 from fedmf.accounting import NoPrivacy, gaussian_epsilon
 from fedmf.accounting.gaussian import many as gaussian_many
 from fedmf.accounting.gaussian.many import gaussian_epsilons
-from fedmf.factorization import InverseToeplitz
+from fedmf.mechanisms.toeplitz import InverseToeplitz
 from fedmf.participation import Participation
 from fedmf.records import Ledger
 from fedmf.statements import RunHeader, run_spent

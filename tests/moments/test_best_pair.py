@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from fedmf.factorization import build
-from fedmf.factorization.objectives.error import query_variances
-from fedmf.factorization.sensitivity.joint import UserRange
+from fedmf.mechanisms.errors import query_variances
+from fedmf.mechanisms.joint import UserRange
+from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.workload import average, exponential, prefix
 from fedmf.moments.pair_design import Goal, best_pair
 from fedmf.participation import Participation
-from fedmf.workload.toeplitz import average, exponential, prefix
 
 
 def test_the_best_pair_has_the_least_error_of_its_mechanism() -> None:

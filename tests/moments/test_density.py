@@ -7,15 +7,15 @@ import pytest
 import torch
 from scipy import stats
 
-from fedmf.factorization.matrices.closed_form import square_root
-from fedmf.factorization.sensitivity.joint import UserRange
+from fedmf.mechanisms.closed_forms import square_root
+from fedmf.mechanisms.joint import UserRange
+from fedmf.mechanisms.workload import average
 from fedmf.moments.density import GaussianEstimate, gaussian_estimate, mean_noise_variances
 from fedmf.moments.mechanism import jme
 from fedmf.moments.moment_stream import MomentStream
 from fedmf.moments.second_moment import FullMatrix
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
-from fedmf.workload.toeplitz import average
 
 MEAN = torch.tensor([0.3, -1.0], dtype=torch.float64)
 COVARIANCE = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)

@@ -9,11 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from support import oracles
 
-from fedmf.factorization.matrices.closed_form import bisr, bsr, identity, square_root
-from fedmf.factorization.matrices.dense import Dense
-from fedmf.factorization.matrices.strategy_matrix import Factorization
-from fedmf.factorization.matrices.toeplitz import Toeplitz
-from fedmf.factorization.sensitivity.joint import (
+from fedmf.mechanisms.closed_forms import bisr, bsr, identity, square_root
+from fedmf.mechanisms.joint import (
     FREE_LINE,
     FREE_PLANE,
     UserRange,
@@ -21,8 +18,9 @@ from fedmf.factorization.sensitivity.joint import (
     joint_diameter_square,
     joint_sensitivity,
 )
-from fedmf.factorization.sensitivity.methods import methods
-from fedmf.factorization.sensitivity.stated import stated_sensitivity
+from fedmf.mechanisms.matrix import Dense, Factorization
+from fedmf.mechanisms.sensitivity import methods, stated_sensitivity
+from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.participation import Participation
 
 Array = NDArray[np.float64]
@@ -172,7 +170,7 @@ def test_second_moment_is_free_for_equal_matrices() -> None:
 @pytest.mark.parametrize("make", [lambda n: Toeplitz([1.0, 0.3, 0.8, 0.1, 0.5], n), square_root])
 def test_bounds_agree_with_enumeration_at_larger_horizons(make) -> None:  # type: ignore[no-untyped-def]
     """Row-wise bound ≥ the enumerated one; the envelope equals it for non-increasing coefficients."""
-    module = import_module("fedmf.factorization.sensitivity.joint")
+    module = import_module("fedmf.mechanisms.joint")
     C1, C2, users = make(12), bsr(5, 12), UserRange(1.0, 2, "replace-one")
     pair = module._Pair(C1, C2, Participation(12, 3, 2), 1.3, users)
     exact = pair.by_enumeration().value

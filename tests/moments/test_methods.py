@@ -7,7 +7,9 @@ import json
 
 import pytest
 
-from fedmf.factorization import UserRange, build, identity, square_root
+from fedmf.mechanisms.closed_forms import identity, square_root
+from fedmf.mechanisms.joint import UserRange
+from fedmf.mechanisms.registry import build
 from fedmf.moments.baselines import cs, ime, pp
 from fedmf.moments.mechanism import MomentMechanism, jme
 from fedmf.moments.methods import METHODS, mechanism_from_dict

@@ -8,11 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from fedmf.factorization import joint_sensitivity
-from fedmf.factorization.matrices.closed_form import bisr, identity, square_root
-from fedmf.factorization.mechanisms.catalogue import build
-from fedmf.factorization.sensitivity.joint import UserRange
-from fedmf.factorization.sensitivity.stated import stated_sensitivity
+from fedmf.mechanisms.closed_forms import bisr, identity, square_root
+from fedmf.mechanisms.joint import UserRange, joint_sensitivity
+from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.sensitivity import stated_sensitivity
+from fedmf.mechanisms.workload import (
+    ToeplitzWorkload,
+    average,
+    exponential,
+    momentum,
+    prefix,
+    weighted,
+    window,
+)
 from fedmf.moments.baselines import cs, ime, pp
 from fedmf.moments.mechanism import MomentMechanism, jme
 from fedmf.moments.moment_stream import MomentStream
@@ -25,15 +33,6 @@ from fedmf.moments.second_moment import (
 )
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
-from fedmf.workload.toeplitz import (
-    ToeplitzWorkload,
-    average,
-    exponential,
-    momentum,
-    prefix,
-    weighted,
-    window,
-)
 
 KEY = NoiseKey.from_seed(11)
 N, D = 24, 4

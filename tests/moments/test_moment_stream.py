@@ -8,9 +8,19 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from fedmf.factorization.matrices.closed_form import bisr, identity, square_root
-from fedmf.factorization.matrices.strategy_matrix import Factorization
-from fedmf.factorization.sensitivity.joint import UserRange
+from fedmf.mechanisms.closed_forms import bisr, identity, square_root
+from fedmf.mechanisms.joint import UserRange
+from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.workload import (
+    ToeplitzWorkload,
+    average,
+    exponential,
+    momentum,
+    parse_workload,
+    prefix,
+    weighted,
+    window,
+)
 from fedmf.moments.baselines import cs, ime, pp
 from fedmf.moments.mechanism import jme
 from fedmf.moments.moment_stream import MomentStream
@@ -25,16 +35,6 @@ from fedmf.moments.second_moment import (
 from fedmf.moments.weights import best_weight
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
-from fedmf.workload.parse import parse_workload
-from fedmf.workload.toeplitz import (
-    ToeplitzWorkload,
-    average,
-    exponential,
-    momentum,
-    prefix,
-    weighted,
-    window,
-)
 
 Array = NDArray[np.float64]
 KEY = NoiseKey.from_seed(11)
@@ -101,7 +101,7 @@ def test_second_moments_are_contractions_with_the_stated_bias(second: SecondMome
 
 def test_single_block_may_use_the_constant_of_one_dimension() -> None:
     """‖x − y‖² + ν(‖x‖² − ‖y‖²)² ≤ r_1(ν) for random pairs in R³, and it is reached on a line."""
-    from fedmf.factorization.sensitivity.joint import joint_diameter_square
+    from fedmf.mechanisms.joint import joint_diameter_square
 
     x, y = rows(20_000, 3, 3).numpy(), rows(20_000, 3, 4).numpy()
     first, second = np.sum((x - y) ** 2, 1), (np.sum(x**2, 1) - np.sum(y**2, 1)) ** 2
@@ -306,7 +306,7 @@ def test_bad_settings_are_refused() -> None:
 
 def test_several_blocks_need_the_constant_of_the_plane() -> None:
     """Rows on two axes move two block energies further than r_1 allows; one block does not see it."""
-    from fedmf.factorization.sensitivity.joint import joint_diameter_square
+    from fedmf.mechanisms.joint import joint_diameter_square
 
     x, y, nu = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]]), 2.0
     for sizes, dimension in (([2], 1), ([1, 1], 2)):

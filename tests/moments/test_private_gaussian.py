@@ -12,12 +12,14 @@ import torch
 from scipy import stats
 from support.released_moments import drawn
 
-from fedmf.factorization import UserRange, identity, query_variances, square_root
+from fedmf.mechanisms.closed_forms import identity, square_root
+from fedmf.mechanisms.errors import query_variances
+from fedmf.mechanisms.joint import UserRange
+from fedmf.mechanisms.workload import average
 from fedmf.moments import FullMatrix, MomentStream, NoisyMoments, PrivateGaussian, jme, shrunk_covariances
 from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
 from fedmf.typing import Array
-from fedmf.workload import average
 
 #: Rate at which each test as a whole would fail for correct code.
 ALARM = 1e-6

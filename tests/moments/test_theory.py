@@ -9,15 +9,15 @@ import pytest
 from numpy.typing import NDArray
 from support import oracles
 
-from fedmf.factorization.matrices.closed_form import identity, square_root
-from fedmf.factorization.matrices.strategy_matrix import Factorization
-from fedmf.factorization.matrices.toeplitz import Toeplitz
-from fedmf.factorization.sensitivity.joint import UserRange
+from fedmf.mechanisms.closed_forms import identity, square_root
+from fedmf.mechanisms.joint import UserRange
+from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.toeplitz import Toeplitz
+from fedmf.mechanisms.workload import average, exponential, prefix, window
 from fedmf.moments import theory as th
 from fedmf.moments.baselines import cs, ime, pp
 from fedmf.moments.mechanism import jme
 from fedmf.participation import Participation
-from fedmf.workload.toeplitz import average, exponential, prefix, window
 
 Array = NDArray[np.float64]
 RUNS = 60_000

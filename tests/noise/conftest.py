@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedmf.factorization.streaming.recurrence import Recurrence
+from fedmf.mechanisms.streaming import Recurrence
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ import torch
 from support.covariance import covariance_fits
 from support.openings import fresh, schedule_of
 
-from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.mechanisms.registry import build
 from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseKey, NoiseStream
 from fedmf.noise.kernels import CpuKernels, RowPass
 from fedmf.noise.kernels.reference import ReferenceKernels, normals

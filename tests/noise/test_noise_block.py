@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedmf.errors import HorizonExceededError
-from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.mechanisms.registry import build
 from fedmf.noise.domain import Domain
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.rows.noise_block import normals_of_rounds, suits

@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from fedmf.errors import HorizonExceededError
-from fedmf.factorization.matrices.closed_form import bisr, identity
-from fedmf.factorization.matrices.strategy_matrix import Factorization
-from fedmf.factorization.matrices.trees import tree
-from fedmf.factorization.mechanisms import banded_toeplitz, blt
+from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
+from fedmf.mechanisms.blt import blt
+from fedmf.mechanisms.closed_forms import bisr, identity
+from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.trees import tree
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.rows.blocked_noise import BlockedNoise
 from fedmf.noise.rows.noise_stream import NoiseStream

@@ -13,7 +13,7 @@ import pytest
 import torch
 from support.covariance import covariance_fits
 
-from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.mechanisms.registry import build
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.rows.noise_stream import NoiseStream
 from fedmf.noise.source import GaussianSource

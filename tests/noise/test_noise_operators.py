@@ -12,12 +12,12 @@ import pytest
 import torch
 from support.oracles import scalar_sensitivity
 
-from fedmf.factorization.matrices.buffered import BufferedToeplitz
-from fedmf.factorization.matrices.stamped import Stamped
-from fedmf.factorization.matrices.toeplitz import Toeplitz, normalized
-from fedmf.factorization.matrices.trees import BlockTree, kary_tree, tree
-from fedmf.factorization.mechanisms.catalogue import build, names
-from fedmf.factorization.sensitivity.stated import stated_sensitivity
+from fedmf.mechanisms.blt import BufferedToeplitz
+from fedmf.mechanisms.matrix import Stamped, normalized
+from fedmf.mechanisms.registry import build, names
+from fedmf.mechanisms.sensitivity import stated_sensitivity
+from fedmf.mechanisms.toeplitz import Toeplitz
+from fedmf.mechanisms.trees import BlockTree, kary_tree, tree
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.rows import row_rules
 from fedmf.noise.rows.noise_stream import NoiseStream

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmf.factorization.matrices.buffered import BufferedToeplitz
-from fedmf.factorization.matrices.toeplitz import InverseToeplitz, Toeplitz
-from fedmf.factorization.matrices.trees import kary_tree, tree
+from fedmf.mechanisms.blt import BufferedToeplitz
+from fedmf.mechanisms.toeplitz import InverseToeplitz, Toeplitz
+from fedmf.mechanisms.trees import kary_tree, tree
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.rows.noise_stream import NoiseStream
 from fedmf.noise.source import GaussianSource

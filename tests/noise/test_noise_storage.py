@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedmf.factorization.matrices.buffered import BufferedToeplitz
-from fedmf.factorization.matrices.toeplitz import InverseToeplitz, Toeplitz, normalized
-from fedmf.factorization.matrices.trees import tree
-from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.mechanisms.blt import BufferedToeplitz
+from fedmf.mechanisms.matrix import normalized
+from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.toeplitz import InverseToeplitz, Toeplitz
+from fedmf.mechanisms.trees import tree
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.rows import row_rules
 from fedmf.noise.rows.noise_stream import NoiseStream

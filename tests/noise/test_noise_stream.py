@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedmf.errors import HorizonExceededError
-from fedmf.factorization.streaming.recurrence import Recurrence
+from fedmf.mechanisms.streaming import Recurrence
 from fedmf.noise.domain import Domain
 from fedmf.noise.kernels.cpu import TILE
 from fedmf.noise.key import NoiseKey

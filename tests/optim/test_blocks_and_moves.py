@@ -8,10 +8,10 @@ import pytest
 import torch
 from support.dense_rules import membership
 
+from fedmf.mechanisms.workload import LearningRateSchedule
 from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment
 from fedmf.optim.blocks import Blocks
 from fedmf.optim.move import Move
-from fedmf.workload.schedule import LearningRateSchedule
 
 SHAPES = [(4, 3), (4,), (2, 2, 3), (1,), ()]
 SIZES = {

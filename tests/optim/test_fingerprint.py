@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedmf.mechanisms.workload import LearningRateSchedule
 from fedmf.optim import Adam, Sgd, fingerprint_of
-from fedmf.workload import LearningRateSchedule
 
 
 class Rule:

@@ -7,11 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from fedmf.factorization.matrices.closed_form import identity, square_root
-from fedmf.factorization.matrices.strategy_matrix import Factorization
-from fedmf.factorization.mechanisms.catalogue import build
-from fedmf.factorization.sensitivity.joint import UserRange
-from fedmf.factorization.sensitivity.stated import stated_sensitivity
+from fedmf.mechanisms.closed_forms import identity, square_root
+from fedmf.mechanisms.joint import UserRange
+from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.sensitivity import stated_sensitivity
+from fedmf.mechanisms.workload import exponential
 from fedmf.moments.mechanism import jme
 from fedmf.optim.energies import (
     averaging_weights,
@@ -22,7 +23,6 @@ from fedmf.optim.energies import (
     squared_variances,
 )
 from fedmf.participation import Participation
-from fedmf.workload.toeplitz import exponential
 
 ROUNDS, RUNS, STD = 12, 60_000, 0.7
 CONTRACT = Participation(ROUNDS, 3, 4)

@@ -13,6 +13,7 @@ import torch
 from support.dense_rules import membership
 
 from fedmf.accounting import SecondForm
+from fedmf.mechanisms.workload import ToeplitzWorkload, window
 from fedmf.moments import BlockEnergies
 from fedmf.optim import (
     OPTIMIZERS,
@@ -26,7 +27,6 @@ from fedmf.optim import (
     chosen,
 )
 from fedmf.values import value_of
-from fedmf.workload import ToeplitzWorkload, window
 
 SHAPES, DIMENSION, ROUNDS = [(4, 3), (4,)], 16, 12
 #: Coordinates of each block: the (4, 3) tensor has four channels, the vector is one.

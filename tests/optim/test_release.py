@@ -15,9 +15,9 @@ from torch import Tensor
 
 import fedmf
 from fedmf.accounting import SecondForm
+from fedmf.mechanisms.workload import LearningRateSchedule
 from fedmf.moments import SecondMoment
 from fedmf.optim import Move, RoundRelease, ServerOptimizer, ServerSGD
-from fedmf.workload import LearningRateSchedule
 
 DIMENSION = 5
 

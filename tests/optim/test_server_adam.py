@@ -11,9 +11,10 @@ import torch
 from scipy import stats
 from support.dense_rules import adam_path, averages, by_torch, membership
 
-from fedmf.factorization.matrices.closed_form import identity, square_root
-from fedmf.factorization.matrices.strategy_matrix import Factorization
-from fedmf.factorization.mechanisms.catalogue import build
+from fedmf.mechanisms.closed_forms import identity, square_root
+from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.workload import LearningRateSchedule, exponential
 from fedmf.noise.domain import Domain
 from fedmf.noise.key import NoiseKey
 from fedmf.noise.rows.noise_stream import NoiseStream
@@ -25,8 +26,6 @@ from fedmf.optim.energies import ReleasedEnergies, SquaredRelease
 from fedmf.optim.move import Move
 from fedmf.optim.server_optimizer import RoundRelease, ServerOptimizer
 from fedmf.participation import Participation
-from fedmf.workload.schedule import LearningRateSchedule
-from fedmf.workload.toeplitz import exponential
 
 ROUNDS, DIMENSION = 100, 24
 SIZES = [6, 6, 6, 1, 1, 1, 3]

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from fedmf.errors import HorizonExceededError
-from fedmf.factorization import banded_toeplitz, bisr
+from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
+from fedmf.mechanisms.closed_forms import bisr
+from fedmf.mechanisms.workload import LearningRateSchedule
 from fedmf.noise import BlockedNoise, GaussianSource, NoiseKey, NoiseStream
 from fedmf.optim import Move, RoundRelease, ServerPass, ServerSGD
 from fedmf.participation import Participation
 from fedmf.training import FixedPointSum
-from fedmf.workload import LearningRateSchedule
 
 D, PART, ROUNDS, SIZE, STD, ZETA = 5003, 1000, 6, 7, 0.31, 0.4
 # The pass fuses products and sums, torch does where the processor can: half a unit in the last place of

@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
+from fedmf.mechanisms.workload import LearningRateSchedule
 from fedmf.optim.move import Move
 from fedmf.optim.server_optimizer import RoundRelease
 from fedmf.optim.sgd import ServerSGD
-from fedmf.workload.schedule import LearningRateSchedule
 
 ROUNDS, DIMENSION = 100, 17
 # float32 rounding over 100 steps; both add in the same order up to sign.

@@ -12,22 +12,16 @@ import numpy as np
 import pytest
 from support.oracles import ltt
 
-from fedmf.factorization import (
-    Factorization,
-    banded_toeplitz,
-    bisr,
-    blt,
-    bsr,
-    kary_tree,
-    normalized,
-    query_variances,
-    stated_sensitivity,
-    tree,
-)
-from fedmf.factorization.objectives import streamed_query_variances
+from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
+from fedmf.mechanisms.blt import blt
+from fedmf.mechanisms.closed_forms import bisr, bsr
+from fedmf.mechanisms.errors import query_variances, streamed_query_variances
+from fedmf.mechanisms.matrix import Factorization, normalized
+from fedmf.mechanisms.sensitivity import stated_sensitivity
+from fedmf.mechanisms.trees import kary_tree, tree
+from fedmf.mechanisms.workload import momentum, prefix
 from fedmf.participation import Participation
 from fedmf.typing import Array
-from fedmf.workload import momentum, prefix
 
 FOLDER = Path(__file__).parents[2] / "simulations" / "design"
 sys.path.insert(0, str(FOLDER))

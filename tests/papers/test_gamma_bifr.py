@@ -12,18 +12,12 @@ from scipy.special import gamma as gamma_function
 from scipy.special import gammaln
 from support.oracles import ltt, scalar_sensitivity
 
-from fedmf.factorization import (
-    Factorization,
-    bfr,
-    bifr,
-    bisr,
-    cgd,
-    errors,
-    query_variances,
-    stated_sensitivity,
-)
+from fedmf.mechanisms.closed_forms import bfr, bifr, bisr, cgd
+from fedmf.mechanisms.errors import errors, query_variances
+from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.sensitivity import stated_sensitivity
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
-from fedmf.workload import prefix
 
 GAMMAS = (0.1, 0.35, 0.5, 0.8, 0.99)
 N = 400

@@ -16,9 +16,11 @@ from scipy.optimize import brentq
 from scipy.signal import lfilter
 from scipy.special import gamma as gamma_function
 
-from fedmf.factorization import bifr, errors, stated_sensitivity
+from fedmf.mechanisms.closed_forms import bifr
+from fedmf.mechanisms.errors import errors
+from fedmf.mechanisms.sensitivity import stated_sensitivity
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
-from fedmf.workload import prefix
 
 Vector = NDArray[np.float64]
 GAMMAS = (0.05, 0.3, 0.5, 0.7, 0.95)

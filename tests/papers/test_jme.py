@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import norm
 from support.oracles import prefix_sums
 
-from fedmf.factorization import UserRange, identity
-from fedmf.factorization.sensitivity import joint_diameter_square
+from fedmf.mechanisms.closed_forms import identity
+from fedmf.mechanisms.joint import UserRange, joint_diameter_square
 from fedmf.moments import jme, theory
 from fedmf.participation import Participation
 

@@ -9,9 +9,11 @@ import pytest
 from scipy.optimize import minimize_scalar
 from support.oracles import prefix_sums, scalar_sensitivity
 
-from fedmf.factorization import cgd, errors, identity, optimal_diagonal, query_variances, stated_sensitivity
+from fedmf.mechanisms.closed_forms import cgd, identity, optimal_diagonal
+from fedmf.mechanisms.errors import errors, query_variances
+from fedmf.mechanisms.sensitivity import stated_sensitivity
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
-from fedmf.workload import prefix
 
 
 def squares(decay: float, contract: Participation) -> tuple[float, float]:

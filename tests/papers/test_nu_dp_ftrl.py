@@ -14,7 +14,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.special import ellipk, elliprf, elliprj
 
-from fedmf.factorization import nu_ftrl
+from fedmf.mechanisms.closed_forms import nu_ftrl
 
 FOLDER = Path(__file__).parents[2] / "simulations" / "stationary"
 sys.path.insert(0, str(FOLDER))

@@ -16,7 +16,7 @@ from fedmf import NoPrivacy, Run, UserLevel
 from fedmf.cohorts import BallsInBinsCohorts, Cohorts, CyclicCohorts
 from fedmf.data import Digits, Partition
 from fedmf.errors import ConfigError
-from fedmf.factorization import NamedMechanism
+from fedmf.mechanisms.choice import NamedMechanism
 from fedmf.models import Mlp
 from fedmf.noise import Domain, GaussianSource, NoiseKey
 from fedmf.optim import Sgd

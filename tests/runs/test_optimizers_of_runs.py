@@ -11,7 +11,8 @@ import torch
 from support.small_runs import linear_task, run_small, small_run
 
 import fedmf
-from fedmf.factorization import build
+from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.workload import LearningRateSchedule, parse_workload
 from fedmf.optim import (
     Blocks,
     Move,
@@ -22,7 +23,6 @@ from fedmf.optim import (
     ServerYogi,
     SquaredRelease,
 )
-from fedmf.workload import LearningRateSchedule, parse_workload
 
 SHAPES = [(4, 3), (4,)]
 TENSORS = Blocks.of(SHAPES, "tensor")

@@ -20,7 +20,7 @@ from support.ledgers import last_state
 
 import fedmf
 from fedmf.errors import ConfigError, LedgerError
-from fedmf.factorization import Toeplitz
+from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.records import Ledger
 from fedmf.runs import RoundRecord
 from fedmf.statements import RunHeader

@@ -20,10 +20,10 @@ from support.small_runs import small_run
 import fedmf
 from fedmf.accounting import PairRelease, SecondStream
 from fedmf.errors import ConfigError
-from fedmf.factorization.matrices.toeplitz import Toeplitz
-from fedmf.factorization.sensitivity.stated import stated_sensitivity
 from fedmf.flower.compat import claim_task_identity
 from fedmf.flower.messages import answer_reply, read_slice_reply, request_content
+from fedmf.mechanisms.sensitivity import stated_sensitivity
+from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment, FullMatrix, SecondMoment
 from fedmf.noise.key import NoiseKey
 from fedmf.records.lock import ReleaseRight

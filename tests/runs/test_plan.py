@@ -11,7 +11,7 @@ import pytest
 from support.small_runs import small_run
 
 import fedmf
-from fedmf.factorization import Toeplitz
+from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.runs import NoiseMechanism, Run
 from fedmf.statements import Plan
 

@@ -18,7 +18,8 @@ from fedmf.accounting import NoPrivacy, UserLevel
 from fedmf.cohorts import CyclicCohorts, MinSeparatedCohorts, RandomCohorts
 from fedmf.data import Digits
 from fedmf.errors import ConfigError
-from fedmf.factorization import NamedMechanism, Toeplitz
+from fedmf.mechanisms.choice import NamedMechanism
+from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.models import Mlp
 from fedmf.moments import DiagonalMoment
 from fedmf.optim import Adam

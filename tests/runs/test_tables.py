@@ -17,7 +17,9 @@ from fedmf.accounting import NoPrivacy, UserLevel
 from fedmf.cohorts import CyclicCohorts, RandomCohorts
 from fedmf.data import Hub, Synthetic
 from fedmf.errors import ConfigError
-from fedmf.factorization import NamedMechanism, Toeplitz, accepted_parameters, names, optional_parameters
+from fedmf.mechanisms.choice import NamedMechanism
+from fedmf.mechanisms.registry import accepted_parameters, names, optional_parameters
+from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.models import Logistic, Mlp
 from fedmf.optim import Adam, JmeAdam
 from fedmf.participation import Participation

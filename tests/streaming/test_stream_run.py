@@ -15,9 +15,11 @@ import torch
 from support.streams import BUDGET, D, N, releases, run_once, sample, write_rows
 
 from fedmf.errors import LedgerError
-from fedmf.factorization import Toeplitz, identity
-from fedmf.factorization.mechanisms.catalogue import build
-from fedmf.factorization.sensitivity.joint import UserRange
+from fedmf.mechanisms.closed_forms import identity
+from fedmf.mechanisms.joint import UserRange
+from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.toeplitz import Toeplitz
+from fedmf.mechanisms.workload import average
 from fedmf.moments.density import gaussian_estimate, mean_noise_variances
 from fedmf.moments.mechanism import jme
 from fedmf.moments.moment_stream import MomentStream
@@ -33,7 +35,6 @@ from fedmf.streaming.session import open_run
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import StreamState
 from fedmf.version import SOFTWARE
-from fedmf.workload.toeplitz import average
 
 
 def test_releases_are_those_of_single_steps(tmp_path: Path) -> None:

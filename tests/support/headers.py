@@ -9,7 +9,10 @@ from typing import Any
 
 from fedmf.accounting import UserLevel
 from fedmf.cohorts import CyclicCohorts
-from fedmf.factorization import Factorization, InverseToeplitz, Mechanism, stated_sensitivity
+from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.registry import Mechanism
+from fedmf.mechanisms.sensitivity import stated_sensitivity
+from fedmf.mechanisms.toeplitz import InverseToeplitz
 from fedmf.participation import Participation
 from fedmf.records import Ledger
 from fedmf.statements import Plan, PrivacyStatement, RunHeader, run_statement

@@ -8,11 +8,11 @@ import numpy as np
 from torch import Tensor
 
 from fedmf.accounting import SecondForm
+from fedmf.mechanisms.workload import ToeplitzWorkload, exponential
 from fedmf.moments import SecondMoment
 from fedmf.optim import RoundRelease
 from fedmf.runs import Run
 from fedmf.training import Task
-from fedmf.workload import ToeplitzWorkload, exponential
 from support.small_runs import small_run
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fedmf.data import DATASETS
-from fedmf.factorization import names
+from fedmf.mechanisms.registry import names
 from fedmf.models import MODELS
 from fedmf.runs import NAMED_TASKS
 from fedmf.runs.tables import Key, keys

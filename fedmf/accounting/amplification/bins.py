@@ -17,7 +17,7 @@ from fedmf.accounting.amplification.monte_carlo import (
     log_largest_gain,
 )
 from fedmf.accounting.gaussian import gaussian_sigma
-from fedmf.factorization import Factorization
+from fedmf.mechanisms.matrix import Factorization
 from fedmf.participation import Participation
 from fedmf.typing import Matrix, Vector
 

@@ -19,7 +19,7 @@ from fedmf.accounting.amplification.sampling import zero_out_budget
 from fedmf.accounting.deterministic import BinOverlaps, deterministic_delta, deterministic_noise
 from fedmf.accounting.gaussian import adjacency_factor, certified_sigma, gaussian_sigma
 from fedmf.accounting.rounding import at_least
-from fedmf.factorization import Factorization
+from fedmf.mechanisms.matrix import Factorization
 from fedmf.participation import Participation
 
 Method = Literal["numerical bound", "equal bins", "certified", "none needed"]

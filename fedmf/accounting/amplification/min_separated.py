@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedmf.accounting.amplification.monte_carlo import NegativeEntriesError, Proposal, Side
 from fedmf.accounting.amplification.separated_law import SeparatedLaw
 from fedmf.accounting.amplification.separated_proposal import SeparatedAddProposal, SeparatedRemoveProposal
-from fedmf.factorization import Factorization
+from fedmf.mechanisms.matrix import Factorization
 from fedmf.participation import Participation
 from fedmf.typing import Matrix
 

@@ -14,7 +14,7 @@ from fedmf.accounting.amplification.monte_carlo import MixturePair
 from fedmf.accounting.amplification.noise_level import amplified_noise, approximate_noise
 from fedmf.accounting.amplification.poisson import poisson_noise_multiplier
 from fedmf.accounting.gaussian import adjacency_factor
-from fedmf.factorization import Factorization
+from fedmf.mechanisms.matrix import Factorization
 from fedmf.participation import Participation
 
 _SEARCH_DRAWS = 1536

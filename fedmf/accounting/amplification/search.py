@@ -13,20 +13,12 @@ from fedmf.accounting.amplification.sampling import (
     amplified_noise_of,
     approximate_noise_of,
 )
-from fedmf.factorization import (
-    RMSE,
-    Accuracy,
-    DesignRequest,
-    Mechanism,
-    MechanismChoice,
-    NotRepresentable,
-    Objective,
-    Trail,
-    chosen,
-    query_variances,
-)
+from fedmf.mechanisms.choice import MechanismChoice
+from fedmf.mechanisms.errors import RMSE, Objective, query_variances
+from fedmf.mechanisms.registry import Accuracy, DesignRequest, Mechanism, Trail, chosen
+from fedmf.mechanisms.toeplitz import NotRepresentable
+from fedmf.mechanisms.workload import ToeplitzWorkload
 from fedmf.participation import Participation
-from fedmf.workload import ToeplitzWorkload
 
 _SEARCH, _COARSE_SEARCH = Accuracy(6, 0.02), Accuracy(6, 0.5)
 # A bound so much above the least estimate rules a candidate out, errors of the estimate included.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedmf.factorization import Factorization
+from fedmf.mechanisms.matrix import Factorization
 from fedmf.participation import Participation
 from fedmf.typing import Matrix, Vector
 

@@ -11,7 +11,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 
 from fedmf.accounting import at_least, at_most
-from fedmf.factorization import Objective
+from fedmf.mechanisms.errors import Objective
 
 _NUMBERS = ("sensitivity", "noise multiplier", "stored vectors", "regenerated", "ns/coord.")
 _ALWAYS = {"RMSE": "rmse", "MaxSE": "max_se"}

@@ -14,13 +14,14 @@ from flwr.serverapp.strategy import FedAvg, Result
 
 from fedmf.cohorts import Cohorts
 from fedmf.errors import ConfigError
-from fedmf.factorization import Factorization, MechanismChoice
 from fedmf.flower.round_strategy import RoundStrategy
 from fedmf.flower.screen import say, say_plan, say_round, warn
 from fedmf.flower.wrapper.cohort_grid import AppClients
 from fedmf.flower.wrapper.identity import NodesAreUsers, UserIdentity
 from fedmf.flower.wrapper.inner_rule import MEANS, InnerRule, check_inner, check_no_rule
 from fedmf.flower.wrapper.layout import ArrayLayout
+from fedmf.mechanisms.choice import MechanismChoice
+from fedmf.mechanisms.matrix import Factorization
 from fedmf.optim import ChosenOptimizer, ServerOptimizer
 from fedmf.participation import Adjacency
 from fedmf.parts import FixedClipping, Part, QuantileClipping

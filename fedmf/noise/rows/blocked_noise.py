@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fedmf.factorization import StreamingInverse
+from fedmf.mechanisms.streaming import StreamingInverse
 from fedmf.noise.rows.noise_stream import NoiseStream
 from fedmf.noise.source import GaussianSource
 
@@ -28,7 +28,7 @@ class BlockedNoise:
     Guarantees:
         The same bits as one `NoiseStream` for the whole vector. All blocks are at the same row.
 
-    >>> from fedmf.factorization import identity
+    >>> from fedmf.mechanisms.closed_forms import identity
     >>> from fedmf.noise import NoiseKey
     >>> source = GaussianSource(NoiseKey.from_seed(0), dimension=5)
     >>> noise = BlockedNoise(source, identity(2).recurrence(), 2, block=3)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fedmf.compiled import compiled
-from fedmf.factorization import Recurrence
+from fedmf.mechanisms.streaming import Recurrence
 from fedmf.noise.domain import Domain
 from fedmf.noise.kernels import (
     FEWEST_PER_THREAD,

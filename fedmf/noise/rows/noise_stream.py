@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fedmf.errors import HorizonExceededError
-from fedmf.factorization import StreamingInverse
+from fedmf.mechanisms.streaming import StreamingInverse
 from fedmf.noise.kernels import NoiseKernels, Row, check_vector
 from fedmf.noise.rows.row_rules import choose_rows
 from fedmf.noise.source import GaussianSource
@@ -24,7 +24,7 @@ class NoiseStream:
     """The rows [C⁻¹z]_0, [C⁻¹z]_1, … in order, each handed out once, for a vector or a shard of it.
 
     A streaming form of C⁻¹ says which z a row needs and which vectors are stored between rounds (see
-    `fedmf.factorization.StreamingInverse`). Past z are drawn again from the key; only past outputs, or sums
+    `mechanisms.streaming.StreamingInverse`). Past z are drawn again from the key; only past outputs, or sums
     of them, must be stored, and those can be made again from the key at any time.
 
     Args:
@@ -48,7 +48,7 @@ class NoiseStream:
     References:
         Kalinin, McKenna, Pagh and Lampert (2026), "DP-λCGD", on regenerating earlier noise from a seed.
 
-    >>> from fedmf.factorization import cgd
+    >>> from fedmf.mechanisms.closed_forms import cgd
     >>> from fedmf.noise import NoiseKey
     >>> source = GaussianSource(NoiseKey.from_seed(0), dimension=4)
     >>> noise = NoiseStream(source, cgd(0.5, 3).recurrence(), rounds=3)

@@ -10,7 +10,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedmf.factorization import BlockSums, Recurrence, SparseRows, StateSpace, StreamingInverse, closed_levels
+from fedmf.mechanisms.streaming import (
+    BlockSums,
+    Recurrence,
+    SparseRows,
+    StateSpace,
+    StreamingInverse,
+    closed_levels,
+)
 from fedmf.noise.kernels import NoiseKernels, Row, RowPass
 
 Form = TypeVar("Form", bound=StreamingInverse)

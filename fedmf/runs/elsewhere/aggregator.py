@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from fedmf.cohorts import Cohorts
 from fedmf.errors import ConfigError
-from fedmf.factorization import Factorization, MechanismChoice
+from fedmf.mechanisms.choice import MechanismChoice
+from fedmf.mechanisms.matrix import Factorization
 from fedmf.optim import ChosenOptimizer, ServerOptimizer, Sgd
 from fedmf.participation import Adjacency
 from fedmf.parts import FixedClipping, Part, QuantileClipping

@@ -8,15 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fedmf.errors import ConfigError
-from fedmf.factorization import (
-    GivenFactorization,
-    NamedMechanism,
-    accepted_parameters,
-    names,
-    optional_parameters,
-    own_name,
-    parameters,
-)
+from fedmf.mechanisms.choice import GivenFactorization, NamedMechanism
+from fedmf.mechanisms.registry import accepted_parameters, names, optional_parameters, own_name, parameters
 from fedmf.runs.mechanism import NoiseMechanism
 from fedmf.runs.tables.value_table import Key, Scalar, ValueTable
 from fedmf.values import Value, by_kind

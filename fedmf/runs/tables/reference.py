@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from fedmf.factorization import accepted_parameters, names, optional_parameters
+from fedmf.mechanisms.registry import accepted_parameters, names, optional_parameters
 from fedmf.runs.tables.configuration import TABLES
 from fedmf.runs.tables.value_table import Key, Scalar, ValueTable
 

@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.accounting import certified_sigma
-from fedmf.factorization import Sensitivity, query_variances
+from fedmf.mechanisms.errors import query_variances
+from fedmf.mechanisms.sensitivity import Sensitivity
+from fedmf.mechanisms.workload import ToeplitzWorkload, parse_workload
 from fedmf.moments import (
     MomentMechanism,
     MomentStream,
@@ -35,7 +37,6 @@ from fedmf.streaming.rows import Layout
 from fedmf.streaming.settings import Settings
 from fedmf.typing import Vector
 from fedmf.version import SOFTWARE
-from fedmf.workload import ToeplitzWorkload, parse_workload
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,20 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from fedmf.factorization import (
-    Factorization,
-    Mechanism,
-    UserRange,
-    accepted_parameters,
-    build,
-    factorization_from_dict,
-    optional_parameters,
-    query_variances,
-)
+from fedmf.mechanisms.errors import query_variances
+from fedmf.mechanisms.joint import UserRange
+from fedmf.mechanisms.matrix import Factorization, factorization_from_dict
+from fedmf.mechanisms.registry import Mechanism, accepted_parameters, build, optional_parameters
+from fedmf.mechanisms.workload import ToeplitzWorkload
 from fedmf.moments import METHODS, MomentMechanism, SecondMoment, best_weight
 from fedmf.participation import Participation
 from fedmf.streaming.settings import BEST, DEFAULT_MECHANISM, Settings
-from fedmf.workload import ToeplitzWorkload
 
 _DEFAULT_BANDS: Final = 32
 #: Relative, of every number that is computed again.

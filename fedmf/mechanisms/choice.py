@@ -1,0 +1,240 @@
+"""What stands wherever a mechanism is chosen: a name with parameters, or a factorization of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from fedmf.mechanisms.errors import RMSE, Objective
+from fedmf.mechanisms.matrix import Factorization, factorization_from_dict
+from fedmf.mechanisms.registry import Free, Mechanism, Values, build, form_of, names
+from fedmf.mechanisms.workload import ToeplitzWorkload
+from fedmf.participation import Participation
+
+_GIVEN = "given"
+
+
+class MechanismChoice(Protocol):
+    """What stands wherever a mechanism is chosen: a name with parameters, or a factorization of one's own."""
+
+    @property
+    def name(self) -> str:
+        """By which tables and records call it."""
+        ...
+
+    @property
+    def params(self) -> Values:
+        """The parameters that are given, by symbol."""
+        ...
+
+    @property
+    def free(self) -> tuple[Free, ...]:
+        """The parameters that `build` chooses."""
+        ...
+
+    @property
+    def effort(self) -> int:
+        """What `build` takes: 0 for a formula, 1 for a search of its parameters, 2 for an optimiser of a few
+        coefficients, 3 for one of all entries of C."""
+        ...
+
+    def fixing(self, values: Values) -> MechanismChoice:
+        """The same with these parameters given.
+
+        Raises:
+            ValueError: a parameter is not one that it takes.
+        """
+        ...
+
+    def build(
+        self,
+        participation: Participation,
+        workload: ToeplitzWorkload | None = None,
+        objective: Objective = RMSE,
+    ) -> Mechanism:
+        """C of least error for a contract and a workload (prefix sums by default).
+
+        Raises:
+            ValueError: it cannot be built for them.
+        """
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-able description; `mechanism_choice_from_dict` reads it."""
+        ...
+
+
+@dataclass(frozen=True)
+class NamedMechanism:
+    """A mechanism by name, with the parameters that are not to be chosen.
+
+    Args:
+        kind: one of `names()`.
+        params: by symbol, bands included; integers may come as whole floats.
+
+    Raises:
+        ValueError: an unknown name, a parameter the mechanism does not take, or a value of the wrong type.
+
+    >>> NamedMechanism("bifr", {"bands": 8}).to_dict()
+    {'kind': 'bifr', 'bands': 8}
+    """
+
+    kind: str
+    params: Mapping[str, float | int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        form = form_of(self.kind)
+        object.__setattr__(self, "kind", form.name)
+        object.__setattr__(self, "params", form.checked(self.params, rounds=None))
+
+    def __hash__(self) -> int:
+        return hash((self.kind, frozenset(self.params.items())))
+
+    @property
+    def name(self) -> str:
+        """The kind."""
+        return self.kind
+
+    @property
+    def free(self) -> tuple[Free, ...]:
+        """The parameters that are not given."""
+        return tuple(free for free in form_of(self.kind).family.free if free.symbol not in self.params)
+
+    @property
+    def effort(self) -> int:
+        """2 or 3 where a family has an optimiser, else 1 where a parameter is to be chosen."""
+        family = form_of(self.kind).family
+        return 2 + family.entrywise if family.optimized else min(1, len(self.free))
+
+    def fixing(self, values: Values) -> NamedMechanism:
+        """The same with these parameters given too."""
+        return NamedMechanism(self.kind, {**self.params, **values})
+
+    def build(
+        self,
+        participation: Participation,
+        workload: ToeplitzWorkload | None = None,
+        objective: Objective = RMSE,
+    ) -> Mechanism:
+        """As `build` does."""
+        return build(self.kind, participation, workload, params=self.params, objective=objective)
+
+    def to_dict(self) -> dict[str, Any]:
+        """{"kind": name, symbol: value, …}."""
+        return {"kind": self.kind, **self.params}
+
+
+@dataclass(frozen=True, eq=False)
+class GivenFactorization:
+    """A factorization of one's own, for exactly its number of rounds.
+
+    Only the coefficients that `Factorization.to_dict` writes are kept, as `factorization_from_dict` reads
+    them: sensitivity, error and noise follow from these, whatever else the object says about itself.
+
+    Args:
+        factorization: C.
+        name: by which tables and records call it; not the name of a mechanism.
+
+    Raises:
+        ValueError: C is no factorization that can be stored by its coefficients, or the name is taken.
+
+    >>> from fedmf.mechanisms.toeplitz import Toeplitz
+    >>> GivenFactorization(Toeplitz([1.0, 0.5], 4)).to_dict()["factorization"]["coefficients"]
+    [1.0, 0.5]
+    """
+
+    factorization: Factorization
+    name: str = "own"
+
+    def __post_init__(self) -> None:
+        if not self.name.isprintable() or not self.name.strip() or self.name in names():
+            raise ValueError(
+                f"name (of a given C) must be printable and not that of a mechanism; got {self.name!r}."
+            )
+        object.__setattr__(self, "factorization", _stored(self.factorization))
+
+    @property
+    def params(self) -> Values:
+        """None."""
+        return {}
+
+    @property
+    def free(self) -> tuple[Free, ...]:
+        """None."""
+        return ()
+
+    @property
+    def effort(self) -> int:
+        """None."""
+        return 0
+
+    def fixing(self, values: Values) -> GivenFactorization:
+        """The same, if there is nothing to fix."""
+        for symbol, value in values.items():
+            raise ValueError(
+                f"{symbol} (parameter) must be left out: {self.name} takes none; got {symbol}={value}."
+            )
+        return self
+
+    def build(
+        self,
+        participation: Participation,
+        workload: ToeplitzWorkload | None = None,
+        objective: Objective = RMSE,
+    ) -> Mechanism:
+        """C as it was given, whatever the workload and the objective."""
+        for rounds in (participation.rounds, participation.rounds if workload is None else workload.rounds):
+            if rounds != self.factorization.rounds:
+                raise ValueError(
+                    f"n (rounds) must be that of the given C, {self.factorization.rounds}; got {rounds}. "
+                    "Build C for this number of rounds."
+                )
+        return Mechanism(self.name, {}, self.factorization)
+
+    def to_dict(self) -> dict[str, Any]:
+        """{"kind": "given", "name", "factorization"}."""
+        return {"kind": _GIVEN, "name": self.name, "factorization": self.factorization.to_dict()}
+
+
+def mechanism_choice_from_dict(description: Mapping[str, Any]) -> MechanismChoice:
+    """Read what `to_dict` of a choice wrote.
+
+    Raises:
+        ValueError: it does not describe a choice.
+
+    >>> mechanism_choice_from_dict({"kind": "cgd", "lambda": 0.9})
+    NamedMechanism(kind='cgd', params={'lambda': 0.9})
+    """
+    match dict(description):
+        case {"kind": "given", "name": str(name), "factorization": dict(coefficients), **rest} if not rest:
+            return GivenFactorization(factorization_from_dict(coefficients), name)
+        case {"kind": str(kind), **params} if kind != _GIVEN:
+            return NamedMechanism(kind, params)
+        case other:
+            raise ValueError(
+                "mechanism must be a kind with its parameters, or given with name and factorization; "
+                f"got {other.get('kind')!r} with {sorted(other)}."
+            )
+
+
+def _stored(factorization: Factorization) -> Factorization:
+    """The factorization that its own description describes, exactly."""
+    what = type(factorization).__name__
+    if not isinstance(factorization, Factorization):
+        raise ValueError(f"C (factorization) must be a Factorization; got {what}. Wrap it, as in Dense.")
+    try:
+        description = factorization.to_dict()
+        stored = factorization_from_dict(description)
+        exact = stored.to_dict() == description and stored.rounds == factorization.rounds
+    except Exception as refusal:
+        raise ValueError(
+            f"C (factorization) must be one that its to_dict describes; got {what}: "
+            f"{type(refusal).__name__} ({' '.join(str(refusal).split())})."
+        ) from refusal
+    if not exact:
+        raise ValueError(
+            f"C (factorization) must be one that its to_dict describes exactly; got {what}, which differs "
+            "once it is read back. Give its coefficients as Toeplitz, Banded or Dense."
+        )
+    return stored

@@ -1,0 +1,569 @@
+"""The error of a matrix mechanism: which one is asked for, and how it is computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal, Self, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.sensitivity import (
+    Sensitivity,
+    comb_sum,
+    earliest_pattern,
+    monotone_envelope,
+    quick_upper_bound,
+)
+from fedmf.mechanisms.series import multiply, padded, product, reciprocal, scaled_query_variances
+from fedmf.mechanisms.workload import ToeplitzWorkload, weighted
+from fedmf.participation import Participation
+from fedmf.typing import Array, Vector
+
+ObjectiveKind = Literal["rmse", "max", "last", "weights"]
+_LABELS: Final = {"rmse": "RMSE", "max": "MaxSE", "last": "last SE", "weights": "weighted RMSE"}
+# The largest variance is approached by power means of these orders, each search started from the last.
+_ORDERS: Final = (8.0, 64.0, 512.0, 4096.0, 32768.0)
+_FORMS: Final = "rmse, max, last or weights:w1,w2,… (m of them, each for n/m rounds)"
+_LEAST_COUNTED: Final = 1e-8
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The error that parameters and coefficients minimise, times the sensitivity.
+
+    With v_t = ‖(A C⁻¹)_{t,:}‖² the squared error is the mean of v ("rmse"), its largest entry ("max"), its
+    last ("last"), or Σ_t w_t v_t/Σ_t w_t ("weights").
+
+    Args:
+        kind: which of them.
+        weights: w, m ≤ n non-negative numbers, not all zero; query t of n counts w_⌊tm/n⌋, so that n of them
+            give every query its own. Only for "weights".
+
+    Raises:
+        ValueError: an unknown kind, or weights that do not fit it.
+
+    >>> Objective.parse("weights:1,3").squared_error(np.array([1.0, 1.0, 2.0, 2.0]))
+    1.75
+    """
+
+    kind: ObjectiveKind = "rmse"
+    weights: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(ObjectiveKind):
+            raise ValueError(f"objective must be {_FORMS}; got {self.kind!r}.")
+        w = tuple(float(value) for value in self.weights)
+        object.__setattr__(self, "weights", w)
+        if bool(w) != (self.kind == "weights"):
+            raise ValueError(f"w (weights) must be given for objective weights, and no other; got {len(w)}.")
+        if w and not (all(0 <= value < math.inf for value in w) and any(w)):
+            raise ValueError(f"w (weights) must be finite, non-negative and not all zero; got {min(w)}.")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The objective of a command line or a configuration.
+
+        Raises:
+            ValueError: the text is none.
+
+        >>> Objective.parse("max").label
+        'MaxSE'
+        """
+        kind, colon, values = text.partition(":")
+        try:
+            weights = tuple(float(value) for value in values.split(",")) if colon else ()
+        except ValueError:
+            raise ValueError(f"objective must be {_FORMS}; got {text!r}. Separate them by commas.") from None
+        return cls(kind, weights)  # type: ignore[arg-type]
+
+    @property
+    def text(self) -> str:
+        """What `parse` reads."""
+        return ":".join([self.kind, *([",".join(repr(w) for w in self.weights)] if self.weights else [])])
+
+    @property
+    def label(self) -> str:
+        """The name of its error."""
+        return _LABELS[self.kind]
+
+    @property
+    def orders(self) -> tuple[float, ...]:
+        """Power means to minimise one after the other: the plain mean, or five that tend to the largest."""
+        return _ORDERS if self.kind == "max" else (1.0,)
+
+    def spread(self, rounds: int) -> Vector:
+        """The weight of each query, mean 1, shape (n,).
+
+        Raises:
+            ValueError: there are more weights than queries, or those of all queries are 0.
+
+        >>> LAST.spread(3)
+        array([0., 0., 3.])
+        """
+        w = np.ones(rounds)
+        if self.kind == "last":
+            w[:-1] = 0.0
+        elif self.weights:
+            if len(self.weights) > rounds:
+                raise ValueError(
+                    f"w (weights of the objective) must be at most n={rounds}; got {len(self.weights)}."
+                )
+            w = np.array(self.weights)[np.arange(rounds) * len(self.weights) // rounds]
+        return np.asarray(w / w.mean(), dtype=np.float64)
+
+    def queries(self, workload: ToeplitzWorkload) -> ToeplitzWorkload:
+        """The workload whose mean squared error is this objective; for "max", that of its power means."""
+        if self.kind in ("rmse", "max"):
+            return workload
+        return weighted(workload, rows=np.sqrt(self.spread(workload.rounds)))
+
+    def for_toeplitz(self, workload: ToeplitzWorkload) -> Objective:
+        """The same for C = LTT(c): without weights in A the last query has the largest error.
+
+        A C⁻¹ = LTT(w) then, and v_t = Σ_{s ≤ t} w_s² grows with t.
+        """
+        plain = workload.row_weights is None and workload.column_weights is None
+        return LAST if self.kind == "max" and plain else self
+
+    def check_counts_all(self, name: str) -> None:
+        """Refuse an objective that leaves queries out, for C without a form that ties queries together.
+
+        Every other query's noise could then grow without bound: there is no minimum.
+
+        Raises:
+            ValueError: it does.
+        """
+        least = min(self.weights, default=1.0) / max(self.weights, default=1.0)
+        if self.kind == "last" or least < _LEAST_COUNTED:
+            raise ValueError(
+                f"objective must count every query (weights of at least 1e-8 of the largest) for {name}; got "
+                f"{self.kind}. There is no minimum: queries that do not count would be buried in noise. "
+                "Use banded-toeplitz, banded-inverse or blt."
+            )
+
+    def squared_error(self, variances: Vector) -> float:
+        """Of the v_t, the row weights of A included.
+
+        >>> MAX.squared_error(np.array([1.0, 3.0, 2.0]))
+        3.0
+        """
+        if self.kind in ("max", "last"):
+            return float(variances.max() if self.kind == "max" else variances[-1])
+        return float(self.spread(variances.size) @ variances / variances.size)
+
+
+RMSE: Final = Objective()
+MAX: Final = Objective("max")
+LAST: Final = Objective("last")
+
+
+@dataclass(frozen=True, eq=False)
+class PowerMean:
+    """E_q = (Σ_t (r_t² v_t)^q)^{1/q} of query variances v, written as Σ_t ρ_t v_t.
+
+    With ρ_t = r_t²(r_t² v_t/E_q)^{q−1} the sum Σ ρ_t v_t is E_q, and so is its gradient with ρ held fixed:
+    ∂E_q/∂v_t = E_q^{1−q}(r_t² v_t)^{q−1} r_t² = ρ_t. So whatever computes a weighted sum with its gradient
+    computes E_q. It is the sum for q = 1, and at most n^{1/q} times the largest r_t² v_t.
+
+    Args:
+        squares: r², shape (n,).
+        order: q ≥ 1.
+
+    >>> power = PowerMean(np.ones(2), 8.0)
+    >>> v = np.array([1.0, 2.0])
+    >>> bool(abs(power(v) @ v - (1 + 2**8) ** (1 / 8)) < 1e-12)
+    True
+    """
+
+    squares: Vector
+    order: float = 1.0
+
+    @classmethod
+    def of(cls, workload: ToeplitzWorkload, order: float) -> Self:
+        """With the row weights of a workload."""
+        rows = workload.row_weights
+        return cls(np.ones(workload.rounds) if rows is None else rows**2, order)
+
+    def __call__(self, variances: Vector) -> Vector:
+        """ρ, shape (n,)."""
+        if self.order == 1.0:
+            return self.squares
+        x = self.squares * variances
+        largest = float(x.max())
+        if not 0 < largest < math.inf:
+            return self.squares
+        shares = x / largest
+        total = float((shares**self.order).sum()) ** (1.0 / self.order)
+        return self.squares * (shares / total) ** (self.order - 1.0)
+
+
+#: A value with its derivatives takes O(n²): a quarter of a second here.
+LARGEST_RATED = 4096
+
+
+class RatedError:
+    """E(h, d) = Σ_{ij} d_i d_j M_ij K_ij with M = LTT(a)ᵀ·diag(r²)·LTT(a) and K = LTT(h)·LTT(h)ᵀ.
+
+    It is ‖diag(r)·LTT(a)·diag(d)·LTT(h)‖_F²: d = η for C = LTT(1/h), and d = ηs for LTT(1/h)·diag(s)⁻¹.
+    Diagonals of M and K are running sums, so that value and derivatives take O(n²) time and O(n) memory
+    (O(n²) memory for a workload with row weights that is not of prefix sums).
+
+    Of another order q it is the power mean of the rows' squared norms (`PowerMean`), with ρ for r².
+
+    Args:
+        workload: A = diag(r)·LTT(a)·diag(η), of which r and a are used.
+        order: q ≥ 1.
+
+    >>> from fedmf.mechanisms.workload import prefix
+    >>> RatedError(prefix(2))(np.array([1.0, -0.5]), np.array([1.0, 2.0]))[0]
+    5.0
+    """
+
+    def __init__(self, workload: ToeplitzWorkload, order: float = 1.0) -> None:
+        self._a, self._power = workload.coefficients, PowerMean.of(workload, order)
+        self._gram = _WorkloadGram(self._a, self._power.squares)
+
+    def __call__(self, h: Vector, d: Vector) -> tuple[float, Vector, Vector]:
+        """E and its derivatives in d and h, each of shape (n,), one diagonal of M and K after the other."""
+        n, error, workload = h.size, 0.0, self._gram
+        if self._power.order != 1.0:
+            workload = _WorkloadGram(self._a, self._power(scaled_query_variances(self._a, h, d)))
+        slope_scale, slope_h = np.zeros(n), np.zeros(n)
+        for gap in range(n):
+            early, late = slice(None, n - gap), slice(gap, None)
+            both = 1.0 if gap == 0 else 2.0
+            covariance = np.cumsum(h[early] * h[late])
+            gram = both * workload.diagonal(gap)
+            weight = gram * (d[early] * d[late])
+            error += float(weight @ covariance)
+            pull = gram * covariance
+            slope_scale[early] += pull * d[late]
+            slope_scale[late] += pull * d[early]
+            later = np.cumsum(weight[::-1])[::-1]
+            slope_h[early] += later * h[late]
+            slope_h[late] += later * h[early]
+        return error, slope_scale, slope_h
+
+
+class _WorkloadGram:
+    """[M]_{j,j+g} = Σ_{t ≥ j+g} r_t² a_{t−j} a_{t−j−g}, one diagonal at a time."""
+
+    def __init__(self, coefficients: Vector, squares: Vector) -> None:
+        self._a, self._squares = coefficients, squares
+        self._ones, self._equal = bool((coefficients == 1.0).all()), bool((squares == 1.0).all())
+        self._suffix = np.cumsum(squares[::-1])[::-1]
+        self._diagonals: dict[int, Vector] = {}
+
+    def diagonal(self, gap: int) -> Vector:
+        n = self._a.size
+        if self._ones:
+            return self._suffix[gap:]
+        products = self._a[gap:] * self._a[: n - gap]
+        if self._equal:
+            return np.cumsum(products)[::-1]
+        if gap not in self._diagonals:
+            self._diagonals[gap] = multiply(products, self._squares[gap:][::-1], n - gap)[::-1]
+        return self._diagonals[gap]
+
+
+#: Makes a fresh operator: called with x_t, shape (m,), round by round, it returns [Ax]_t.
+StreamingQueries = Callable[[], Callable[[Array], Array]]
+_WIDTH = 256
+
+
+def streamed_query_variances(
+    factorization: Factorization, queries: StreamingQueries, width: int = _WIDTH
+) -> NDArray[np.float64]:
+    """‖(A C⁻¹)_{t,:}‖² for queries A that need not be Toeplitz, shape (n,).
+
+    [A C⁻¹]_{t,:} is what the streaming rule of A makes of the rows of C⁻¹, and those are what C's streaming
+    rule makes of unit vectors. Columns are taken in groups of m, so that n·m numbers are kept instead of n²;
+    the time is n² times what one round of both rules costs.
+
+    Args:
+        factorization: C.
+        queries: A, lower triangular, as a rule; it is started anew for each group of columns.
+        width: m ≥ 1, columns at a time.
+
+    Raises:
+        ValueError: m is not positive, or the rule changes the shape of a row.
+
+    References:
+        McKenna (2024), Algorithm 5 and Definition D.1.
+
+    >>> from fedmf.mechanisms.closed_forms import identity
+    >>> def sums():
+    ...     total = np.zeros(1)
+    ...     def add(row):
+    ...         nonlocal total
+    ...         total = total + row
+    ...         return total
+    ...     return add
+    >>> streamed_query_variances(identity(3), sums)
+    array([1., 2., 3.])
+    """
+    if width < 1:
+        raise ValueError(f"m (width) must be at least 1; got {width}. It is the number of columns at a time.")
+    n = factorization.rounds
+    rule, variances = factorization.recurrence(), np.zeros(n)
+    for start in range(0, n, width):
+        columns = np.arange(start, min(start + width, n))
+        # Columns before round `start` are zero there, but the rules may depend on t.
+        unit = np.zeros((n, columns.size))
+        unit[columns, columns - start] = 1.0
+        query = queries()
+        for t, row in enumerate(rule.apply(unit)):
+            answer = np.asarray(query(row))
+            if answer.shape != row.shape:
+                raise ValueError(
+                    f"A (queries) must return a row of shape {row.shape} in round {t}; got {answer.shape}."
+                )
+            variances[t] += float(answer @ answer)
+    return variances
+
+
+_OVERFLOW, _OVERFLOWING_INVERSE = 1e200, 1e100
+
+
+class StrategyError:
+    """Σ_t S_t w_t² with w = LTT(c)⁻¹a and S_t = Σ_{i ≥ t} ρ_i, for A = diag(r)·LTT(a).
+
+    ρ = r² gives ‖A C⁻¹‖_F²; of another order it is `PowerMean` of the variances v_t = Σ_{s ≤ t} w_s². With
+    learning rates, A = diag(r)·LTT(a)·diag(η), it is `RatedError`, which takes O(n²).
+
+    Args:
+        workload: A; with column weights of at most 4096 rounds.
+        order: q ≥ 1 of the power mean of r_t² v_t.
+
+    Raises:
+        ValueError: A has column weights and n > 4096.
+
+    >>> from fedmf.mechanisms.workload import prefix
+    >>> StrategyError(prefix(3))(np.array([1.0, 0.5]))
+    (4.0625, array([-7.125, -2.   ]))
+    """
+
+    def __init__(self, workload: ToeplitzWorkload, order: float = 1.0) -> None:
+        rates = workload.column_weights
+        if rates is not None and workload.rounds > LARGEST_RATED:
+            raise ValueError(
+                f"n (rounds) must be at most {LARGEST_RATED} to optimise for column weights; got "
+                f"{workload.rounds}. Optimise without them: errors include them for every C."
+            )
+        self._rates, self._rated = rates, None if rates is None else RatedError(workload, order)
+        self._a, self._power = workload.coefficients, PowerMean.of(workload, order)
+        self._prefix = bool((self._a == 1.0).all())
+
+    def __call__(self, c: Vector, inverse: Vector | None = None) -> tuple[float, Vector]:
+        """E and its gradient, shape of c: ∂E/∂c_j = −2·Σ_t v_t w_{t−j} with v = LTT(c)⁻ᵀ(S w).
+
+        (inf, 0) where w overflows.
+
+        Args:
+            c: the first column of C.
+            inverse: that of C⁻¹, shape (n,), where it is known.
+        """
+        n = self._a.size
+        inverse = reciprocal(c, n) if inverse is None else inverse
+        if self._rated is not None and self._rates is not None:
+            return self._with_rates(self._rated, self._rates, inverse, c.size)
+        with np.errstate(over="ignore", invalid="ignore"):
+            w = np.cumsum(inverse) if self._prefix else multiply(self._a, inverse, n)
+            rows = self._power(np.cumsum(w * w))
+            weighted = np.cumsum(rows[::-1])[::-1] * w
+            error = float(weighted @ w)
+        if not error < _OVERFLOW:
+            return float("inf"), np.zeros_like(c)
+        later = weighted[::-1]
+        if self._prefix:  # w is h/(1 − x)
+            slope = np.cumsum(product((inverse, inverse, later), n))
+        else:
+            slope = product((inverse, w, later), n)
+        return error, -2.0 * slope[::-1][: c.size]
+
+    @staticmethod
+    def _with_rates(rated: RatedError, rates: Vector, inverse: Vector, terms: int) -> tuple[float, Vector]:
+        """From h·c = 1 follows dh = −h·h·dc as power series; its adjoint carries the slope from h to c."""
+        if not (np.abs(inverse) < _OVERFLOWING_INVERSE).all():
+            return float("inf"), np.zeros(terms)
+        n = inverse.size
+        error, _, slope = rated(inverse, rates)
+        adjoint = multiply(inverse, slope[::-1], n)[::-1]
+        return error, -multiply(inverse, adjoint[::-1], n)[::-1][:terms]
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Errors of the released queries per coordinate, for clip norm ζ = 1.
+
+    Args:
+        rmse: (1/√n)·‖A C⁻¹‖_F · noise standard deviation.
+        max_se: max_t ‖(A C⁻¹)_{t,:}‖₂ · noise standard deviation.
+        objective: the error that was asked for, one of the two or another (`Objective`).
+    """
+
+    rmse: float
+    max_se: float
+    objective: float
+
+
+def query_variances(factorization: Factorization, workload: ToeplitzWorkload) -> NDArray[np.float64]:
+    """‖(A C⁻¹)_{t,:}‖², the variance of query t for unit noise z, shape (n,); all weights included.
+
+    Args:
+        factorization: C.
+        workload: A = diag(r)·LTT(a)·diag(η), with at least as many rounds as C; its leading block is used.
+
+    Raises:
+        ValueError: the workload is shorter than the horizon, or it has column weights, C is stamped and n
+            exceeds 4096.
+
+    >>> from fedmf.mechanisms.closed_forms import identity
+    >>> from fedmf.mechanisms.workload import prefix
+    >>> query_variances(identity(3), prefix(3))
+    array([1., 2., 3.])
+    """
+    n = factorization.rounds
+    if workload.rounds < n:
+        raise ValueError(f"A (workload) must have at least n={n} rounds; got {workload.rounds}.")
+    queries = workload.leading(n)
+    if queries.column_weights is None:
+        variances = factorization.query_variances(queries.coefficients)
+    else:
+        # LTT(a)·diag(η)·C⁻¹ = LTT(a)·(C·diag(η)⁻¹)⁻¹: learning rates act like a column scale.
+        scaled = factorization.columns_divided_by(queries.column_weights)
+        variances = scaled.query_variances(queries.coefficients)
+    return variances if queries.row_weights is None else queries.row_weights**2 * variances
+
+
+def errors(
+    factorization: Factorization,
+    workload: ToeplitzWorkload,
+    sensitivity: Sensitivity,
+    noise_multiplier: float = 1.0,
+    objective: Objective = RMSE,
+) -> Errors:
+    """RMSE, MaxSE and the objective with the noise standard deviation sens(C)·σ.
+
+    Args:
+        factorization: C.
+        workload: A.
+        sensitivity: of C under the participation in force, exact or a bound.
+        noise_multiplier: σ > 0; 1 leaves the budget out. Multiply by 2 for replace-one adjacency.
+        objective: which further error is wanted.
+
+    Raises:
+        ValueError: σ is not positive and finite, or the workload is shorter than the horizon.
+
+    >>> from fedmf.mechanisms.closed_forms import identity
+    >>> from fedmf.mechanisms.sensitivity import stated_sensitivity
+    >>> from fedmf.participation import Participation
+    >>> from fedmf.mechanisms.workload import prefix
+    >>> errors(identity(4), prefix(4), stated_sensitivity(identity(4), Participation(4, 2, 2)))
+    Errors(rmse=2.2360679774997..., max_se=2.8284271247461..., objective=2.2360679774997...)
+    """
+    if not 0 < noise_multiplier < float("inf"):
+        raise ValueError(f"sigma (noise_multiplier) must be positive and finite; got {noise_multiplier}.")
+    variances = query_variances(factorization, workload)
+    deviation = sensitivity.value * noise_multiplier
+    squares = (float(variances.mean()), float(variances.max()), objective.squared_error(variances))
+    return Errors(*(deviation * square**0.5 for square in squares))
+
+
+# Up to this many products per round, lags are summed one by one.
+_FEW_LAGS = 4
+
+
+class QuickError:
+    """The objective times the cheapest sound bound on the sensitivity, as a function of C.
+
+    For Toeplitz C without learning rates in A a mean is Σ_t S_t w_t² with w = a·h, S_t = Σ_{i ≥ t} r_i² (the
+    weights of the objective included; where A has no weights, the largest error is the last), and the norm
+    is that of the sum of the earliest columns of the monotone envelope ĉ of c (of c where it settles within
+    b). Where a is constant and h has settled at 0 after m terms, w is constant; where c has, its sums are
+    over m terms. So the time depends on the bands rather than on n. Any other C is judged by
+    `query_variances` and `quick_upper_bound`, which give the same number to about 1e-12.
+
+    Args:
+        participation: (n, k, b).
+        workload: A of n rounds.
+        objective: which error.
+
+    >>> from fedmf.mechanisms.closed_forms import bisr
+    >>> from fedmf.mechanisms.workload import prefix
+    >>> round(QuickError(Participation(10**6, 10, 10**5), prefix(10**6))(bisr(64, 10**6)), 3)
+    254.124
+    """
+
+    def __init__(
+        self, participation: Participation, workload: ToeplitzWorkload, objective: Objective = RMSE
+    ) -> None:
+        n, k, b = participation.rounds, participation.max_participations, participation.min_separation
+        self._participation, self._workload, self._objective = participation, workload, objective
+        toeplitz = objective.for_toeplitz(workload)
+        self._settles = workload.column_weights is None and toeplitz.kind != "max"
+        queries = toeplitz.queries(workload)
+        rows = np.ones(n) if queries.row_weights is None else queries.row_weights**2
+        self._counted = np.cumsum(rows[::-1])[::-1]
+        self._rest = np.append(np.cumsum(self._counted[::-1])[::-1], 0.0)
+        self._prefix = bool((workload.coefficients == 1.0).all())
+        self._reached = np.minimum(k, -(-(n - np.arange(n)) // b)).astype(np.float64)
+
+    def __call__(self, strategy: Factorization, limit: float = math.inf) -> float:
+        """The error; σ and the budget left out.
+
+        Args:
+            strategy: C.
+            limit: an error above it need not be told exactly. Where the bound on the sensitivity takes a
+                search, the error of the user of the earliest pattern is returned if it is above.
+
+        Raises:
+            NotRepresentable: C or its inverse overflows.
+        """
+        pair = strategy.settled_pair() if self._settles else None
+        if pair is not None:
+            with np.errstate(over="ignore", invalid="ignore"):
+                error = self._variance(pair[1]) * self._square(pair[0])
+            return math.sqrt(error / self._participation.rounds) if error < math.inf else math.inf
+        deviation = math.sqrt(self._objective.squared_error(query_variances(strategy, self._workload)))
+        if limit < math.inf:
+            k, b = self._participation.max_participations, self._participation.min_separation
+            least = deviation * float(np.linalg.norm(strategy.column_sum(earliest_pattern(k, b))))
+            if least > limit:
+                return least
+        return deviation * quick_upper_bound(strategy, self._participation)
+
+    def _variance(self, h: Vector) -> float:
+        """Σ_t S_t w_t²."""
+        n = self._participation.rounds
+        if not self._prefix:
+            w = multiply(self._workload.coefficients, h, n)
+            return float((self._counted * w) @ w)
+        w = np.cumsum(h)
+        settled = float(w[-1] * w[-1] * self._rest[w.size])
+        return float((self._counted[: w.size] * w) @ w) + settled
+
+    def _square(self, c: Vector) -> float:
+        """The squared bound on the sensitivity: Σ_h (2 − [h = 0])·Σ_l (N_l − h)⁺ ĉ_l ĉ_{l+hb}."""
+        n, k, b = (
+            self._participation.rounds,
+            self._participation.max_participations,
+            self._participation.min_separation,
+        )
+        if k == 1 or c.size <= b:
+            return float((self._reached[: c.size] * c) @ c)
+        envelope = monotone_envelope(np.abs(c))
+        lags = min(k, -(-c.size // b))
+        if lags * c.size > _FEW_LAGS * n:
+            total = comb_sum(padded(envelope, n), k, b)
+            return float(total @ total)
+        square = 0.0
+        for lag in range(lags):
+            length = c.size - lag * b
+            counts = np.maximum(self._reached[:length] - lag, 0.0) * (1.0 if lag == 0 else 2.0)
+            square += float((counts * envelope[:length]) @ envelope[lag * b :])
+        return square

@@ -1,0 +1,481 @@
+"""Strategy matrices: what each one answers, those without structure, and blocks that repeat."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedmf.mechanisms.series import check_leading, column_factors
+from fedmf.mechanisms.streaming import Recurrence, StreamingInverse
+from fedmf.typing import Array, Vector
+
+_KINDS: dict[str, type[Factorization]] = {}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Factorization):
+        return value.to_dict()
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def _read(value: Any) -> Any:
+    return factorization_from_dict(value) if isinstance(value, Mapping) else value
+
+
+class Factorization(ABC):
+    """A strategy matrix C (n×n, lower triangular, invertible) as a value.
+
+    A mechanism releases A(G + ζσ·sens(C)·C⁻¹z). Every factorization knows its horizon n and answers the same
+    questions, so that callers need not know which kind it is. It must never be used past round n.
+    """
+
+    #: n, the horizon.
+    rounds: int
+    #: How records call the class.
+    kind: ClassVar[str]
+
+    def __init_subclass__(cls, kind: str = "") -> None:
+        super().__init_subclass__()
+        if kind:
+            cls.kind = kind
+            _KINDS[kind] = cls
+
+    @property
+    @abstractmethod
+    def bands(self) -> int:
+        """p, the number of diagonals of C down to the last non-zero one, the main one included."""
+
+    @abstractmethod
+    def columns(self, indices: Sequence[int] | NDArray[np.integer]) -> NDArray[np.float64]:
+        """The columns of C with these 0-based indices, shape (n, m)."""
+
+    @abstractmethod
+    def column_sum(self, indices: Sequence[int] | NDArray[np.integer]) -> Vector:
+        """Σ_j C_{:,j} over distinct 0-based indices j, shape (n,)."""
+
+    @abstractmethod
+    def gram_diagonal(self, gap: int) -> Vector:
+        """[CᵀC]_{i,i+gap} for i = 0 … n−gap−1, shape (n − gap,), 0 ≤ gap < n."""
+
+    def gram(self) -> NDArray[np.float64]:
+        """CᵀC as an array of its own, shape (n, n)."""
+        n = self.rounds
+        gram = np.zeros((n, n))
+        flat, step = gram.reshape(-1), n + 1
+        for gap in range(min(n, self.bands)):
+            flat[gap : (n - gap) * n : step] = flat[gap * n :: step] = self.gram_diagonal(gap)
+        return gram
+
+    @abstractmethod
+    def recurrence(self) -> StreamingInverse:
+        """How to stream C⁻¹z."""
+
+    @abstractmethod
+    def noise_row_variances(self) -> Vector:
+        """diag(C⁻¹C⁻ᵀ), the variance of [C⁻¹z]_t for unit z, shape (n,)."""
+
+    @abstractmethod
+    def query_variances(self, workload: Vector) -> Vector:
+        """‖(A C⁻¹)_{t,:}‖² for A = LTT(workload), shape (n,); the workload has n coefficients."""
+
+    @abstractmethod
+    def leading(self, rounds: int) -> Factorization:
+        """The leading T×T block of C, what the first T rounds release.
+
+        Raises:
+            ValueError: T is not between 1 and n.
+        """
+
+    @abstractmethod
+    def columns_divided_by(self, factors: Vector) -> Factorization:
+        """C·diag(s)⁻¹, which releases s_t·[C⁻¹z]_t.
+
+        Args:
+            factors: s, shape (n,), positive.
+
+        Raises:
+            ValueError: s is not of this form, or the result has no form that can be kept.
+        """
+
+    @classmethod
+    def stored(cls) -> list[str]:
+        """The fields that describe it."""
+        return [part.name for part in fields(cast(Any, cls)) if part.init]
+
+    def to_dict(self) -> dict[str, Any]:
+        """{"type", the fields it is made from}, JSON-able and exact; `factorization_from_dict` reads it."""
+        return {"type": self.kind, **{name: _plain(getattr(self, name)) for name in self.stored()}}
+
+    @classmethod
+    def from_stored(cls, values: Mapping[str, Any]) -> Factorization:
+        """Made from the fields of a description."""
+        return cls(**{name: _read(value) for name, value in values.items()})
+
+    def toeplitz_bound(self) -> tuple[Vector, Vector] | None:
+        """(a, s) with |C_{ij}| ≤ a_{i−j}/s_j, s non-increasing, s > 0; None where no such form is kept.
+
+        Sensitivity uses it to certify that the earliest participation pattern is the worst one.
+        """
+        return None
+
+    def settled_pair(self) -> tuple[Vector, Vector] | None:
+        """The first columns of C and of C⁻¹ where C is Toeplitz, up to where less than 1e-17 is left.
+
+        Only what is summed over all rounds may be computed from them. None for any other C.
+        """
+        return None
+
+    def toeplitz_column(self) -> Vector | None:
+        """The first column of C where C is Toeplitz, shape (n,); None otherwise."""
+        return None
+
+    def materialize(self) -> NDArray[np.float64]:
+        """The dense n×n matrix C; an oracle for small n."""
+        return self.columns(np.arange(self.rounds))
+
+
+#: C and C⁻¹ of this many rounds take 128 MiB each.
+LARGEST_DENSE = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Dense(Factorization, kind="dense"):
+    """A lower-triangular C given entry by entry.
+
+    Args:
+        matrix: shape (n, n), n ≤ 4096, zero above the diagonal, positive on it.
+
+    Raises:
+        ValueError: the matrix is not of this form.
+
+    >>> Dense([[1.0, 0.0], [0.5, 2.0]]).gram_diagonal(1)
+    array([1.])
+    """
+
+    matrix: Array
+    rounds: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        matrix = _lower_triangular(self.matrix)
+        matrix.setflags(write=False)
+        object.__setattr__(self, "matrix", matrix)
+        object.__setattr__(self, "rounds", len(matrix))
+
+    @cached_property
+    def inverse(self) -> Array:
+        """C⁻¹, shape (n, n), lower triangular."""
+        from scipy.linalg import solve_triangular
+
+        inverse = np.tril(solve_triangular(self.matrix, np.eye(self.rounds), lower=True, check_finite=False))
+        inverse.setflags(write=False)
+        return inverse
+
+    @property
+    def bands(self) -> int:
+        """p, the number of diagonals of C down to the last non-zero one."""
+        return self._bands
+
+    @cached_property
+    def _bands(self) -> int:
+        n = self.rounds
+        return int((n - (self.matrix[::-1] != 0).argmax(axis=0) - np.arange(n)).max())
+
+    def columns(self, indices: Sequence[int] | NDArray[np.integer]) -> Array:
+        """The columns of C with these 0-based indices, shape (n, m)."""
+        return self.matrix[:, np.asarray(indices, dtype=np.int64)]
+
+    def column_sum(self, indices: Sequence[int] | NDArray[np.integer]) -> Vector:
+        """Σ_j C_{:,j} over distinct 0-based indices j, shape (n,)."""
+        return self.columns(indices).sum(axis=1)
+
+    def gram_diagonal(self, gap: int) -> Vector:
+        """[CᵀC]_{i,i+gap}, shape (n − gap,); the squared column norms need no other entry."""
+        if gap == 0:
+            return np.einsum("ij,ij->j", self.matrix, self.matrix)
+        return np.diagonal(self._gram, gap).copy()
+
+    @cached_property
+    def _gram(self) -> Array:
+        gram = self.matrix.T @ self.matrix
+        gram.setflags(write=False)
+        return gram
+
+    def gram(self) -> NDArray[np.float64]:
+        """CᵀC as an array of its own, its diagonal that of `gram_diagonal`."""
+        gram = self._gram.copy()
+        np.fill_diagonal(gram, self.gram_diagonal(0))
+        return gram
+
+    def recurrence(self) -> StreamingInverse:
+        """Row t of C⁻¹ applied to z_t, z_{t−1}, … : keeps nothing, draws all past z again."""
+        n = self.rounds
+        lag = np.subtract.outer(np.arange(n), np.arange(n))
+        feedforward = np.where(lag >= 0, np.take_along_axis(self.inverse, np.maximum(lag, 0), axis=1), 0.0)
+        used = int(np.flatnonzero(feedforward.any(axis=0))[-1]) + 1
+        return Recurrence(feedforward[:, :used], np.zeros(0), np.ones(n))
+
+    def noise_row_variances(self) -> Vector:
+        """diag(C⁻¹C⁻ᵀ), shape (n,)."""
+        return np.einsum("ij,ij->i", self.inverse, self.inverse)
+
+    def query_variances(self, workload: Vector) -> Vector:
+        """‖(A C⁻¹)_{t,:}‖² for A = LTT(workload), shape (n,)."""
+        if (workload == 1.0).all():
+            product = np.cumsum(self.inverse, axis=0)
+        else:
+            lag = np.subtract.outer(np.arange(self.rounds), np.arange(self.rounds))
+            product = np.where(lag >= 0, workload[np.maximum(lag, 0)], 0.0) @ self.inverse
+        return np.einsum("ij,ij->i", product, product)
+
+    def leading(self, rounds: int) -> Dense:
+        """The leading T×T block of C."""
+        check_leading(rounds, self.rounds)
+        return Dense(self.matrix[:rounds, :rounds])
+
+    def columns_divided_by(self, factors: Vector) -> Dense:
+        """C with column j divided by s_j."""
+        return Dense(self.matrix / column_factors(factors, self.rounds))
+
+    def to_dict(self) -> dict[str, Any]:
+        """{"type": "dense", "rows"}: row t has the t + 1 entries up to the diagonal."""
+        return {"type": "dense", "rows": [row[: t + 1].tolist() for t, row in enumerate(self.matrix)]}
+
+    @classmethod
+    def stored(cls) -> list[str]:
+        """The rows."""
+        return ["rows"]
+
+    @classmethod
+    def from_stored(cls, values: Mapping[str, Any]) -> Dense:
+        """Read the rows that `to_dict` wrote.
+
+        Raises:
+            ValueError: row t does not have t + 1 entries.
+        """
+        rows = values["rows"]
+        matrix = np.zeros((len(rows), len(rows)))
+        for t, row in enumerate(rows):
+            if len(row) != t + 1:
+                raise ValueError(f"row t={t} (of C) must have {t + 1} entries; got {len(row)}.")
+            matrix[t, : t + 1] = row
+        return Dense(matrix)
+
+
+def lower_factor(gram: Array) -> Array:
+    """The lower-triangular C with CᵀC = X and a positive diagonal.
+
+    The Cholesky factor L of X has LLᵀ = X, the other product. With J the reversal of all indices and L that
+    of J X J, C = J Lᵀ J is lower triangular and CᵀC = X.
+
+    Args:
+        gram: X, symmetric and positive definite.
+
+    Raises:
+        numpy.linalg.LinAlgError: X is not positive definite.
+
+    >>> C = lower_factor(np.array([[2.0, 1.0], [1.0, 1.0]]))
+    >>> C, C.T @ C
+    (array([[1., 0.],
+           [1., 1.]]), array([[2., 1.],
+           [1., 1.]]))
+    """
+    reversed_factor: Array = np.asarray(np.linalg.cholesky(gram[::-1, ::-1]), dtype=np.float64)
+    return reversed_factor.T[::-1, ::-1].copy()
+
+
+def _lower_triangular(values: ArrayLike) -> Array:
+    """A copy of a finite lower-triangular matrix with a positive diagonal."""
+    matrix = np.array(values, dtype=np.float64)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
+        raise ValueError(f"C (matrix) must be square and not empty; got {matrix.shape}.")
+    if len(matrix) > LARGEST_DENSE:
+        raise ValueError(
+            f"n (rounds) must be at most {LARGEST_DENSE} for a dense C; got {len(matrix)}. "
+            "Use banded, banded-toeplitz, banded-inverse or blt."
+        )
+    if not np.isfinite(matrix).all():
+        row, column = np.argwhere(~np.isfinite(matrix))[0].tolist()
+        raise ValueError(f"C (matrix) must be finite; got {matrix[row, column]} at ({row}, {column}).")
+    if np.triu(matrix, 1).any():
+        row, column = np.argwhere(np.triu(matrix, 1))[0].tolist()
+        raise ValueError(
+            f"C (matrix) must be lower triangular; got {matrix[row, column]} at ({row}, {column})."
+        )
+    if not (np.diagonal(matrix) > 0).all():
+        at = int(np.flatnonzero(np.diagonal(matrix) <= 0)[0])
+        raise ValueError(f"C_jj (diagonal) must be positive; got {matrix[at, at]} at j={at}.")
+    return matrix
+
+
+# For workloads other than prefix sums the rows of A are multiplied with the dense inverse of one block.
+_LARGEST_BLOCK = 2048
+
+
+@dataclass(frozen=True, eq=False)
+class Stamped(Factorization, kind="stamped"):
+    """C = diag(C₀, C₀, …), the last block cut at the horizon: the noise starts afresh every m rounds.
+
+    With m ≤ b a user is in a block at most once, so that columns of one user are orthogonal and the
+    sensitivity is that of the best sum of squared columns.
+
+    Args:
+        base: C₀ of m rounds.
+        rounds: n ≥ 1.
+
+    Raises:
+        ValueError: n is not a positive integer.
+
+    >>> from fedmf.mechanisms.toeplitz import Toeplitz
+    >>> Stamped(Toeplitz([1.0, 0.5], 2), 3).materialize()
+    array([[1. , 0. , 0. ],
+           [0.5, 1. , 0. ],
+           [0. , 0. , 1. ]])
+    """
+
+    base: Factorization
+    rounds: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds < 1:
+            raise ValueError(f"n (rounds) must be an integer of at least 1; got {self.rounds!r}.")
+        if self.rounds < self.base.rounds:
+            object.__setattr__(self, "base", self.base.leading(self.rounds))
+
+    @property
+    def bands(self) -> int:
+        """p of one block."""
+        return self.base.bands
+
+    def columns(self, indices: Sequence[int] | NDArray[np.integer]) -> NDArray[np.float64]:
+        """The columns of C with these 0-based indices, shape (n, m)."""
+        chosen, size = np.asarray(indices, dtype=np.int64), self.base.rounds
+        inner = self.base.columns(chosen % size)
+        rows = np.arange(self.rounds)[:, None]
+        local = rows - chosen // size * size
+        inside = (local >= 0) & (local < size)
+        return np.where(inside, np.take_along_axis(inner, np.clip(local, 0, size - 1), axis=0), 0.0)
+
+    def column_sum(self, indices: Sequence[int] | NDArray[np.integer]) -> Vector:
+        """Σ_j C_{:,j} over distinct 0-based indices j, block by block."""
+        chosen, size = np.asarray(indices, dtype=np.int64), self.base.rounds
+        total = np.zeros(-(-self.rounds // size) * size)
+        for block in np.unique(chosen // size):
+            local = chosen[chosen // size == block] - block * size
+            total[block * size : (block + 1) * size] = self.base.column_sum(local)
+        return total[: self.rounds]
+
+    def gram_diagonal(self, gap: int) -> Vector:
+        """[CᵀC]_{i,i+gap}: that of a block, and 0 between blocks, shape (n − gap,)."""
+        whole, last = divmod(self.rounds, self.base.rounds)
+        parts = [np.zeros(0)]
+        if whole:
+            parts.append(np.tile(_padded_gram(self.base, gap), whole))
+        if last:
+            parts.append(_padded_gram(self.base.leading(last), gap))
+        return np.concatenate(parts)[: self.rounds - gap]
+
+    def recurrence(self) -> StreamingInverse:
+        """The base's, which forgets what came before the block."""
+        return self.base.recurrence().stamped(self.rounds)
+
+    def noise_row_variances(self) -> Vector:
+        """Those of a block, repeated."""
+        return self.base.noise_row_variances()[np.arange(self.rounds) % self.base.rounds]
+
+    def query_variances(self, workload: Vector) -> Vector:
+        """‖(A C⁻¹)_{t,:}‖² = Σ_d v_d(u) for t = Im + u and d = 0 … I, with v_d(u) = ‖(a_{dm+u−i})_i C₀⁻¹‖².
+
+        Raises:
+            ValueError: A is not of prefix sums and m exceeds 2048.
+        """
+        size = self.base.rounds
+        blocks = -(-self.rounds // size)
+        variances = self.base.query_variances(workload[:size])
+        if (workload == 1.0).all():
+            earlier = np.full((blocks, size), variances[-1])
+        else:
+            earlier = self._earlier_blocks(workload, blocks)
+        earlier[0] = variances
+        return np.cumsum(earlier, axis=0).reshape(-1)[: self.rounds]
+
+    def _earlier_blocks(self, workload: Vector, blocks: int) -> NDArray[np.float64]:
+        """v_d(u) for d ≥ 1, shape (blocks, m); row 0 is left zero."""
+        size = self.base.rounds
+        if size > _LARGEST_BLOCK and blocks > 1:
+            raise ValueError(
+                f"m (rounds of a stamped block) must be at most {_LARGEST_BLOCK} for this workload; "
+                f"got {size}. Use more stamps."
+            )
+        variances = np.zeros((blocks, size))
+        inverse = np.linalg.solve(self.base.materialize(), np.eye(size)) if blocks > 1 else np.eye(size)
+        a = np.pad(workload, (0, blocks * size - workload.size))
+        lag = np.subtract.outer(np.arange(size), np.arange(size))
+        for block in range(1, blocks):
+            variances[block] = np.square(a[block * size + lag] @ inverse).sum(axis=1)
+        return variances
+
+    def leading(self, rounds: int) -> Factorization:
+        """The same blocks to the horizon T."""
+        check_leading(rounds, self.rounds)
+        return Stamped(self.base, rounds)
+
+    def columns_divided_by(self, factors: Vector) -> Factorization:
+        """The base divided where s is the same in every block, as column norms are with m | n; else dense.
+
+        Raises:
+            ValueError: s differs from block to block and n exceeds 4096.
+        """
+        s, size = column_factors(factors, self.rounds), self.base.rounds
+        if np.array_equal(s, np.resize(s[:size], self.rounds)):
+            return Stamped(self.base.columns_divided_by(s[:size]), self.rounds)
+        if self.rounds > LARGEST_DENSE:
+            raise ValueError(
+                f"n (rounds) must be at most {LARGEST_DENSE} for column scales that differ between stamped "
+                f"blocks of m={size}; got {self.rounds}. Use a number of stamps that divides n."
+            )
+        return Dense(self.materialize()).columns_divided_by(s)
+
+
+def _padded_gram(block: Factorization, gap: int) -> Vector:
+    if gap >= block.rounds:
+        return np.zeros(block.rounds)
+    return np.pad(block.gram_diagonal(gap), (0, gap))
+
+
+def normalized(factorization: Factorization) -> Factorization:
+    """C with every column divided by its norm over the horizon.
+
+    Raises:
+        ValueError: the result has no form that can be kept.
+
+    >>> from fedmf.mechanisms.toeplitz import Toeplitz
+    >>> normalized(Toeplitz([1.0, 0.5], 4)).gram_diagonal(0)
+    array([1., 1., 1., 1.])
+    """
+    return factorization.columns_divided_by(np.sqrt(factorization.gram_diagonal(0)))
+
+
+def factorization_from_dict(description: Mapping[str, Any]) -> Factorization:
+    """Read what `Factorization.to_dict` wrote.
+
+    Raises:
+        ValueError: the type is unknown, or the values do not describe a factorization.
+
+    >>> from fedmf.mechanisms.toeplitz import Toeplitz
+    >>> factorization_from_dict(Toeplitz([1.0, 0.5], 4).to_dict()).to_dict()
+    {'type': 'toeplitz', 'coefficients': [1.0, 0.5], 'rounds': 4}
+    """
+    values = dict(description)
+    kind = _KINDS.get(values.pop("type", None))
+    if kind is None or values.keys() != set(kind.stored()):
+        raise ValueError(
+            f"type (factorization) must be {', '.join(_KINDS)}, with its fields; "
+            f"got {description.get('type')!r} with {sorted(description)}."
+        )
+    return kind.from_stored(values)

@@ -1,0 +1,457 @@
+"""How C⁻¹z is streamed: [C⁻¹z]_t round by round from z_0 … z_t."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedmf.mechanisms.series import frozen_vector
+from fedmf.typing import Array, Vector
+
+
+class StreamingInverse(ABC):
+    """C⁻¹ as a rule for making [C⁻¹z]_t round by round, t = 0 … n − 1, from z_0 … z_t; abstract and frozen.
+
+    Every form ends with a scale for each row, so that C·diag(s)⁻¹ streams like C.
+    """
+
+    #: s, shape (n,); [C⁻¹z]_t is s_t times what the rule gives.
+    row_scale: Array
+
+    @property
+    def rounds(self) -> int:
+        """n, the horizon; the rule is not to be continued past it."""
+        return self.row_scale.size
+
+    @property
+    @abstractmethod
+    def memory_vectors(self) -> int:
+        """How many model-sized vectors must be kept between rounds."""
+
+    @abstractmethod
+    def draws(self) -> NDArray[np.int64]:
+        """How many rounds' z are drawn in round t, its own and earlier ones, shape (n,)."""
+
+    @abstractmethod
+    def apply(self, z: Array) -> Array:
+        """C⁻¹z for z of shape (m,) or (m, d) with m ≤ n; a reference, not a fast path.
+
+        Raises:
+            ValueError: z has more rows than the horizon.
+        """
+
+    @abstractmethod
+    def stamped(self, rounds: int) -> StreamingInverse:
+        """The rule that forgets everything every n rounds, to another horizon; it repeats s as well."""
+
+    @property
+    def regenerated_vectors(self) -> int:
+        """How many past z are drawn again in a round, at most."""
+        return int(self.draws().max()) - 1
+
+    @property
+    def mean_regenerated_vectors(self) -> float:
+        """How many past z are drawn again in a round, on average."""
+        return float(self.draws().mean()) - 1.0
+
+    def rows_scaled(self, factors: Array) -> Self:
+        """The rule for diag(factors)·C⁻¹."""
+        return replace(cast(Any, self), row_scale=self.row_scale * factors)
+
+    def _check_rows(self, z: Array) -> None:
+        if len(z) > self.rounds:
+            raise ValueError(f"z (noise) must have at most n={self.rounds} rows; got {len(z)}.")
+
+
+def rows_of(values: Array, z: Array) -> Array:
+    """A value per row in the shape that multiplies z row by row."""
+    return values[: len(z)].reshape(-1, *[1] * (z.ndim - 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Recurrence(StreamingInverse):
+    """C⁻¹z by a recurrence on past inputs and past outputs.
+
+    y_t = Σ_{j<q} f_j z_{t−j} − Σ_{j=1..r} g_j y_{t−j} and [C⁻¹z]_t = s_t·y_t for t = 0 … n−1, with
+    z_{<0} = y_{<0} = 0. Past z can be drawn again from a keyed source; past y must be kept. Where f or g has
+    one row per round, round t uses row t.
+
+    Args:
+        feedforward: f, shape (q,) or (n, q), q ≥ 1.
+        feedback: g, shape (r,) or (n, r), r ≥ 0.
+        row_scale: s, shape (n,).
+
+    Raises:
+        ValueError: a coefficient is not finite, f or s is empty, or a matrix does not have n rows.
+
+    >>> Recurrence([1.0, -0.5], [], [1.0, 1.0, 1.0]).apply(np.array([1.0, 1.0, 1.0]))
+    array([1. , 0.5, 0.5])
+    >>> Recurrence([[1.0, 0.0], [1.0, -0.5], [1.0, 2.0]], [], [1.0, 1.0, 1.0]).apply(np.ones(3))
+    array([1. , 0.5, 3. ])
+    """
+
+    feedforward: Vector
+    feedback: Vector
+    row_scale: Vector
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "row_scale", frozen_vector(self.row_scale, "s", "row_scale"))
+        n = self.row_scale.size
+        object.__setattr__(self, "feedforward", _coefficients(self.feedforward, "f", "feedforward", n))
+        feedback = np.array(self.feedback, dtype=np.float64)
+        feedback = _coefficients(feedback, "g", "feedback", n) if feedback.size else np.zeros(0)
+        object.__setattr__(self, "feedback", feedback)
+
+    @property
+    def memory_vectors(self) -> int:
+        """How many past outputs y must be kept: r."""
+        return self.feedback.shape[-1]
+
+    def draws(self) -> NDArray[np.int64]:
+        """How many of z_t, z_{t−1}, … have a coefficient that is not zero, shape (n,); at least one."""
+        t, used = np.arange(self.rounds), self.feedforward != 0
+        if used.ndim == 2:
+            counted = used & (np.arange(used.shape[1]) <= t[:, None])
+            return np.maximum(counted.sum(axis=1), 1)
+        return np.maximum(np.cumsum(used)[np.minimum(t, used.size - 1)], 1)
+
+    def stamped(self, rounds: int) -> Recurrence:
+        """A row of coefficients per round, those that reach before the block being zero."""
+        local = np.arange(rounds) % self.rounds
+        forward = _rows(self.feedforward, local)
+        forward = np.where(np.arange(forward.shape[1]) <= local[:, None], forward, 0.0)
+        back = np.zeros(0)
+        if self.feedback.size:
+            lags = np.arange(1, self.memory_vectors + 1)
+            back = np.where(lags <= local[:, None], _rows(self.feedback, local), 0.0)
+        return Recurrence(forward, back, self.row_scale[local])
+
+    def apply(self, z: Vector) -> Vector:
+        """C⁻¹z for z of shape (m,) or (m, d) with m ≤ n, by the recurrence; a reference, not a fast path.
+
+        Raises:
+            ValueError: z has more rows than the horizon.
+        """
+        self._check_rows(z)
+        y = np.zeros(z.shape)
+        for t in range(len(z)):
+            f = _of_round(self.feedforward, t)[: t + 1]
+            y[t] = np.tensordot(f, z[t::-1][: f.size], 1)
+            if t and self.feedback.size:
+                g = _of_round(self.feedback, t)[:t]
+                y[t] -= np.tensordot(g, y[t - 1 :: -1][: g.size], 1)
+        return y * rows_of(self.row_scale, z)
+
+
+def _rows(coefficients: NDArray[np.float64], local: NDArray[np.int64]) -> NDArray[np.float64]:
+    if coefficients.ndim == 2:
+        return coefficients[local]
+    return np.broadcast_to(coefficients, (local.size, coefficients.size))
+
+
+def _of_round(coefficients: NDArray[np.float64], t: int) -> Vector:
+    return coefficients[t] if coefficients.ndim == 2 else coefficients
+
+
+def _coefficients(values: ArrayLike, symbol: str, meaning: str, rounds: int) -> NDArray[np.float64]:
+    """A read-only copy of finite coefficients, the same in all rounds (a vector) or a row for each."""
+    matrix = np.array(values, dtype=np.float64)
+    if matrix.ndim != 2:
+        return frozen_vector(matrix, symbol, meaning)
+    if matrix.shape[0] != rounds or not matrix.size:
+        raise ValueError(
+            f"{symbol} ({meaning}) must be a vector or have n={rounds} non-empty rows; got {matrix.shape}."
+        )
+    if not np.isfinite(matrix).all():
+        t, j = np.argwhere(~np.isfinite(matrix))[0].tolist()
+        raise ValueError(f"{symbol} ({meaning}) must be finite; got {matrix[t, j]} at index ({t}, {j}).")
+    matrix.setflags(write=False)
+    return matrix
+
+
+@dataclass(frozen=True, eq=False)
+class StateSpace(StreamingInverse):
+    """C⁻¹z for C = LTT(1, Σ_i ω_i, Σ_i ω_i θ_i, …) from m sums of past outputs.
+
+    y_t = z_t − Σ_i ω_i S_i(t),  S_i(t + 1) = θ_i S_i(t) + y_t,  S_i(0) = 0,  and [C⁻¹z]_t = s_t·y_t. This is
+    C y = z solved forward: with positive ω no term is larger than what it is a part of, so decays may lie as
+    close to 1 and to each other as they like.
+
+    Args:
+        decays: θ, shape (m,), |θ_i| ≤ 1.
+        output_weights: ω, shape (m,).
+        row_scale: s, shape (n,).
+        period: all S_i return to 0 before every round that is a multiple of it; None means never.
+
+    Raises:
+        ValueError: a vector is not finite or empty, m differs, a decay exceeds 1 or the period is not
+            positive.
+
+    >>> StateSpace([0.5], [0.25], np.ones(4)).apply(np.array([1.0, 0.0, 0.0, 0.0]))
+    array([ 1.      , -0.25    , -0.0625  , -0.015625])
+    """
+
+    decays: Vector
+    output_weights: Vector
+    row_scale: Vector
+    period: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, symbol in (("decays", "theta"), ("output_weights", "omega"), ("row_scale", "s")):
+            object.__setattr__(self, name, frozen_vector(getattr(self, name), symbol, name))
+        if self.decays.size != self.output_weights.size:
+            raise ValueError(
+                f"omega (output_weights) must have m={self.decays.size} entries like theta; "
+                f"got {self.output_weights.size}."
+            )
+        if not (np.abs(self.decays) <= 1).all():
+            at = int(np.flatnonzero(np.abs(self.decays) > 1)[0])
+            raise ValueError(
+                f"theta (decays) must be at most 1 in size; got {self.decays[at]} at index {at}."
+            )
+        if self.period is not None and self.period < 1:
+            raise ValueError(f"m (period) must be at least 1; got {self.period}.")
+
+    @property
+    def memory_vectors(self) -> int:
+        """m, the number of sums."""
+        return self.decays.size
+
+    def draws(self) -> NDArray[np.int64]:
+        """One in every round."""
+        return np.ones(self.rounds, dtype=np.int64)
+
+    def restarts(self, t: int) -> bool:
+        """Whether all sums are 0 before round t."""
+        return t == 0 if self.period is None else t % self.period == 0
+
+    def stamped(self, rounds: int) -> StateSpace:
+        """Sums that return to 0 at every block."""
+        local = np.arange(rounds) % self.rounds
+        period = self.rounds if self.period is None else self.period
+        if self.rounds % period:
+            raise ValueError(f"m (period) must divide n={self.rounds} for stamping; got {period}.")
+        return replace(self, row_scale=self.row_scale[local], period=period)
+
+    def apply(self, z: Vector) -> Vector:
+        """C⁻¹z for z of shape (m,) or (m, d) with m ≤ n; a reference, not a fast path.
+
+        Raises:
+            ValueError: z has more rows than the horizon.
+        """
+        self._check_rows(z)
+        y = np.zeros(z.shape)
+        sums = np.zeros((self.decays.size, *z.shape[1:]))
+        decays = self.decays.reshape(-1, *[1] * (z.ndim - 1))
+        for t in range(len(z)):
+            if self.restarts(t):
+                sums[:] = 0.0
+            y[t] = z[t] - np.tensordot(self.output_weights, sums, 1)
+            sums = decays * sums + y[t]
+        return y * rows_of(self.row_scale, z)
+
+
+@dataclass(frozen=True, eq=False)
+class SparseRows(StreamingInverse):
+    """[C⁻¹z]_t = s_t·Σ_m weights[m]·z_{inputs[m]} over first[t] ≤ m < first[t + 1]; nothing is kept.
+
+    Args:
+        first: shape (n + 1,), from 0, increasing.
+        inputs: rounds, inputs[m] ≤ t in row t.
+        weights: same shape, finite.
+        row_scale: s, shape (n,).
+
+    Raises:
+        ValueError: the shapes do not fit, a row is empty or reaches past its round.
+
+    >>> rows = SparseRows.of_lists([[0], [1, 0]], [[1.0], [1.0, -0.5]], np.ones(2))
+    >>> rows.apply(np.array([2.0, 2.0])), rows.regenerated_vectors, rows.mean_regenerated_vectors
+    (array([2., 1.]), 1, 0.5)
+    """
+
+    first: NDArray[np.int64]
+    inputs: NDArray[np.int64]
+    weights: Vector
+    row_scale: Vector
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "row_scale", frozen_vector(self.row_scale, "s", "row_scale"))
+        object.__setattr__(self, "weights", frozen_vector(self.weights, "w", "weights"))
+        for name in ("first", "inputs"):
+            values = np.array(getattr(self, name), dtype=np.int64)
+            values.setflags(write=False)
+            object.__setattr__(self, name, values)
+        n, m = self.row_scale.size, self.weights.size
+        counts = np.diff(self.first)
+        if self.first.shape != (n + 1,) or self.inputs.shape != (m,) or self.first[0] or self.first[-1] != m:
+            raise ValueError(
+                f"first, inputs (rows) must have shapes ({n + 1},) and ({m},) and cover all weights; "
+                f"got {self.first.shape} and {self.inputs.shape}."
+            )
+        if not (counts > 0).all():
+            raise ValueError(f"row t (of C^-1) must not be empty; got t={int(np.argmin(counts > 0))}.")
+        late = (self.inputs > np.repeat(np.arange(n), counts)) | (self.inputs < 0)
+        if late.any():
+            raise ValueError(f"inputs (rounds) must be between 0 and their row; got {self.inputs[late][0]}.")
+
+    @classmethod
+    def of_lists(
+        cls, inputs: Sequence[Sequence[int]], weights: Sequence[Sequence[float]], row_scale: Vector
+    ) -> SparseRows:
+        """A list of rounds and one of weights for every row."""
+        first = np.concatenate([[0], np.cumsum([len(row) for row in inputs])])
+        return cls(first, np.concatenate(inputs), np.concatenate(weights), row_scale)
+
+    @property
+    def memory_vectors(self) -> int:
+        """0: all past z are drawn again."""
+        return 0
+
+    def draws(self) -> NDArray[np.int64]:
+        """How many entries the rows have, shape (n,)."""
+        return np.diff(self.first)
+
+    def row(self, t: int) -> tuple[list[int], list[float]]:
+        """The rounds and weights of row t, without s."""
+        part = slice(self.first[t], self.first[t + 1])
+        return self.inputs[part].tolist(), self.weights[part].tolist()
+
+    def stamped(self, rounds: int) -> SparseRows:
+        """Every block's rows, shifted to it."""
+        n = self.rounds
+        rows = [self.row(t % n) for t in range(rounds)]
+        shifted = [[t // n * n + i for i in row[0]] for t, row in enumerate(rows)]
+        return self.of_lists(shifted, [row[1] for row in rows], self.row_scale[np.arange(rounds) % n])
+
+    def apply(self, z: Vector) -> Vector:
+        """C⁻¹z for z of shape (m,) or (m, d) with m ≤ n; a reference, not a fast path.
+
+        Raises:
+            ValueError: z has more rows than the horizon.
+        """
+        self._check_rows(z)
+        y = np.zeros(z.shape)
+        for t in range(len(z)):
+            inputs, weights = self.row(t)
+            y[t] = np.tensordot(weights, z[inputs], 1)
+        return y * rows_of(self.row_scale, z)
+
+
+def levels(rounds: int) -> int:
+    """How many levels of dyadic blocks have one that is complete and followed by a round: ⌈log₂ n⌉."""
+    return (rounds - 1).bit_length()
+
+
+def closed_levels(t: int) -> int:
+    """v, the level of the largest dyadic block that ends with round t (0-based): 2^v divides t + 1.
+
+    >>> [closed_levels(t) for t in range(8)]
+    [0, 1, 0, 2, 0, 1, 0, 3]
+    """
+    return (~t & (t + 1)).bit_length() - 1
+
+
+@dataclass(frozen=True, eq=False)
+class BlockSums(StreamingInverse):
+    """C⁻¹z where row t of C is constant over each dyadic block of the rounds before t.
+
+    The rounds 0 … t − 1 are the disjoint union of one block of 2^j rounds for every bit j that is set in t;
+    D_j is the sum of x over it. Then
+
+        x_t = a_t·z_t − Σ_{j: bit j of t} g_{tj}·D_j,    [C⁻¹z]_t = s_t·x_t,
+
+    and the block that ends with round t, of level v, has D_v = x_t + Σ_{j<v} D_j. At most ⌈log₂ n⌉ sums
+    are kept, and a round reads as many as t has bits.
+
+    Args:
+        gain: a, shape (m,), positive; m is the period after which everything starts afresh, or n.
+        weights: g, shape (m, ⌈log₂ m⌉); zero where the bit is not set.
+        row_scale: s, shape (n,).
+
+    Raises:
+        ValueError: the shapes do not fit, a value is not finite, or a weight has no block.
+
+    >>> twice = BlockSums([1.0, 0.5], [[0.0], [0.5]], np.ones(2))  # C = [[1, 0], [1, 2]]
+    >>> twice.apply(np.array([1.0, 4.0])), twice.memory_vectors
+    (array([1. , 1.5]), 1)
+    """
+
+    gain: Vector
+    weights: Array
+    row_scale: Vector
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gain", frozen_vector(self.gain, "a", "gain"))
+        object.__setattr__(self, "row_scale", frozen_vector(self.row_scale, "s", "row_scale"))
+        object.__setattr__(self, "weights", _block_weights(self.weights, self.gain.size))
+
+    @classmethod
+    def of_strategy(cls, matrix: ArrayLike) -> BlockSums:
+        """Read a and g from C: a_t = 1/C_tt and g_tj = C_ts/C_tt with s any round of block j before t."""
+        C = np.asarray(matrix, dtype=np.float64)
+        t = np.arange(len(C))
+        diagonal = np.diagonal(C)
+        weights = np.zeros((len(C), levels(len(C))))
+        for j in range(weights.shape[1]):
+            inside = t[t >> j & 1 == 1]
+            weights[inside, j] = C[inside, inside >> j + 1 << j + 1] / diagonal[inside]
+        return cls(1.0 / diagonal, weights, np.ones(len(C)))
+
+    @property
+    def period(self) -> int:
+        """m, after so many rounds everything starts afresh."""
+        return self.gain.size
+
+    @property
+    def memory_vectors(self) -> int:
+        """⌈log₂ m⌉, a sum for every level."""
+        return self.weights.shape[1]
+
+    def draws(self) -> NDArray[np.int64]:
+        """One in every round."""
+        return np.ones(self.rounds, dtype=np.int64)
+
+    def stamped(self, rounds: int) -> BlockSums:
+        """The same m rounds again and again."""
+        if self.rounds % self.period:
+            raise ValueError(f"m (period) must divide n={self.rounds} for stamping; got {self.period}.")
+        return replace(self, row_scale=self.row_scale[np.arange(rounds) % self.rounds])
+
+    def apply(self, z: Vector) -> Vector:
+        """C⁻¹z for z of shape (m,) or (m, d) with m ≤ n; a reference, not a fast path.
+
+        Raises:
+            ValueError: z has more rows than the horizon.
+        """
+        self._check_rows(z)
+        x = np.zeros(z.shape)
+        sums = np.zeros((self.memory_vectors + 1, *z.shape[1:]))
+        for t in range(len(z)):
+            local = t % self.period
+            x[t] = self.gain[local] * z[t] - self.weights[local] @ sums[:-1]
+            v = min(closed_levels(local), self.memory_vectors)
+            sums[v] = x[t] + sums[:v].sum(axis=0)
+        return x * rows_of(self.row_scale, z)
+
+
+def _block_weights(values: ArrayLike, period: int) -> Array:
+    weights = np.array(values, dtype=np.float64).reshape(period, -1)
+    if weights.shape[1] != levels(period):
+        raise ValueError(
+            f"g (weights) must have {levels(period)} columns, one a level, for m={period} rounds; "
+            f"got {weights.shape[1]}."
+        )
+    if not np.isfinite(weights).all():
+        t, j = np.argwhere(~np.isfinite(weights))[0].tolist()
+        raise ValueError(f"g (weights) must be finite; got {weights[t, j]} at index ({t}, {j}).")
+    absent = (np.arange(period)[:, None] >> np.arange(weights.shape[1]) & 1) == 0
+    if weights[absent].any():
+        t, j = np.argwhere(absent & (weights != 0))[0].tolist()
+        raise ValueError(f"g (weights) must be 0 where t has no block; got {weights[t, j]} at t={t}, j={j}.")
+    weights.setflags(write=False)
+    return weights

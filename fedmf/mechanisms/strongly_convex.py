@@ -1,0 +1,334 @@
+"""Toeplitz noise for strongly convex functions that need not be quadratic: Theorem 3.1 of ν-DP-FTRL.
+
+F is μ-strongly convex and L-smooth with its optimum at 0, and θ_{t+1} = θ_t − η(∇F(θ_t) + ζ_t) is stationary,
+ζ with spectrum S. Let u = ∇F(θ) − μθ and v = Lθ − ∇F(θ). Then u_t is a subgradient of one convex function at
+v_t, so that E⟨u_t, v_t − v_{t−k}⟩ ≥ 0 for every k and E⟨u_t, v_t⟩ ≥ 0. Their sum with weights λ_k ≥ 0, k ≠ 0,
+and λ_0 ≥ Σ_{k≠0} λ_k is a quadratic constraint at each frequency with the multiplier
+Λ(ω) = λ_0 − Σ_{k≠0} λ_k e^{ikω}. With m = ημ, ℓ = ηL, D = 1 − e^{iω} and ηG = DΘ − ηZ it becomes, after the
+2×2 condition of the theorem is solved for its corner,
+
+    E‖θ‖² ≤ η²·(1/2π)∫ ψ S dω,   ψ = ((ℓ − m)²|Λ|² + 2 Re Λ) / (2 Re[Λ (D* − m)(D − ℓ)] − 1)
+
+wherever the denominator is positive; and E[F(θ) − F*] ≤ ½L·E‖θ‖². ψ is convex in λ.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.mechanisms.cache import remembered
+from fedmf.mechanisms.lti import FREE_SPECTRUM, graded_quadrature, mean_power, minimum_phase
+from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.optimise import single_threaded
+from fedmf.mechanisms.registry import LAGS, VARIANCE, Family, Free, at_once, register
+from fedmf.mechanisms.series import reciprocal
+from fedmf.mechanisms.toeplitz import InverseToeplitz
+from fedmf.typing import Vector
+
+_ALTERNATIONS, _NEWTON_STEPS, _MOST_LAGS = 100, 60, 32
+# Where mu = L the best multiplier is infinite; this one is within 1e-9 of it.
+_LARGEST_SCALE = 1e9
+
+
+@dataclass(frozen=True)
+class Multipliers:
+    """One choice of multipliers, which proves a bound ψ for every function with these μ and L.
+
+    Args:
+        contraction: (m, ℓ) = (ημ, ηL), 0 < m ≤ ℓ < 2.
+        values: λ_0, λ_1 … λ_K, λ_{−1} … λ_{−K}; λ_0 ≥ Σ of the others, which are ≥ 0.
+
+    >>> Multipliers((0.5, 0.5), (1e9,)).bound(np.array([0.0, np.pi])).round(6)  # 1/|D - m|²
+    array([4.      , 0.444444])
+    """
+
+    contraction: tuple[float, float]
+    values: tuple[float, ...]
+
+    def bound(self, omega: Vector) -> Vector:
+        """ψ(ω) > 0, shape of ω; infinite where nothing is proved."""
+        multiplier = np.full(omega.shape, self.values[0], dtype=np.complex128)
+        lags = len(self.values) // 2
+        circle = np.exp(1j * omega)
+        power = np.ones_like(circle)
+        for later, earlier in zip(self.values[1 : 1 + lags], self.values[1 + lags :], strict=True):
+            power *= circle
+            multiplier -= later * power + earlier * power.conj()
+        spread = (self.contraction[1] - self.contraction[0]) ** 2
+        denominator = 2.0 * (multiplier * _plant(self.contraction, omega)).real - 1.0
+        psi = np.full(omega.shape, np.inf)
+        numerator = spread * np.abs(multiplier) ** 2 + 2.0 * multiplier.real
+        return np.divide(numerator, denominator, out=psi, where=denominator > 0)
+
+
+def strongly_convex_lti(
+    rounds: int,
+    strong_convexity: float,
+    smoothness: float,
+    learning_rate: float,
+    lags: int = 8,
+    gradient_noise: float = 0.0,
+) -> InverseToeplitz:
+    """The Toeplitz C with the lowest bound found for all functions with these μ and L, C⁻¹ = LTT(β).
+
+    Alternates |B|² ∝ ψ^{−1/2}, the best B for a bound ψ, and the convex program for ψ given B, until the
+    bound falls by less than 1e-9 of itself. Neither half can raise it; the end is a local optimum of the two.
+    Without lags (K = 0) the optimum is a `nu_ftrl`, with ν from μ, L and η.
+
+    Args:
+        rounds: n.
+        strong_convexity: μ > 0.
+        smoothness: L ≥ μ.
+        learning_rate: η, 0 < η < 2/L.
+        lags: K, 0 to 32, multipliers on each side; more give a tighter bound, the gain falls with K.
+        gradient_noise: s ≥ 0, variance per coordinate of the stochastic gradients where that of z is 1 and C
+            is scaled to sensitivity 1.
+
+    Guarantees:
+        β does not depend on n: the coefficients for fewer rounds are the first ones.
+
+    Raises:
+        ValueError: an argument is out of range, or ημ or 2 − ηL is below about 4e-6.
+
+    References:
+        Choquette-Choo et al. (2024), arXiv:2310.06771, Theorem 3.1 and Appendix E, with the sign of the
+        multipliers corrected (see the errata).
+
+    >>> strongly_convex_lti(4, 0.1, 1.0, 0.5).correlation.round(2)
+    array([ 1.  , -0.45, -0.1 , -0.04])
+    """
+    contraction = _contraction(strong_convexity, smoothness, learning_rate)
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+        raise ValueError(f"n (rounds) must be an integer of at least 1; got {rounds!r}.")
+    multipliers = _alternate(contraction, _checked_lags(lags), _checked_noise(gradient_noise))
+    distance = min(contraction[0], 2.0 - contraction[1])
+    return InverseToeplitz(
+        minimum_phase(lambda w: -0.5 * np.log(multipliers.bound(w)), rounds, distance), rounds
+    )
+
+
+def strongly_convex_bound(
+    factorization: Factorization,
+    strong_convexity: float,
+    smoothness: float,
+    learning_rate: float,
+    lags: int = 8,
+    gradient_noise: float = 0.0,
+) -> float:
+    """An upper bound, per dimension, on E[F(θ) − F*] under Toeplitz noise C⁻¹z for every F of these μ and L.
+
+    ½Lη²·(1/2π)∫ ψ(|B|² + s) dω at multipliers chosen for C, with z of unit variance: multiply by
+    d·(ζ·σ·sens(C))² for a mechanism. It holds for the average over many rounds. B is the polynomial of the n
+    coefficients of C⁻¹.
+
+    Args:
+        factorization: C, Toeplitz.
+        strong_convexity: μ > 0.
+        smoothness: L ≥ μ.
+        learning_rate: η, 0 < η < 2/L.
+        lags: K, 0 to 32, multipliers on each side; more tighten the bound.
+        gradient_noise: s ≥ 0, variance per coordinate of the stochastic gradients where that of z is 1.
+
+    Raises:
+        ValueError: C is not Toeplitz, or an argument is out of range, or ημ or 2 − ηL is below about 4e-6.
+
+    >>> from fedmf.mechanisms.closed_forms import identity
+    >>> round(strongly_convex_bound(identity(1), 1.0, 1.0, 0.5), 6)  # exact where mu = L
+    0.166667
+    """
+    contraction = _contraction(strong_convexity, smoothness, learning_rate)
+    noise = _checked_noise(gradient_noise)
+    if (column := factorization.toeplitz_column()) is None:
+        raise ValueError("C (factorization) must be Toeplitz; got one whose columns are not shifts.")
+    coefficients = reciprocal(column, column.size)
+    distance = min(contraction[0], 2.0 - contraction[1])
+    multipliers = _best_for(contraction, _checked_lags(lags), coefficients, noise)
+    proved = mean_power(coefficients, multipliers.bound, distance)
+    if noise:
+        proved += noise * mean_power(np.ones(1), multipliers.bound, distance)
+    return 0.5 * smoothness * learning_rate**2 * proved
+
+
+@single_threaded
+def _best_for(
+    contraction: tuple[float, float], lags: int, coefficients: Vector, gradient_noise: float
+) -> Multipliers:
+    program = _Program.of(contraction, lags)
+    spectrum = _power(coefficients, program.omega) + gradient_noise
+    return Multipliers(contraction, tuple(program.minimize(spectrum, program.start()).tolist()))
+
+
+@single_threaded
+def _alternate(contraction: tuple[float, float], lags: int, gradient_noise: float) -> Multipliers:
+    program = _Program.of(contraction, lags)
+    values, previous = program.start(), math.inf
+    for _ in range(_ALTERNATIONS):
+        psi = program.psi(values)
+        mean = program.weights @ np.sqrt(psi)
+        bound = mean**2 + gradient_noise * (program.weights @ psi)
+        if bound > previous * (1.0 - 1e-9):
+            break
+        previous = bound
+        values = program.minimize(mean / np.sqrt(psi) + gradient_noise, values)
+    return Multipliers(contraction, tuple(values.tolist()))
+
+
+@dataclass(frozen=True, eq=False)
+class _Program:
+    """Minimise Σ_i w_i S_i ψ_i over the multipliers: Newton's method with a logarithmic barrier.
+
+    Λ, and the real part of Λ times what multiplies it in the denominator, are linear maps of λ, one row per
+    frequency; so are the inequalities λ_k ≥ 0, λ_0 ≥ Σ λ_k and λ_0 ≤ 1e9 times what any bound needs.
+    """
+
+    omega: Vector
+    weights: Vector
+    spread: float
+    multiplier: NDArray[np.complex128]
+    denominator: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, contraction: tuple[float, float], lags: int) -> _Program:
+        omega, weights = graded_quadrature(min(contraction[0], 2.0 - contraction[1]))
+        shifts = _shifts(lags)
+        multiplier = np.where(shifts == 0, 1.0, -1.0) * np.exp(1j * np.outer(omega, shifts))
+        denominator = 2.0 * (multiplier * _plant(contraction, omega)[:, None]).real
+        return cls(omega, weights, (contraction[1] - contraction[0]) ** 2, multiplier, denominator)
+
+    def psi(self, values: Vector) -> Vector:
+        multiplier = self.multiplier @ values
+        numerator = self.spread * np.abs(multiplier) ** 2 + 2.0 * multiplier.real
+        return numerator / (self.denominator @ values - 1.0)
+
+    def start(self) -> Vector:
+        """Strictly feasible: λ_0 with small equal λ_k, scaled so that the denominator is at least 1."""
+        size = self.denominator.shape[1]
+        values = np.full(size, 0.01 / size)
+        values[0] = 1.0
+        while not (self.denominator @ values > 0).all():
+            values[1:] *= 0.1
+        return values * 2.0 / (self.denominator @ values).min()
+
+    def minimize(self, spectrum: Vector, start: Vector) -> Vector:
+        """The minimiser, to about 1e-10 of the optimal value."""
+        values, weights = start, self.weights * spectrum
+        scale = float(weights @ self.psi(start))
+        for barrier in scale / start.size * 10.0 ** np.arange(-2.0, -11.0, -1.0):
+            for _ in range(_NEWTON_STEPS):
+                gradient, hessian = self._derivatives(weights, values, barrier)
+                step = -np.asarray(np.linalg.solve(hessian, gradient), dtype=np.float64)
+                decrement = -float(gradient @ step)
+                values = self._searched(weights, values, step, barrier, decrement)
+                if decrement < 0.1 * barrier:
+                    break
+        return values
+
+    def _slacks(self, values: Vector) -> Vector:
+        most = _LARGEST_SCALE / self.denominator[:, 0].min()
+        return np.concatenate([values[1:], [values[0] - values[1:].sum(), most - values[0]]])
+
+    def _derivatives(
+        self, weights: Vector, values: Vector, barrier: float
+    ) -> tuple[Vector, NDArray[np.float64]]:
+        multiplier, left = self.multiplier @ values, self.denominator @ values - 1.0
+        psi = (self.spread * np.abs(multiplier) ** 2 + 2.0 * multiplier.real) / left
+        inner = (self.spread * multiplier.conj() + 1.0)[:, None] * self.multiplier
+        slopes = 2.0 * inner.real - psi[:, None] * self.denominator
+        scaled = weights / left
+        gradient = scaled @ slopes
+        # Hess psi = (2 spread Re(conj(row) row') - slope' den - den slope') / left, summed over frequencies.
+        rows = self.multiplier * np.sqrt(2.0 * self.spread * scaled)[:, None]
+        mixed = (slopes * (scaled / left)[:, None]).T @ self.denominator
+        hessian = rows.real.T @ rows.real + rows.imag.T @ rows.imag - mixed - mixed.T
+
+        size, inverse = values.size, 1.0 / self._slacks(values)
+        sides = np.zeros((size + 1, size))
+        sides[: size - 1, 1:] = np.eye(size - 1)
+        sides[size - 1] = np.where(np.arange(size) == 0, 1.0, -1.0)
+        sides[size, 0] = -1.0
+        return (
+            gradient - barrier * inverse @ sides,
+            hessian + barrier * (sides * inverse[:, None] ** 2).T @ sides,
+        )
+
+    def _searched(
+        self, weights: Vector, values: Vector, step: Vector, barrier: float, decrement: float
+    ) -> Vector:
+        current, length = self._barred(weights, values, barrier), 1.0
+        while length > 1e-12:
+            trial = values + length * step
+            if self._barred(weights, trial, barrier) <= current - 0.1 * length * decrement:
+                return trial
+            length *= 0.5
+        return values
+
+    def _barred(self, weights: Vector, values: Vector, barrier: float) -> float:
+        slacks = self._slacks(values)
+        if not (slacks > 0).all() or not (self.denominator @ values > 1.0).all():
+            return math.inf
+        return float(weights @ self.psi(values) - barrier * np.log(slacks).sum())
+
+
+def _shifts(lags: int) -> NDArray[np.int64]:
+    return np.concatenate([np.arange(lags + 1), -np.arange(1, lags + 1)])
+
+
+def _plant(contraction: tuple[float, float], omega: Vector) -> NDArray[np.complex128]:
+    """(D* − m)(D − ℓ)."""
+    difference = -2j * np.sin(omega / 2) * np.exp(0.5j * omega)
+    return (difference.conj() - contraction[0]) * (difference - contraction[1])
+
+
+def _power(coefficients: Vector, omega: Vector) -> Vector:
+    lags = np.arange(coefficients.size)
+    return np.array([abs(np.exp(1j * frequency * lags) @ coefficients) ** 2 for frequency in omega])
+
+
+def _contraction(strong_convexity: float, smoothness: float, learning_rate: float) -> tuple[float, float]:
+    """(ημ, ηL)."""
+    if not 0 < strong_convexity < math.inf:
+        raise ValueError(f"mu (strong_convexity) must be positive and finite; got {strong_convexity}.")
+    if not strong_convexity <= smoothness < math.inf:
+        raise ValueError(
+            f"L (smoothness) must be finite and at least mu={strong_convexity}; got {smoothness}."
+        )
+    if not 0 < learning_rate < 2.0 / smoothness:
+        raise ValueError(
+            f"eta (learning_rate) must be between 0 and 2/L={2.0 / smoothness:.6g}, both excluded; "
+            f"got {learning_rate}."
+        )
+    return learning_rate * strong_convexity, learning_rate * smoothness
+
+
+def _checked_lags(lags: int) -> int:
+    if isinstance(lags, bool) or not isinstance(lags, int) or not 0 <= lags <= _MOST_LAGS:
+        raise ValueError(f"K (lags) must be an integer between 0 and {_MOST_LAGS}; got {lags!r}.")
+    return lags
+
+
+def _checked_noise(gradient_noise: float) -> float:
+    if not 0 <= gradient_noise < math.inf:
+        raise ValueError(f"s (gradient_noise) must be finite and at least 0; got {gradient_noise}.")
+    return gradient_noise
+
+
+_strongly_convex = lru_cache(maxsize=8)(remembered(strongly_convex_lti, version=1))
+
+register(
+    Family(
+        "strongly-convex-lti",
+        "the Toeplitz C of least proven bound for the last iterate on strongly convex functions",
+        lambda ask, v: _strongly_convex(
+            ask.rounds, v["mu"], v["smoothness"], v["eta"], v["lags"], v["variance"]
+        ),
+        (*FREE_SPECTRUM, Free(LAGS, at_once(lambda ask, v: 8)), Free(VARIANCE, at_once(lambda ask, v: 0))),
+        largest=1_000_000,
+        largest_compared=0,
+        optimized=True,
+    )
+)

@@ -1,0 +1,288 @@
+"""Tree aggregation as lower-triangular strategy matrices: binary with Honaker's estimators, and k-ary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedmf.mechanisms.matrix import LARGEST_DENSE, Dense, lower_factor
+from fedmf.mechanisms.registry import ARITY, FULL, Family, Free, one_of, register
+from fedmf.mechanisms.series import column_factors
+from fedmf.mechanisms.streaming import BlockSums, SparseRows, closed_levels, levels
+from fedmf.typing import Array, Vector
+
+
+class BlockTree(Dense, kind="block-tree"):
+    """The C of a binary tree, of which all is known by how it streams: ⌈log₂ n⌉ sums over dyadic blocks.
+
+    Args:
+        sums: a_t = 1/C_tt and g_tj = C_ts/C_tt for s in block j before t; without a period.
+
+    >>> tree(8).recurrence().memory_vectors, tree(8).recurrence().regenerated_vectors
+    (3, 0)
+    """
+
+    sums: BlockSums
+
+    def __init__(self, sums: BlockSums) -> None:
+        C = np.diag(1.0 / sums.gain)
+        for j in range(sums.memory_vectors):
+            entries = sums.weights[:, j] / sums.gain
+            # Rounds of the right half of a block of 2^{j+1} have the left half before them.
+            for start in range(0, sums.period - (1 << j), 2 << j):
+                middle = start + (1 << j)
+                C[middle : middle + (1 << j), start:middle] = entries[middle : middle + (1 << j), None]
+        super().__init__(C / sums.row_scale)
+        object.__setattr__(self, "sums", sums)
+
+    @cached_property
+    def inverse(self) -> Array:
+        """C⁻¹, shape (n, n): what streams when every z_t is a unit vector of its own."""
+        inverse = self.sums.apply(np.eye(self.rounds))
+        inverse.setflags(write=False)
+        return inverse
+
+    def recurrence(self) -> BlockSums:
+        """Sums over blocks: ⌈log₂ n⌉ stored, one normal a round."""
+        return self.sums
+
+    def columns_divided_by(self, factors: Vector) -> BlockTree:
+        """The same sums with the rows of C⁻¹ multiplied by s."""
+        return BlockTree(self.sums.rows_scaled(column_factors(factors, self.rounds)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """{"type": "block-tree", "gain", "weights", "row_scale"}."""
+        return {"type": self.kind, **{name: getattr(self.sums, name).tolist() for name in self.stored()}}
+
+    @classmethod
+    def stored(cls) -> list[str]:
+        """What its sums are made from."""
+        return ["gain", "weights", "row_scale"]
+
+    @classmethod
+    def from_stored(cls, values: Mapping[str, Any]) -> BlockTree:
+        """The tree of these sums."""
+        return cls(BlockSums(**values))
+
+
+class KaryTree(Dense, kind="kary-tree"):
+    """The unweighted tree with a children a node, its columns divided by s; see `kary_tree`.
+
+    Args:
+        arity: a.
+        factors: s, shape (n,), positive.
+    """
+
+    arity: int
+    factors: Vector
+
+    def __init__(self, arity: int, factors: ArrayLike) -> None:
+        s = np.array(factors, dtype=np.float64)
+        s = column_factors(s, s.size)
+        C, ones = np.zeros((s.size, s.size)), 1.0 / s
+        for t, width in enumerate(_widths(arity, s.size).tolist()):
+            C[t, t + 1 - width : t + 1] = ones[t + 1 - width : t + 1]
+        super().__init__(C)
+        object.__setattr__(self, "arity", arity)
+        object.__setattr__(self, "factors", s)
+
+    @cached_property
+    def inverse(self) -> Array:
+        """C⁻¹, shape (n, n), of few entries."""
+        rows, inverse = self.recurrence(), np.zeros((self.rounds, self.rounds))
+        inverse[np.repeat(np.arange(self.rounds), np.diff(rows.first)), rows.inputs] = rows.weights
+        inverse *= self.factors[:, None]
+        inverse.setflags(write=False)
+        return inverse
+
+    @cached_property
+    def _gram(self) -> Array:
+        """How many blocks hold both rounds, divided by both factors."""
+        gram = np.zeros((self.rounds, self.rounds))
+        for t, width in enumerate(_widths(self.arity, self.rounds).tolist()):
+            gram[t + 1 - width : t + 1, t + 1 - width : t + 1] += 1.0
+        gram /= np.outer(self.factors, self.factors)
+        gram.setflags(write=False)
+        return gram
+
+    def recurrence(self) -> SparseRows:
+        """z_t less those of the sub-blocks that make up the rest of its block: below 2 draws on average."""
+        return SparseRows(*_sparse(self.arity, self.rounds), self.factors)
+
+    def columns_divided_by(self, factors: Vector) -> KaryTree:
+        """The same tree with another s."""
+        return KaryTree(self.arity, self.factors * column_factors(factors, self.rounds))
+
+    def to_dict(self) -> dict[str, Any]:
+        """{"type": "kary-tree", "arity", "factors"}."""
+        return {"type": self.kind, "arity": self.arity, "factors": self.factors.tolist()}
+
+    @classmethod
+    def stored(cls) -> list[str]:
+        """The arity and s."""
+        return ["arity", "factors"]
+
+    @classmethod
+    def from_stored(cls, values: Mapping[str, Any]) -> KaryTree:
+        """The tree of these."""
+        return cls(**values)
+
+
+def tree(rounds: int, full: bool = True) -> BlockTree:
+    """Binary tree aggregation: a noisy sum for every dyadic block of rounds that is complete by round n.
+
+    The tree's own strategy matrix T has a row per node. Releases depend on it through the covariance of the
+    noise in the prefix sums, so a square C with the same covariance releases the same distribution.
+
+    *full*: every query is the best linear unbiased estimate from all nodes, that is B = A·T⁺. C is the
+    lower-triangular matrix with CᵀC = TᵀT, which makes that estimate round by round.
+    *online*: prefix t is the sum of the dyadic blocks of t, each estimated from the nodes inside it by
+    inverse variance. Here CᵀC = (NNᵀ)⁻¹ with N = A⁻¹B, at most TᵀT: what the estimator drops is not paid for.
+
+    Args:
+        rounds: n, at most 4096.
+        full: which of Honaker's estimators.
+
+    Returns:
+        C, lower triangular.
+
+    Raises:
+        ValueError: n is out of range.
+
+    References:
+        Honaker (2015), "Efficient Use of Differentially Private Binary Trees"; Denisov et al. (2022), on
+        factors that are made lower triangular.
+
+    >>> tree(2, full=True).matrix.round(3), tree(2, full=False).noise_row_variances().round(3)
+    (array([[1.225, 0.   ],
+           [0.707, 1.414]]), array([1., 1.]))
+    """
+    _check_rounds(rounds)
+    return BlockTree(BlockSums.of_strategy(lower_factor(_node_gram(rounds))) if full else _online(rounds))
+
+
+def _online(rounds: int) -> BlockSums:
+    """x_t = a_v·z_t − Σ_{j<v} g_vj·D_j for rounds at which v levels close.
+
+    The estimate of a block from its node y and its halves' estimates is E_v = w_v·y + (1 − w_v)(E^L + E^R),
+    w_v = 2V/(1 + 2V) with V = w_{v−1} the variance of a half's, w_0 = 1. All halves that end with round t
+    are new in it, so E_v = a_v·z + Σ_{j<v} b_vj·D_j with b_vj = Π_{j<i≤v} (1 − w_i), D_j the left half
+    beside level j, and a_v² = w_v² + (1 − w_v)²·a_{v−1}². The row is what is new: E_v − Σ_{j<v} D_j.
+    """
+    w, gain = [1.0], [1.0]
+    while 2 ** len(w) <= rounds:
+        w.append(2 * w[-1] / (1 + 2 * w[-1]))
+        gain.append(float(np.hypot(w[-1], (1 - w[-1]) * gain[-1])))
+    weights = np.zeros((rounds, levels(rounds)))
+    for t in range(rounds):
+        share = 1.0
+        for j in range(closed_levels(t) - 1, -1, -1):
+            share *= 1 - w[j + 1]
+            weights[t, j] = 1 - share
+    return BlockSums(np.array([gain[closed_levels(t)] for t in range(rounds)]), weights, np.ones(rounds))
+
+
+def kary_tree(arity: int, rounds: int) -> KaryTree:
+    """The unweighted tree: row t of C sums the last a^v rounds, a^v the largest power of a dividing t.
+
+    Prefix t is the sum of as many rows as the digits of t in base a add up to. Blocks that end where their
+    parent ends are left out: they occur in no prefix. For arity 2 this is the Fenwick tree.
+
+    Args:
+        arity: a, 2 ≤ a.
+        rounds: n, at most 4096.
+
+    Returns:
+        C with entries 0 and 1.
+
+    Raises:
+        ValueError: a or n is out of range.
+
+    References:
+        Qardaji, Yang & Li (2013), "Understanding Hierarchical Methods for Differentially Private Histograms".
+
+    >>> kary_tree(2, 4).matrix
+    array([[1., 0., 0., 0.],
+           [1., 1., 0., 0.],
+           [0., 0., 1., 0.],
+           [1., 1., 1., 1.]])
+    """
+    if isinstance(arity, bool) or not isinstance(arity, int) or arity < 2:
+        raise ValueError(f"a (arity) must be an integer of at least 2; got {arity!r}.")
+    _check_rounds(rounds)
+    return KaryTree(arity, np.ones(rounds))
+
+
+def _widths(arity: int, rounds: int) -> NDArray[np.int64]:
+    """a^v, the largest power of a that divides t + 1, for t = 0 … n − 1."""
+    last = np.arange(1, rounds + 1)
+    width = np.ones(rounds, dtype=np.int64)
+    power = arity
+    while power <= rounds:
+        width[last % power == 0] = power
+        power *= arity
+    return width
+
+
+@lru_cache(maxsize=16)
+def _sparse(arity: int, rounds: int) -> tuple[NDArray[np.int64], NDArray[np.int64], Vector]:
+    """`SparseRows` of the tree without factors: where rows begin, rounds, weights."""
+    rows: list[list[int]] = []
+    for t, width in enumerate(_widths(arity, rounds).tolist()):
+        # Blocks of a^j rounds end with round t + 1 − a^{j+1} + k·a^j, counted from 1, for k = 1 … a − 1.
+        sizes = [arity**j for j in range(_exponent(width, arity))]
+        rows.append([t, *(t - arity * size + k * size for size in sizes for k in range(1, arity))])
+    first = np.cumsum([0, *(len(row) for row in rows)])
+    weights = np.full(first[-1], -1.0)
+    weights[first[:-1]] = 1.0
+    return first, np.array([t for row in rows for t in row]), weights
+
+
+def _exponent(power: int, base: int) -> int:
+    return 0 if power == 1 else 1 + _exponent(power // base, base)
+
+
+def _node_gram(rounds: int) -> Array:
+    """[TᵀT]_ij: how many complete dyadic blocks hold both rounds."""
+    gram = np.zeros((rounds, rounds))
+    size = 1
+    while size <= rounds:
+        for start in range(0, rounds - size + 1, size):
+            gram[start : start + size, start : start + size] += 1.0
+        size *= 2
+    return gram
+
+
+def _check_rounds(rounds: int) -> None:
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or not 1 <= rounds <= LARGEST_DENSE:
+        raise ValueError(
+            f"n (rounds) must be an integer between 1 and {LARGEST_DENSE} for a tree; got {rounds!r}. "
+            "Use banded-toeplitz, bisr or blt."
+        )
+
+
+register(
+    Family(
+        "tree",
+        "a binary tree of block sums",
+        lambda ask, v: tree(ask.rounds, bool(v["full"])),
+        (Free(FULL, one_of(1, 0)),),
+        largest=LARGEST_DENSE,
+        largest_compared=1024,
+        optimized=True,
+        also=("dp-ftrl", "binary-tree"),
+    ),
+    Family(
+        "kary-tree",
+        "a tree of block sums, differences included",
+        lambda ask, v: kary_tree(v["arity"], ask.rounds),
+        (Free(ARITY, one_of(2, 3, 4, 6, 8, 12, 16)),),
+        largest=LARGEST_DENSE,
+        largest_compared=1024,
+        optimized=True,
+    ),
+)

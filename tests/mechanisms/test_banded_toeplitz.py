@@ -1,0 +1,135 @@
+"""The optimiser reaches the optimum: gradient, other starts, and the mechanisms it must beat."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.oracles import ltt, prefix_sums, rmse, scalar_sensitivity
+
+from fedmf.mechanisms.banded_toeplitz import banded_toeplitz, log_objective
+from fedmf.mechanisms.errors import errors
+from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.sensitivity import stated_sensitivity
+from fedmf.mechanisms.workload import prefix
+from fedmf.participation import Participation
+
+
+def _rmse(C, contract):
+    return errors(C, prefix(contract.rounds), stated_sensitivity(C, contract)).rmse
+
+
+@pytest.mark.parametrize(("n", "k", "b", "p"), [(9, 1, 9, 4), (12, 3, 4, 6), (11, 4, 3, 3), (10, 10, 1, 5)])
+def test_objective_is_the_squared_error_and_its_gradient_is_right(n, k, b, p):
+    contract = Participation(n, k, b)
+    c = np.concatenate([[1.2], np.sort(np.random.default_rng(0).random(p - 1))[::-1]])
+    value, slope = log_objective(c, contract)
+    dense = ltt(c, n)
+    expected = rmse(prefix_sums(n), dense, scalar_sensitivity(dense, k, b)) ** 2 * n
+    assert np.exp(value) == pytest.approx(expected, rel=1e-12)
+    for j in range(p):
+        step = 1e-6 * np.eye(p)[j]
+        numeric = (log_objective(c + step, contract)[0] - log_objective(c - step, contract)[0]) / 2e-6
+        assert slope[j] == pytest.approx(numeric, rel=1e-6, abs=1e-8)
+
+
+@pytest.mark.parametrize(("n", "k", "b", "p"), [(3900, 10, 390, 390), (3900, 10, 390, 16), (200, 4, 60, 30)])
+def test_the_gradient_vanishes_within_the_separation(n, k, b, p):
+    contract = Participation(n, k, b)
+    C = banded_toeplitz(p, contract)
+    assert np.abs(log_objective(C.coefficients, contract)[1]).max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "b", "p"), [(30, 2, 15, 6), (30, 3, 10, 10), (40, 2, 4, 8), (20, 20, 1, 3)]
+)
+def test_other_starts_and_a_derivative_free_search_find_nothing_better(n, k, b, p):
+    from scipy.optimize import minimize
+
+    contract = Participation(n, k, b)
+    best = _rmse(banded_toeplitz(p, contract), contract)
+    rng = np.random.default_rng(1)
+    for _ in range(4):
+        start = np.concatenate([[1.0], np.sort(rng.random(p - 1) * rng.random())[::-1]])
+        assert _rmse(banded_toeplitz(p, contract, start=start), contract) >= best * (1 - 1e-6)
+        # Oracle: dense inverse, and the sensitivity of orthogonal or of non-increasing columns.
+        found = minimize(
+            lambda x: _dense_rmse(np.concatenate([[1.0], x]), n, k, b),
+            start[1:],
+            method="Nelder-Mead",
+            options={"maxfev": 1500},
+        )
+        assert found.fun >= best * (1 - 1e-6)
+
+
+def _dense_rmse(c, n, k, b):
+    monotone = (np.diff(c) <= 0).all() and c[-1] >= 0
+    if c.size > b and not monotone:
+        return 1e6
+    dense = ltt(c, n)
+    return rmse(prefix_sums(n), dense, float(np.linalg.norm(dense[:, : (k - 1) * b + 1 : b].sum(axis=1))))
+
+
+@pytest.mark.parametrize(
+    ("contract", "bands"),
+    [(Participation(640, 10, 64), bands) for bands in (2, 3, 8, 32, 64)] + [(Participation(200, 2, 10), 40)],
+)
+def test_beats_bsr_and_the_one_parameter_family(contract, bands):
+    optimal = _rmse(banded_toeplitz(bands, contract), contract)
+    for other in ("bsr", "one-parameter", "bfr"):
+        rival = _rmse(build(other, contract, bands=bands).factorization, contract)
+        # With two bands every family has one free coefficient, and those that search it find the same.
+        assert optimal < rival * (1 + 1e-7 if bands == 2 else 1)
+
+
+def test_more_bands_help_up_to_the_separation():
+    contract = Participation(640, 10, 64)
+    found = [_rmse(banded_toeplitz(p, contract), contract) for p in (1, 2, 4, 16, 64)]
+    assert found == sorted(found, reverse=True)
+
+
+@pytest.mark.parametrize(("n", "k", "b", "p"), [(60, 2, 5, 20), (60, 3, 2, 16), (24, 24, 1, 6)])
+def test_beyond_the_separation_the_result_is_monotone_and_exact(n, k, b, p):
+    contract = Participation(n, k, b)
+    C = banded_toeplitz(p, contract)
+    assert (np.diff(C.strategy) <= 1e-15).all()
+    assert C.strategy.min() >= 0
+    assert stated_sensitivity(C, contract).kind == "exact"
+    assert _rmse(C, contract) <= _rmse(banded_toeplitz(min(b, p), contract), contract) * (1 + 1e-6)
+
+
+def test_few_participations_choose_bands_beyond_the_separation():
+    chosen = build("banded-toeplitz", Participation(200, 2, 10))
+    assert chosen.params["bands"] > 10
+    assert build("banded-toeplitz", Participation(200, 20, 10)).params["bands"] == 10
+
+
+def test_the_horizon_cuts_the_last_column():
+    """n = 10, k = 3, b = 4: the third column has two entries left."""
+    contract = Participation(10, 3, 4)
+    C = banded_toeplitz(4, contract)
+    stated = stated_sensitivity(C, contract)
+    assert stated.kind == "exact"
+    assert stated.value == pytest.approx(scalar_sensitivity(C.materialize(), 3, 4), rel=1e-12)
+    assert stated.value < np.sqrt(3) * np.linalg.norm(C.coefficients)
+
+
+def test_a_line_search_that_meets_overflow_does_not_end_at_its_start():
+    """From BSR(2) with n = 640 a full gradient step lands at c_1 = 1.5, where w grows like 1.5^n."""
+    contract = Participation(640, 10, 64)
+    assert log_objective(np.array([1.0, 1.5]), contract)[0] == float("inf")
+    C = banded_toeplitz(2, contract)
+    assert C.coefficients[1] == pytest.approx(0.8638, abs=1e-4)
+    assert np.abs(log_objective(C.coefficients, contract)[1]).max() < 1e-5
+
+
+def test_bad_requests_are_refused():
+    with pytest.raises(ValueError, match="finite inverse over n=3000"):
+        banded_toeplitz(2, Participation(3000, 1, 3000), start=np.array([1.0, 2.0]))
+    with pytest.raises(ValueError, match="between 1 and n=10"):
+        banded_toeplitz(11, Participation(10, 3, 4))
+
+
+def test_an_overflowing_inverse_does_not_stop_the_search():
+    value, slope = log_objective(np.array([1.0, 30.0]), Participation(400, 1, 400))
+    assert value == float("inf")
+    assert not slope.any()

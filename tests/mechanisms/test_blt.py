@@ -1,0 +1,181 @@
+"""Buffered linear Toeplitz: the inverse pair, the accuracy of the stream, gradient, optimum."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import mpmath
+import numpy as np
+import pytest
+from support.oracles import ltt, prefix_sums, query_variances, scalar_sensitivity
+
+from fedmf.mechanisms.blt import BufferedObjective, BufferedToeplitz, blt
+from fedmf.mechanisms.errors import MAX, errors
+from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.sensitivity import stated_sensitivity
+from fedmf.mechanisms.workload import average, exponential, prefix, weighted
+from fedmf.participation import Participation
+
+PAIRS = [
+    ([0.9], [0.4]),
+    ([0.995, 0.8], [0.13, 0.33]),
+    ([0.9999, 0.98, 0.7], [0.02, 0.1, 0.3]),
+    ([0.9999, 0.995, 0.95, 0.6], [0.004, 0.03, 0.12, 0.3]),
+]
+WEIGHTS = {"rows": np.linspace(0.5, 2.0, 12), "columns": np.geomspace(1.0, 0.05, 12)}
+
+
+def decaying(n):
+    return exponential(0.8, n)
+
+
+def _rmse(C, contract):
+    stated = stated_sensitivity(C, contract)
+    assert stated.kind == "exact"
+    return errors(C, prefix(contract.rounds), stated).rmse
+
+
+@pytest.mark.parametrize(("theta", "omega"), PAIRS)
+def test_stream_equals_the_dense_solve_at_two_thousand_rounds(theta, omega):
+    n = 2000
+    C = BufferedToeplitz(theta, omega, n)
+    z = np.random.default_rng(0).normal(size=n)
+    c = np.concatenate([[1.0], np.power.outer(np.array(theta), np.arange(n - 1)).T @ np.array(omega)])
+    expected = np.linalg.solve(np.tril(c[np.abs(np.subtract.outer(np.arange(n), np.arange(n)))]), z)
+    stream = C.recurrence()
+    assert stream.memory_vectors == len(theta)
+    assert np.abs(stream.apply(z) - expected).max() < 1e-12
+
+
+@pytest.mark.parametrize(("theta", "omega"), PAIRS)
+def test_the_inverse_is_buffered_too(theta, omega):
+    C = BufferedToeplitz(theta, omega, 300)
+    theta_hat, omega_hat = C.inverse_pair()
+    series = -np.power.outer(theta_hat, np.arange(299)).T @ omega_hat
+    assert np.abs(series.imag).max() < 1e-9
+    assert np.allclose(C.correlation[1:], series.real, rtol=0, atol=1e-9)
+    slower = np.sort(theta_hat.real)[::-1]
+    assert (slower < np.sort(theta)[::-1]).all()
+    assert (slower[:-1] > np.sort(theta)[::-1][1:]).all()
+    assert (omega_hat.real > 0).all()
+
+
+CROWDED = [
+    ([0.99995, 0.9999, 0.9998, 0.9997, 0.9995], [1e-4] * 5),
+    ([1 - 1e-6 * i for i in range(1, 9)], [0.05] * 8),
+    ([0.9999] * 5, [0.15] * 5),
+]
+
+
+@pytest.mark.parametrize(("theta", "omega"), CROWDED)
+def test_crowded_decays_stream_exactly_and_have_exact_errors(theta, omega):
+    """Where a direct form of the same C loses 2 digits to 14; the reference is in 50 digits."""
+    n = 1000
+    C = BufferedToeplitz(theta, omega, n)
+    with mpmath.workdps(50):
+        sums, h = [mpmath.mpf(0)] * len(theta), []
+        for t in range(n):
+            h.append((t == 0) - sum(mpmath.mpf(w) * s for w, s in zip(omega, sums, strict=True)))
+            sums = [mpmath.mpf(a) * s + h[-1] for a, s in zip(theta, sums, strict=True)]
+        prefixes = np.cumsum(h)
+        rows = np.cumsum(prefixes**2)
+    impulse = np.eye(1, n)[0]
+    assert np.abs(C.recurrence().apply(impulse) - np.array(h, dtype=float)).max() < 1e-15
+    assert np.abs(C.correlation - np.array(h, dtype=float)).max() < 1e-14
+    assert C.query_variances(np.ones(n)) == pytest.approx(rows.astype(float), rel=1e-12)
+    z = np.random.default_rng(0).normal(size=n)
+    assert np.abs(np.convolve(C.strategy, C.recurrence().apply(z))[:n] - z).max() < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("theta", "omega", "n", "message"),
+    [
+        ([1.0], [0.5], 4, r"theta .* in \(0, 1\); got 1.0 at index 0"),
+        ([0.5, 0.0], [0.5, 0.5], 4, "at index 1"),
+        ([0.5], [-0.5], 4, "omega .* positive"),
+        ([0.5], [0.5, 0.1], 4, "m=1 entries"),
+        ([0.5], [0.5], 0, "n .rounds."),
+        ([], [], 4, "non-empty"),
+    ],
+)
+def test_bad_values_are_refused(theta, omega, n, message):
+    with pytest.raises(ValueError, match=message):
+        BufferedToeplitz(theta, omega, n)
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [prefix(12), exponential(0.8, 12), *(weighted(make(12), **WEIGHTS) for make in (prefix, decaying))],
+)
+def test_objective_is_the_squared_error_and_its_gradient_is_right(workload):
+    contract = Participation(12, 3, 4)
+    objective = BufferedObjective(contract, workload)
+    x = objective.parameters(np.array([0.9, 0.4]), np.array([0.2, 0.3]))
+    theta, omega = objective.pair(x)
+    assert theta == pytest.approx([0.9, 0.4])
+    assert omega == pytest.approx([0.2, 0.3])
+    dense = BufferedToeplitz(theta, omega, 12).materialize()
+    rows = query_variances(workload.materialize(), dense)
+    expected = rows.sum() * scalar_sensitivity(dense, 3, 4) ** 2
+    value, slope = objective(x)
+    assert np.exp(value) == pytest.approx(expected, rel=1e-11)
+    steps = 1e-6 * np.eye(4)
+    numeric = [(objective(x + step)[0] - objective(x - step)[0]) / 2e-6 for step in steps]
+    assert slope == pytest.approx(numeric, rel=1e-6, abs=1e-8)
+
+
+def test_row_weights_are_part_of_the_error():
+    workload = average(9)
+    objective = BufferedObjective(Participation(9, 2, 4), workload)
+    x = objective.parameters(np.array([0.7]), np.array([0.3]))
+    dense = BufferedToeplitz([0.7], [0.3], 9).materialize()
+    expected = query_variances(workload.materialize(), dense).sum() * scalar_sensitivity(dense, 2, 4) ** 2
+    assert np.exp(objective(x)[0]) == pytest.approx(expected, rel=1e-11)
+
+
+def test_no_worse_than_published():
+    """8.14 in Kalinin, McKenna, Pagh & Lampert (2026), Table 4, first column (4 or 5 buffers)."""
+    contract = Participation(3900, 10, 390)
+    assert 0.60023 * _rmse(blt(3, contract), contract) <= 8.14 * 1.002
+
+
+@pytest.mark.parametrize(
+    "contract", [Participation(200, 4, 50), Participation(60, 60, 1), Participation(90, 1, 90)]
+)
+def test_more_buffers_never_hurt_and_other_starts_find_nothing_better(contract):
+    from scipy.optimize import minimize
+
+    found = [_rmse(blt(m, contract), contract) for m in (1, 2, 3, 4)]
+    assert all(more <= fewer * (1 + 1e-8) for fewer, more in pairwise(found))
+    objective, rng = BufferedObjective(contract, prefix(contract.rounds)), np.random.default_rng(0)
+    for _ in range(6):
+        start = np.concatenate([rng.uniform(-2, 5, 2), rng.uniform(-5, 0, 2)])
+        other = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=[(-5, 7)] * 2 + [(-25, 8)] * 2)
+        assert np.exp(other.fun / 2) / np.sqrt(contract.rounds) >= found[1] * (1 - 1e-6)
+
+
+def test_max_error_is_lower_where_it_is_the_objective():
+    contract = Participation(200, 4, 50)
+    stated = [
+        (C, stated_sensitivity(C, contract)) for C in (blt(2, contract), blt(2, contract, objective=MAX))
+    ]
+    mean, largest = (errors(C, prefix(200), sens) for C, sens in stated)
+    assert largest.max_se < 0.999 * mean.max_se
+    assert mean.rmse < 0.999 * largest.rmse
+
+
+def test_buffers_by_name():
+    contract = Participation(200, 4, 50)
+    chosen = build("blt", contract)
+    assert 2 <= chosen.params["buffers"] <= 5
+    assert build("blt", contract, params={"buffers": 1}).factorization.recurrence().memory_vectors == 1
+    with pytest.raises(ValueError, match="between 1 and 10"):
+        build("blt", contract, params={"buffers": 11})
+    with pytest.raises(ValueError, match="between 1 and 10"):
+        blt(0, contract)
+
+
+def test_dense_form():
+    C = BufferedToeplitz([0.5, 0.25], [0.3, 0.2], 5)
+    assert np.allclose(C.materialize(), ltt([1, 0.5, 0.2, 0.0875, 0.040625], 5))
+    assert np.allclose(C.query_variances(np.ones(5)), query_variances(prefix_sums(5), C.materialize()))

@@ -1,0 +1,206 @@
+"""A mechanism chosen by name with parameters, or given as a factorization of one's own."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from support import oracles
+
+from fedmf.mechanisms.banded import Banded
+from fedmf.mechanisms.blt import BufferedToeplitz
+from fedmf.mechanisms.choice import GivenFactorization, NamedMechanism, mechanism_choice_from_dict
+from fedmf.mechanisms.matrix import Dense, Factorization, Stamped, normalized
+from fedmf.mechanisms.registry import accepted_parameters, build, names, parameters
+from fedmf.mechanisms.sensitivity import stated_sensitivity
+from fedmf.mechanisms.toeplitz import Diagonal, InverseToeplitz, Toeplitz
+from fedmf.mechanisms.trees import kary_tree, tree
+from fedmf.mechanisms.workload import parse_workload, prefix
+from fedmf.participation import Participation
+
+CONTRACT = Participation(12, 3, 4)
+GIVEN: list[Factorization] = [
+    Toeplitz([1.0, 0.5, -0.25], 12),
+    InverseToeplitz([2.0, -1.0 / 3.0], 12),
+    Diagonal(np.geomspace(1.0, 3.0, 12)),
+    normalized(Toeplitz([1.0, 0.3], 12)),
+    BufferedToeplitz([0.9, 0.3], [0.2, 0.1], 12),
+    Banded(np.array([[1.0, 0.2]] * 11 + [[1.0, 0.0]])),
+    Stamped(Toeplitz([1.0, 0.1], 4), 12),
+    Dense(np.tril(np.full((12, 12), 0.1)) + np.eye(12)),
+    tree(12),
+    kary_tree(3, 12),
+]
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_named_choice_builds_what_build_builds_and_survives_json(name):
+    free = NamedMechanism(name)
+    assert [parameter.symbol for parameter in free.free] == accepted_parameters(name)
+    mechanism = free.build(CONTRACT)
+    fixed = free.fixing(mechanism.params)
+    assert fixed.free == ()
+    for choice in (free, fixed):
+        again = mechanism_choice_from_dict(json.loads(json.dumps(choice.to_dict())))
+        assert again == choice == pickle.loads(pickle.dumps(choice))
+        assert hash(again) == hash(choice)
+        rebuilt = again.build(CONTRACT, prefix(12))
+        assert rebuilt.params == mechanism.params
+        assert rebuilt.factorization.to_dict() == mechanism.factorization.to_dict()
+    assert build(name, CONTRACT, params=mechanism.params).params == fixed.params
+
+
+def test_a_named_choice_is_a_value_of_its_own():
+    params: dict[str, float | int] = {"bands": 4.0}
+    choice = NamedMechanism("bisr", params)
+    params["bands"] = 5
+    assert choice.params == {"bands": 4}
+    assert isinstance(choice.params["bands"], int)
+    assert choice == NamedMechanism("bisr", {"bands": 4}) != NamedMechanism("bisr")
+
+
+def test_wrong_names_and_parameters_are_refused_when_a_choice_is_made():
+    for kind, params, message in [
+        ("bisrr", {}, "Did you mean 'bisr'"),
+        ("bifr", {"gama": 0.5}, "bifr takes: bands, gamma; got gama=0.5. Did you mean 'gamma'"),
+        ("bsr", {"stamp": 3}, "bsr takes: bands; got stamp=3. Did you mean 'stamps'"),
+        ("identity", {"lambda": 0.5}, "identity takes: none; got lambda=0.5.$"),
+        ("bsr", {"bands": 2.5}, r"p \(bands\) must be an integer between 1 and n; got 2.5"),
+        ("bsr", {"bands": 0}, "between 1 and"),
+        ("bsr", {"bands": True}, "finite number"),
+        ("cgd", {"lambda": float("inf")}, "finite number"),
+        ("cgd", {"lambda": "0.5"}, "finite number"),
+        ("blt", {"buffers": 11}, r"m \(buffers\) must be an integer between 1 and 10; got 11"),
+        ("tree", {"full": 2}, "between 0 and 1; got 2"),
+        ("quadratic-lti", {"eta": 0}, r"eta \(learning rate of gradient descent\) must be above 0; got 0"),
+    ]:
+        with pytest.raises(ValueError, match=message) as refusal:
+            NamedMechanism(kind, params)
+        assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("C", GIVEN, ids=lambda C: type(C).__name__)
+def test_a_given_factorization_is_stored_exactly_and_judged_by_its_coefficients(C):
+    choice = GivenFactorization(C, "mine")
+    again = mechanism_choice_from_dict(json.loads(json.dumps(choice.to_dict())))
+    for kept in (choice, again):
+        mechanism = kept.build(CONTRACT, parse_workload("momentum:0.9", 12))
+        assert (mechanism.name, mechanism.params, kept.free) == ("mine", {}, ())
+        assert mechanism.factorization.to_dict() == C.to_dict()
+        assert (mechanism.factorization.materialize() == C.materialize()).all()
+        stated = stated_sensitivity(mechanism.factorization, CONTRACT)
+        truth = oracles.scalar_sensitivity(C.materialize(), 3, 4)
+        assert stated.value >= truth * (1 - 1e-11)
+        assert stated.kind == "upper_bound" or stated.value == pytest.approx(truth, rel=1e-11)
+    assert choice.fixing({}) is choice
+    with pytest.raises(ValueError, match="mine takes none; got bands=3"):
+        choice.fixing({"bands": 3})
+
+
+class _Boasting(Toeplitz):
+    """Says of itself that a user moves nothing, and that rows are ten times as noisy."""
+
+    def gram_diagonal(self, gap: int) -> np.ndarray:
+        return np.zeros(self.rounds - gap)
+
+    def noise_row_variances(self) -> np.ndarray:
+        return 100.0 * super().noise_row_variances()
+
+
+class _Forgetful(Toeplitz):
+    def to_dict(self) -> dict[str, Any]:
+        return {"type": "toeplitz", "rounds": self.rounds, "coefficients": [1.0, 0.5]}
+
+
+class _Longer(Toeplitz):
+    def to_dict(self) -> dict[str, Any]:
+        return {**super().to_dict(), "rounds": self.rounds + 1}
+
+
+class _Unknown(Toeplitz):
+    def to_dict(self) -> dict[str, Any]:
+        return {"type": "mine", "secret": 3}
+
+
+class _Broken(Toeplitz):
+    def to_dict(self) -> dict[str, Any]:
+        raise RuntimeError("two\nlines")
+
+
+@dataclass
+class _Described:
+    rounds: int = 12
+
+
+def test_an_object_is_never_trusted_beyond_its_coefficients():
+    boasting = _Boasting([1.0, 0.5], 12)
+    assert stated_sensitivity(boasting, Participation(12, 1, 12)).value == 0.0
+    stored = GivenFactorization(boasting).build(CONTRACT).factorization
+    assert type(stored) is Toeplitz
+    honest = Toeplitz([1.0, 0.5], 12)
+    assert stated_sensitivity(stored, CONTRACT) == stated_sensitivity(honest, CONTRACT)
+    assert (stored.noise_row_variances() == honest.noise_row_variances()).all()
+
+
+@pytest.mark.parametrize(
+    ("C", "message"),
+    [
+        (_Unknown([1.0], 12), r"one that its to_dict describes; got _Unknown: ValueError \(type"),
+        (_Broken([1.0], 12), r"got _Broken: RuntimeError \(two lines\)"),
+        (_Longer([1.0], 12), "describes exactly; got _Longer"),
+        (_Described(), "must be a Factorization; got _Described"),
+        (np.eye(12), "must be a Factorization; got ndarray"),
+    ],
+)
+def test_what_cannot_be_stored_is_refused_in_one_line(C, message):
+    with pytest.raises(ValueError, match=message) as refusal:
+        GivenFactorization(C)
+    assert "\n" not in str(refusal.value)
+
+
+def test_what_is_described_is_what_runs():
+    """The coefficients an object writes count, even where it holds others."""
+    stored = GivenFactorization(_Forgetful([1.0, 0.9, 0.8], 12)).factorization
+    assert stored.to_dict() == Toeplitz([1.0, 0.5], 12).to_dict()
+
+
+@pytest.mark.parametrize("name", ["bisr", "normalized-bsr", "", "  ", "two\nlines"])
+def test_a_given_factorization_does_not_take_the_name_of_a_mechanism(name):
+    with pytest.raises(ValueError, match="must be printable and not that of a mechanism"):
+        GivenFactorization(GIVEN[0], name)
+
+
+def test_a_given_factorization_is_for_its_own_number_of_rounds():
+    choice = GivenFactorization(GIVEN[0])
+    with pytest.raises(ValueError, match="that of the given C, 12; got 13"):
+        choice.build(Participation(13, 1, 13))
+    with pytest.raises(ValueError, match="that of the given C, 12; got 11"):
+        choice.build(CONTRACT, prefix(11))
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        {},
+        {"kind": 3},
+        {"kind": "given"},
+        {"kind": "given", "name": "mine", "factorization": [1.0]},
+        {"kind": "given", "name": "mine", "factorization": GIVEN[0].to_dict(), "bands": 3},
+        {"kind": "given", "name": "mine", "factorization": {"type": "mine"}},
+        {"kind": "bisr", "gamma": 0.5},
+        {"kind": "bisr", "bands": None},
+    ],
+)
+def test_descriptions_that_describe_no_choice_are_refused(description):
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011  the messages differ
+        mechanism_choice_from_dict(description)
+    assert "\n" not in str(refusal.value)
+
+
+def test_no_parameter_is_called_like_a_field_of_a_choice():
+    assert not {"kind", "name", "factorization"} & set(parameters())
+    assert "given" not in names()

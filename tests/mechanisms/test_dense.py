@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.oracles import prefix_sums, query_variances, scalar_sensitivity
+
+from fedmf.mechanisms.banded import banded
+from fedmf.mechanisms.dense import dense, log_smooth_error, refined, single_participation_gram
+from fedmf.mechanisms.errors import errors
+from fedmf.mechanisms.matrix import Dense, lower_factor
+from fedmf.mechanisms.sensitivity import stated_sensitivity
+from fedmf.mechanisms.workload import exponential, momentum, prefix, window
+from fedmf.participation import Participation
+
+
+def _rmse(C, contract, workload=None):
+    workload = prefix(contract.rounds) if workload is None else workload
+    return errors(C, workload, stated_sensitivity(C, contract)).rmse
+
+
+def test_lower_factor_is_of_the_right_product():
+    """CᵀC = X, where a Cholesky factor of X would have CCᵀ = X."""
+    root = np.random.default_rng(0).normal(size=(7, 7))
+    gram = root @ root.T + np.eye(7)
+    C = lower_factor(gram)
+    assert np.array_equal(C, np.tril(C))
+    assert (np.diagonal(C) > 0).all()
+    assert np.allclose(C.T @ C, gram, rtol=1e-12)
+    assert not np.allclose(C @ C.T, gram, rtol=1e-2)
+
+
+@pytest.mark.parametrize("make", [prefix, lambda n: exponential(0.9, n), lambda n: momentum(0.5, n)])
+def test_one_participation_is_optimal(make):
+    """The stationarity condition X⁻¹WX⁻¹ = diag(v) with v ≥ 0 is sufficient: the problem is convex."""
+    n = 40
+    A = make(n).materialize()
+    W = A.T @ A
+    C = dense(Participation(n, 1, n), make(n))
+    X = C.materialize().T @ C.materialize()
+    assert np.allclose(np.diagonal(X), 1.0, rtol=1e-12)
+    multipliers = np.linalg.solve(X, np.linalg.solve(X, W).T)
+    v = np.diagonal(multipliers)
+    assert (v > 0).all()
+    assert np.abs(multipliers - np.diag(v)).max() <= 1e-2 * v.max()
+    value = np.trace(np.linalg.solve(X, W))
+    half = np.sqrt(v)
+    dual = np.sqrt(np.linalg.eigvalsh(half[:, None] * W * half)).sum() ** 2 / v.sum()
+    assert dual <= value * (1 + 1e-12)
+    assert value <= dual * (1 + 1e-6)
+
+
+def test_no_banded_matrix_is_better_for_one_participation():
+    contract = Participation(48, 1, 48)
+    best = _rmse(dense(contract), contract)
+    assert best <= _rmse(banded(48, contract), contract) * (1 + 1e-8)
+    assert best < _rmse(banded(8, contract), contract)
+
+
+def test_gram_of_a_diagonal_workload_is_the_identity():
+    assert np.allclose(single_participation_gram(np.diag([1.0, 5.0, 9.0])), np.eye(3), atol=1e-12)
+
+
+@pytest.mark.parametrize(("n", "k", "b"), [(8, 2, 4), (9, 3, 3), (9, 2, 3), (6, 6, 1), (10, 3, 4)])
+def test_many_participations_beat_separated_columns(n, k, b):
+    contract = Participation(n, k, b)
+    C = dense(contract)
+    stated = stated_sensitivity(C, contract)
+    truth = scalar_sensitivity(C.materialize(), k, b)
+    assert stated.value >= truth * (1 - 1e-12)
+    if stated.kind == "exact":
+        assert stated.value == pytest.approx(truth, rel=1e-12)
+    assert _rmse(C, contract) <= _rmse(banded(b, contract), contract) * (1 + 1e-12)
+    expected = np.sqrt(query_variances(prefix_sums(n), C.materialize()).mean()) * stated.value
+    assert _rmse(C, contract) == pytest.approx(expected, rel=1e-10)
+
+
+def test_overlapping_columns_pay_for_rare_users():
+    contract = Participation(20, 2, 5)
+    assert _rmse(dense(contract), contract) < 0.985 * _rmse(banded(5, contract), contract)
+
+
+def test_general_workloads_are_optimised():
+    contract, workload = Participation(20, 2, 10), window(4, 20)
+    C = dense(contract, workload)
+    assert _rmse(C, contract, workload) < _rmse(dense(contract), contract, workload)
+
+
+def test_too_many_patterns_are_not_enumerated():
+    assert refined(np.eye(300), prefix(300), Participation(300, 10, 30)) is None
+
+
+def test_gradient_of_the_smooth_objective_is_that_of_finite_differences():
+    rng = np.random.default_rng(1)
+    C = np.tril(rng.normal(0, 0.3, (6, 6)), -1) + np.diag(rng.uniform(0.8, 1.2, 6))
+    patterns = np.array([[0, 2, 4], [1, 3, 6], [5, 6, 6], [0, 3, 5]])
+    value, slope = log_smooth_error(C, prefix_sums(6), patterns, 20.0, 0.05)
+    gram = np.abs(C.T @ C)
+    largest = max(gram[np.ix_(own, own)].sum() for own in ([0, 2, 4], [1, 3], [5], [0, 3, 5]))
+    assert value > np.log(query_variances(prefix_sums(6), C).sum() * largest)
+    step = 1e-6
+    for i, j in [(0, 0), (3, 1), (5, 5), (4, 0), (5, 2)]:
+        up, down = C.copy(), C.copy()
+        up[i, j] += step
+        down[i, j] -= step
+        ends = [log_smooth_error(end, prefix_sums(6), patterns, 20.0, 0.05)[0] for end in (up, down)]
+        assert slope[i, j] == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-6, abs=1e-8)
+
+
+def test_a_singular_matrix_has_infinite_error():
+    assert log_smooth_error(np.zeros((2, 2)), np.eye(2), np.array([[0]]), 9.0, 0.1)[0] == np.inf
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Dense([[1.0, 1.0], [0.0, 1.0]]), r"lower triangular; got 1.0 at \(0, 1\)"),
+        (lambda: Dense([[1.0, 0.0]]), "square"),
+        (lambda: Dense([[1.0, 0.0], [np.nan, 1.0]]), r"finite; got nan at \(1, 0\)"),
+        (lambda: Dense([[1.0, 0.0], [1.0, -1.0]]), "positive; got -1.0 at j=1"),
+        (lambda: Dense(np.broadcast_to(np.zeros(1), (4097, 4097))), "at most 4096 .* Use banded"),
+        (lambda: Dense([[1.0]]).leading(2), "between 1 and n=1"),
+        (lambda: Dense.from_rows([[1.0], [1.0]]), "t=1 .* must have 2 entries; got 1"),
+        (lambda: dense(Participation(2049, 1, 9)), "at most 2048 for dense; got 2049. Use banded"),
+    ],
+)
+def test_bad_values_are_refused_on_one_line(make, message):
+    with pytest.raises(ValueError, match=message) as refusal:
+        make()
+    assert "\n" not in str(refusal.value)

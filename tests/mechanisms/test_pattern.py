@@ -1,0 +1,97 @@
+"""Recorded patterns against dense columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.oracles import contracts, patterns, vector_sensitivity
+
+from fedmf.mechanisms import histories as pattern_module
+from fedmf.mechanisms.closed_forms import bisr, cgd
+from fedmf.mechanisms.histories import equal_length_sensitivities, pattern_sensitivities, pattern_sensitivity
+from fedmf.mechanisms.matrix import normalized
+from fedmf.mechanisms.sensitivity import stated_sensitivity
+from fedmf.mechanisms.toeplitz import Toeplitz
+from fedmf.participation import Participation
+
+N = 8
+NON_NEGATIVE = [cgd(0.8, N), bisr(3, N), normalized(bisr(3, N)), Toeplitz([1.0, 0.2, 0.7], N)]
+
+
+def test_every_pattern_is_the_norm_of_its_columns():
+    for released in [None, 5, 8]:
+        for C in NON_NEGATIVE:
+            rows = released or N
+            dense = C.materialize()[:rows, :rows]
+            recorded = [pi for pi in patterns(N, N, 1) if max(pi) < rows]
+            expected = [np.linalg.norm(dense[:, pi].sum(axis=1)) for pi in recorded]
+            assert np.allclose(pattern_sensitivities(C, recorded, released), expected, rtol=1e-12)
+
+
+def test_order_and_repeats_of_users_do_not_matter():
+    C = cgd(0.8, N)
+    found = pattern_sensitivities(C, [[5, 0, 3], [], [0, 3, 5], [1], [0, 3, 5]])
+    assert found[0] == found[2] == found[4] == pattern_sensitivity(C, (0, 3, 5))
+    assert found[1] == 0.0
+
+
+@pytest.mark.parametrize("C", [*NON_NEGATIVE, Toeplitz([1.0, -0.6, 0.5, 0.3], N)])
+def test_no_recorded_pattern_exceeds_the_contract(C):
+    for k, b in contracts(N)[::5]:
+        worst = pattern_sensitivities(C, patterns(N, k, b)).max()
+        assert worst <= stated_sensitivity(C, Participation(N, k, b)).value * (1 + 1e-12)
+
+
+def test_signed_columns_are_bounded_and_not_just_added_up():
+    """The columns cancel when added, but a user may contribute opposite vectors in the two rounds."""
+    C = Toeplitz([1.0, -0.9], 2)
+    dense = C.materialize()
+    added = float(np.linalg.norm(dense.sum(axis=1)))
+    opposite = float(np.linalg.norm(dense @ [1.0, -1.0]))
+    assert added < opposite == pytest.approx(pattern_sensitivity(C, [0, 1]), rel=1e-12)
+    frustrated = Toeplitz([1.0, -0.6, -0.5], 3)
+    assert pattern_sensitivity(frustrated, [0, 1, 2]) >= vector_sensitivity(frustrated.materialize(), 3, 1)
+
+
+def test_a_stopped_run_spends_less_and_never_more_than_its_leading_block():
+    C = normalized(bisr(4, N))
+    values = [pattern_sensitivity(C, [0, 3], released_rounds=T) for T in range(4, N + 1)]
+    assert values == sorted(values)
+    assert values[0] == pytest.approx(pattern_sensitivity(C.leading(4), [0, 3]))
+
+
+def test_many_users_take_linear_memory_and_little_time():
+    rng = np.random.default_rng(0)
+    C = cgd(0.95, 2000)
+    starts = rng.integers(0, 200, size=20_000)
+    recorded = starts[:, None] + 200 * np.arange(9)
+    found = pattern_sensitivities(C, list(recorded))
+    for user in (0, 123, 19_999):
+        assert found[user] == pytest.approx(np.linalg.norm(C.columns(recorded[user]).sum(axis=1)), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "released", "message"),
+    [
+        ([8], None, "below T=8; got 8"),
+        ([-1], None, "got -1"),
+        ([5], 5, "below T=5; got 5"),
+        ([1, 1], None, "not repeat a round; got 1 twice"),
+        ([0.5], None, "integer rounds"),
+        ([0], 9, "between 1 and n=8"),
+    ],
+)
+def test_bad_histories_are_refused(pattern, released, message):
+    with pytest.raises(ValueError, match=message):
+        pattern_sensitivity(cgd(0.5, N), pattern, released)
+
+
+@pytest.mark.parametrize("table_bytes", [1, 3 * 8 * N, 1 << 20])
+def test_batches_of_gaps_and_of_users_change_nothing(table_bytes, monkeypatch):
+    """Tables of one gap, of a few and of all, in chunks of three users."""
+    monkeypatch.setattr(pattern_module, "_TABLE_BYTES", table_bytes)
+    monkeypatch.setattr(pattern_module, "_CHUNK_PAIRS", 3 * 9)
+    for C in NON_NEGATIVE:
+        rows = np.array([pi for pi in patterns(N, 3, 1) if len(pi) == 3])
+        expected = np.linalg.norm(C.materialize()[:, rows].sum(axis=2), axis=0)
+        assert np.allclose(equal_length_sensitivities(C, rows), expected, rtol=1e-12)

@@ -1,0 +1,309 @@
+"""Sensitivity against enumeration of every pattern, and its labels against the truth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.oracles import contracts, earliest_norm, ltt, patterns, scalar_sensitivity, vector_sensitivity
+
+from fedmf.mechanisms.closed_forms import bisr, cgd, inverse_power, nu_ftrl, square_root
+from fedmf.mechanisms.joint import UserRange, joint_sensitivity
+from fedmf.mechanisms.matrix import Dense, normalized
+from fedmf.mechanisms.sensitivity import (
+    SensitivityNotExact,
+    best_separated_sum,
+    comb_sum,
+    comb_sum_adjoint,
+    count_patterns,
+    earliest_pattern,
+    exact_sensitivity,
+    over_patterns,
+    pattern_layers,
+    row_bound,
+    stated_sensitivity,
+)
+from fedmf.mechanisms.toeplitz import Diagonal, InverseToeplitz, Toeplitz
+from fedmf.mechanisms.workload import prefix
+from fedmf.participation import Participation
+
+# Two float64 summation orders of fewer than 100 terms.
+EXACT = 1e-11
+
+
+def _random_factorization(rng: np.random.Generator, n: int):
+    p = int(rng.integers(1, n + 1))
+    c = rng.normal(size=p) if rng.random() < 0.5 else rng.random(p)
+    if rng.random() < 0.3:
+        c = np.sort(np.abs(c))[::-1]
+    c = np.concatenate([[abs(c[0]) + 0.2], c[1:]])
+    base = [Toeplitz(c, n), InverseToeplitz(c, n), Diagonal(rng.random(n) + 0.1)][int(rng.integers(3))]
+    return normalized(base) if rng.random() < 0.4 else base
+
+
+def test_random_matrices_against_enumeration():
+    """Never below any user; equal to the worst scalar user wherever it is called exact."""
+    rng = np.random.default_rng(20240601)
+    kinds = {"exact": 0, "upper_bound": 0}
+    for _ in range(60):
+        n = int(rng.integers(1, 8))
+        C = _random_factorization(rng, n)
+        for k, b in contracts(n):
+            stated = stated_sensitivity(C, Participation(n, k, b))
+            truth = scalar_sensitivity(C.materialize(), k, b)
+            kinds[stated.kind] += 1
+            assert stated.value >= truth * (1 - EXACT), (C, k, b)
+            if stated.kind == "exact":
+                assert stated.value <= truth * (1 + EXACT), (C, k, b)
+    assert kinds["exact"] > 400
+    assert kinds["upper_bound"] > 5
+
+
+def test_bounds_hold_for_users_with_contributions_of_any_direction():
+    rng = np.random.default_rng(7)
+    for _ in range(12):
+        n = int(rng.integers(3, 6))
+        C = _random_factorization(rng, n)
+        for k, b in contracts(n):
+            stated = stated_sensitivity(C, Participation(n, k, b))
+            assert stated.value >= vector_sensitivity(C.materialize(), k, b) * (1 - EXACT)
+
+
+def test_sign_frustrated_gram_is_called_a_bound_and_vectors_beat_scalars():
+    """With three columns of pairwise negative products no signs align them all; spread vectors do better."""
+    C = Toeplitz([1.0, -0.6, -0.5], 3)
+    contract = Participation(3, 3, 1)
+    dense = C.materialize()
+    gram = dense.T @ dense
+    assert gram[0, 1] * gram[1, 2] * gram[0, 2] < 0
+    stated = stated_sensitivity(C, contract)
+    assert stated.kind == "upper_bound"
+    assert stated.value == pytest.approx(np.sqrt(np.abs(gram).sum()), rel=EXACT)
+    scalar, vector = scalar_sensitivity(dense, 3, 1), vector_sensitivity(dense, 3, 1)
+    assert scalar * 1.0005 < vector <= stated.value
+    with pytest.raises(SensitivityNotExact, match="upper bound"):
+        exact_sensitivity(C, contract)
+
+
+def test_two_participations_of_opposite_sign_are_exact():
+    """Negative products are attained by opposite contributions, so the bound is the truth."""
+    for c in ([1.0, -0.9], [1.0, -0.5, 0.3], [1.0, 0.2, -0.7]):
+        C = Toeplitz(c, 6)
+        found = exact_sensitivity(C, Participation(6, 2, 1))
+        dense = C.materialize()
+        assert found.value == pytest.approx(scalar_sensitivity(dense, 2, 1), rel=EXACT)
+    assert exact_sensitivity(Toeplitz([1.0, -0.9], 2), Participation(2, 2, 1)).value > earliest_norm(
+        Toeplitz([1.0, -0.9], 2).materialize(), 2, 1
+    )
+
+
+@pytest.mark.parametrize("n", [8])
+@pytest.mark.parametrize("decay", [0.0, 0.3, 0.9, 0.999])
+def test_normalized_cgd_is_exact_for_every_contract(n, decay):
+    """The worst pattern is the earliest, for every (k, b) that fits and not only n = kb."""
+    C = normalized(cgd(decay, n))
+    for k, b in contracts(n):
+        stated = exact_sensitivity(C, Participation(n, k, b))
+        assert stated.value == pytest.approx(scalar_sensitivity(C.materialize(), k, b), rel=EXACT)
+        assert stated.value == pytest.approx(earliest_norm(C.materialize(), k, b), rel=EXACT)
+
+
+@pytest.mark.parametrize("make", [square_root, lambda n: bisr(3, n), lambda n: nu_ftrl(0.1, n)])
+def test_normalized_closed_forms_are_exact_at_scale(make):
+    """Too many patterns to enumerate; the envelope certifies the earliest one."""
+    C = normalized(make(300))
+    stated = exact_sensitivity(C, Participation(300, 6, 50))
+    assert stated.value == pytest.approx(earliest_norm(C.materialize(), 6, 50), rel=EXACT)
+    assert "earliest pattern" in stated.case
+
+
+def test_cgd_closed_form():
+    for decay, k, b in ((0.975, 10, 390), (0.5, 4, 3), (0.9, 1, 50)):
+        j = np.arange(1, k + 1)
+        square = (
+            (1 - decay ** (2 * b))
+            / ((1 - decay**2) * (1 - decay**b) ** 2)
+            * ((1 - decay ** (b * j)) ** 2).sum()
+        )
+        found = exact_sensitivity(cgd(decay, k * b), Participation(k * b, k, b))
+        assert found.value == pytest.approx(np.sqrt(square), rel=1e-12)
+
+
+@pytest.mark.parametrize(("n", "k", "b"), [(40, 4, 3), (40, 40, 1), (41, 7, 6), (40, 1, 5)])
+def test_monotone_toeplitz_uses_the_earliest_pattern(n, k, b):
+    c = np.sort(np.random.default_rng(3).random(n))[::-1] + 0.1
+    found = exact_sensitivity(Toeplitz(c, n), Participation(n, k, b))
+    assert found.value == pytest.approx(earliest_norm(ltt(c, n), k, b), rel=1e-12)
+
+
+def test_rounding_wiggles_stay_exact_and_sound_but_real_bumps_do_not():
+    n, contract = 400, Participation(400, 20, 20)
+    c = 0.8 ** np.arange(n)
+    wiggled = c + 1e-17 * np.random.default_rng(0).normal(size=n)
+    assert not (np.diff(wiggled) <= 0).all()
+    assert wiggled.min() < 0
+    stated = stated_sensitivity(Toeplitz(wiggled, n), contract)
+    assert stated.kind == "exact"
+    assert stated.value >= earliest_norm(ltt(wiggled, n), 20, 20) * (1 - 1e-14)
+    bumped = c.copy()
+    bumped[200] += 0.1
+    found = stated_sensitivity(Toeplitz(bumped, n), contract)
+    assert found.kind == "upper_bound"
+    assert found.value > earliest_norm(ltt(c, n), 20, 20) * 1.01
+
+
+def test_orthogonal_columns_take_the_best_and_not_the_first():
+    rng = np.random.default_rng(11)
+    entries = rng.random(9) + 0.1
+    for k, b in contracts(9):
+        found = exact_sensitivity(Diagonal(entries), Participation(9, k, b))
+        assert found.value == pytest.approx(scalar_sensitivity(np.diag(entries), k, b), rel=EXACT)
+
+
+def test_dynamic_program_bounds_what_is_too_large_to_enumerate():
+    """Both bounds by themselves: between the truth and the sum of all absolute Gram entries."""
+    from fedmf.mechanisms.sensitivity import _by_envelope
+
+    rng = np.random.default_rng(5)
+    for _ in range(8):
+        C = _random_factorization(rng, 9)
+        for k, b in ((2, 2), (3, 2), (3, 3), (4, 1)):
+            truth = scalar_sensitivity(C.materialize(), k, b)
+            gram = np.abs(C.materialize().T @ C.materialize())
+            bound = np.sqrt(row_bound(gram, k, b))
+            assert bound >= truth * (1 - EXACT)
+            assert bound <= np.sqrt(gram.sum()) * (1 + EXACT)
+            assert _by_envelope(C, *C.toeplitz_bound(), k, b).value >= truth * (1 - EXACT)
+
+
+def test_scaled_columns_may_rise_before_lag_b():
+    """Below no pattern's sum, and exact where coefficients fall from lag b on and the entries of G do."""
+    from fedmf.mechanisms.sensitivity import _by_envelope
+
+    rng, attained = np.random.default_rng(6), 0
+    for _ in range(40):
+        c = np.concatenate([[1.0], rng.uniform(0.5, 1.0, 3), 0.5 * 0.9 ** np.arange(12)])
+        C = normalized(Toeplitz(c, 16))
+        for k, b in ((2, 4), (3, 4), (2, 5), (3, 3), (2, 2)):
+            truth = scalar_sensitivity(C.materialize(), k, b)
+            found = _by_envelope(C, *C.toeplitz_bound(), k, b)
+            assert found.value >= truth * (1 - EXACT)
+            assert found.kind == "upper_bound" or found.value == pytest.approx(truth, rel=EXACT)
+            attained += b >= 4 and found.kind == "exact"
+    assert attained >= 40
+
+
+@pytest.mark.parametrize("n", [10_240, 10_241, 65_537])
+def test_a_normalized_banded_inverse_is_exact_at_long_horizons(n):
+    """Its coefficients rise around lag p; from 10,241 rounds on no Gram matrix is formed."""
+    contract = Participation(n, 5, n // 10)
+    C = normalized(inverse_toeplitz_with_a_bump(n))
+    assert (np.diff(C.strategy[: n // 10]) > 0).any()
+    found = stated_sensitivity(C, contract)
+    assert found.kind == "exact"
+    assert found.value == pytest.approx(np.linalg.norm(C.column_sum(earliest_pattern(5, n // 10))), rel=EXACT)
+
+
+def inverse_toeplitz_with_a_bump(n):
+    """C⁻¹ of 16 coefficients, those of the square root summed into the last."""
+    h = inverse_power(prefix(n), 0.5, 16).correlation[:16].copy()
+    h[-1] -= 0.9 * h.sum()
+    return InverseToeplitz(h, n)
+
+
+def test_dynamic_program_formula():
+    """w_i = max_{π∋i} Σ_j |G_ij|, then max_π Σ_i w_i, by enumeration."""
+    C = normalized(Toeplitz([1.0, -0.8, 0.9, -0.3, 0.4], 8))
+    gram = np.abs(C.materialize().T @ C.materialize())
+    for k, b in ((2, 2), (3, 2), (3, 1)):
+        all_patterns = patterns(8, k, b)
+        w = [max(gram[i, list(pi)].sum() for pi in all_patterns if i in pi) for i in range(8)]
+        expected = max(sum(w[i] for i in pi) for pi in all_patterns)
+        assert row_bound(gram, k, b) == pytest.approx(expected, rel=EXACT)
+
+
+def test_three_rounds_at_scale_against_every_pattern():
+    """Enumeration of 1.5 million patterns beside one loop over the middle round."""
+    n, b, rng = 220, 7, np.random.default_rng(3)
+    C = np.tril(rng.random((n, n)))
+    gram = C.T @ C
+    own, truth = gram.diagonal(), 0.0
+    for middle in range(b, n - b):
+        first, last = slice(0, middle - b + 1), slice(middle + b, n)
+        pairs = 2 * gram[first, last] + (own[first] + 2 * gram[first, middle])[:, None]
+        truth = max(truth, own[middle] + float((pairs + own[last] + 2 * gram[middle, last]).max()))
+    found = exact_sensitivity(Dense(C), Participation(n, 3, b))
+    assert found.value == pytest.approx(np.sqrt(truth), rel=EXACT)
+
+
+def test_a_bound_is_named_after_the_method_that_gave_it():
+    """Too many patterns to enumerate."""
+    n, k, b = 160, 40, 4
+    rng = np.random.default_rng(8)
+    C = normalized(Toeplitz(np.array([1.0, *rng.random(30)]), n))
+    stated = stated_sensitivity(C, Participation(n, k, b))
+    gram = C.materialize().T @ C.materialize()
+    assert stated.kind == "upper_bound"
+    assert stated.case.startswith("row-wise dynamic program")
+    assert stated.value == pytest.approx(np.sqrt(row_bound(gram, k, b)), rel=EXACT)
+
+
+def test_large_horizons_are_answered():
+    n = 20_000
+    stated = stated_sensitivity(Toeplitz([1.0, -0.5, 0.25, 0.3], n), Participation(n, 10, 2))
+    assert stated.kind == "upper_bound"
+    assert "pair by pair" in stated.case
+    assert exact_sensitivity(square_root(n), Participation(n, 10, 2000)).kind == "exact"
+
+
+def test_the_horizons_must_agree():
+    with pytest.raises(ValueError, match="same for C and the participation; got 4 and 5"):
+        stated_sensitivity(Toeplitz([1.0], 4), Participation(5, 1, 1))
+
+
+def test_separated_sums_against_enumeration():
+    rng = np.random.default_rng(2)
+    values = rng.random((3, 8))
+    for k, b in contracts(8):
+        best = [max(row[list(pi)].sum() for pi in patterns(8, k, b)) for row in values]
+        assert np.allclose(best_separated_sum(values, k, b), best, rtol=1e-14)
+
+
+def test_pattern_layers_list_every_pattern_once():
+    for k, b in contracts(8):
+        listed = [tuple(row) for layer in pattern_layers(8, k, b) for row in layer.tolist()]
+        assert sorted(listed) == sorted(patterns(8, k, b))
+        assert count_patterns(8, k, b) == len(listed)
+
+
+@pytest.mark.parametrize(("n", "k", "b"), [(7, 2, 3), (7, 3, 3), (8, 8, 1), (9, 2, 4), (5, 1, 2)])
+def test_comb_sum_and_its_adjoint(n, k, b):
+    rng = np.random.default_rng(4)
+    x, y = rng.normal(size=n), rng.normal(size=n)
+    comb = ltt(np.isin(np.arange(n), np.arange(k) * b).astype(float), n)
+    assert np.allclose(comb_sum(x, k, b), comb @ x, atol=1e-13)
+    assert np.allclose(comb_sum_adjoint(y, k, b), comb.T @ y, atol=1e-13)
+
+
+def test_a_pair_beyond_the_gram_matrix_keeps_the_bound_of_its_envelopes():
+    """No user attains it, and n is too large for any further method."""
+    n, users = 11_000, UserRange(1.0, 2, "zero-out")
+    short, long = Toeplitz([1.0, 0.3, -0.2], n), Toeplitz([0.9] + [0.5, -0.5] * 75, n)
+    contract = Participation(n, 5, 100)
+    bound = joint_sensitivity(short, long, contract, 0.5, users)
+    assert bound.kind == "upper_bound"
+    columns = [C.columns([0, 100, 200, 300, 400]) for C in (short, long)]
+    rows = [np.abs(own.T @ own).sum() for own in columns]
+    assert bound.value >= np.sqrt(rows[0] + 0.5 * rows[1]) * (1 - EXACT)
+
+
+def test_over_patterns_finds_each_largest_quantity_and_its_first_pattern():
+    contract, weights = Participation(9, 3, 2), np.random.default_rng(3).normal(size=9)
+    quantities = over_patterns(
+        lambda layer: np.stack([weights[layer].sum(axis=1), -weights[layer].sum(axis=1)]), contract
+    )
+    patterns = [list(row) for layer in pattern_layers(9, 3, 2) for row in layer]
+    sums = [sum(weights[i] for i in pattern) for pattern in patterns]
+    for (value, pattern), signs in zip(quantities, (1, -1), strict=True):
+        best = max(range(len(sums)), key=lambda i, sign=signs: sign * sums[i])
+        assert value == pytest.approx(signs * sums[best], rel=EXACT)
+        assert pattern.tolist() == patterns[best]

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from support.oracles import prefix_sums, query_variances, scalar_sensitivity
+
+from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.sensitivity import exact_sensitivity
+from fedmf.mechanisms.trees import kary_tree, tree
+from fedmf.participation import Participation
+
+
+def nodes(n: int) -> np.ndarray:
+    """The rows of the binary tree: every dyadic block that is complete within n rounds."""
+    rows, size = [], 1
+    while size <= n:
+        rows += [np.isin(np.arange(n), np.arange(a, a + size)) for a in range(0, n - size + 1, size)]
+        size *= 2
+    return np.array(rows, dtype=float)
+
+
+def online_estimates(n: int) -> np.ndarray:
+    """Row t estimates prefix t + 1 from `nodes`, each block by least squares from the nodes inside it."""
+    T = nodes(n)
+    rows = np.zeros((n, len(T)))
+    for t in range(1, n + 1):
+        start = 0
+        for bit in reversed(range(t.bit_length())):
+            if t >> bit & 1:
+                block = slice(start, start + 2**bit)
+                inside = (T.sum(axis=1) == T[:, block].sum(axis=1)) & T[:, block].any(axis=1)
+                rows[t - 1, inside] += np.linalg.pinv(T[inside, block]).sum(axis=0)
+                start += 2**bit
+    return rows
+
+
+def test_full_estimator_is_least_squares_on_all_nodes():
+    for n in [1, 2, 3, 4, 7, 8, 13, 16, 21]:
+        T, C = nodes(n), tree(n, full=True)
+        assert np.allclose(C.materialize().T @ C.materialize(), T.T @ T, atol=1e-12)
+        best = prefix_sums(n) @ np.linalg.pinv(T)
+        assert np.allclose(C.query_variances(np.ones(n)), (best**2).sum(axis=1), rtol=1e-10)
+
+
+def test_online_estimator_has_the_covariance_of_its_definition():
+    for n in [1, 2, 3, 4, 7, 8, 13, 16, 21]:
+        B, C = online_estimates(n), tree(n, full=False)
+        assert np.allclose(B @ nodes(n), prefix_sums(n), atol=1e-12)
+        noise = prefix_sums(n) @ np.linalg.inv(C.materialize())
+        assert np.allclose(noise @ noise.T, B @ B.T, atol=1e-10)
+
+
+@pytest.mark.parametrize("n", [5, 8, 13])
+def test_online_costs_no_more_privacy_and_full_is_more_accurate(n):
+    T, online, full = nodes(n), tree(n, full=False), tree(n, full=True)
+    spare = T.T @ T - online.materialize().T @ online.materialize()
+    assert np.linalg.eigvalsh(spare).min() > -1e-10
+    ones = np.ones(n)
+    assert (full.query_variances(ones) <= online.query_variances(ones) * (1 + 1e-12)).all()
+
+
+def test_full_tree_of_a_power_of_two_has_the_known_sensitivity():
+    """One user in one round is in log₂ n + 1 nodes."""
+    assert exact_sensitivity(tree(16), Participation(16, 1, 16)).value == pytest.approx(np.sqrt(5), rel=1e-12)
+
+
+def test_sensitivity_is_exact():
+    for k, b in [(1, 9), (2, 4), (3, 2), (9, 1)]:
+        for make in [lambda: tree(9), lambda: kary_tree(2, 9), lambda: kary_tree(3, 9)]:
+            C = make()
+            dense = C.materialize()
+            assert (dense.T @ dense >= -1e-12).all()
+            found = exact_sensitivity(C, Participation(9, k, b))
+            assert found.kind == "exact"
+            assert found.value == pytest.approx(scalar_sensitivity(dense, k, b), rel=1e-9)
+
+
+@pytest.mark.parametrize(("arity", "n"), [(2, 1), (2, 16), (2, 23), (3, 27), (3, 31), (5, 30), (40, 30)])
+def test_kary_prefixes_are_sums_of_as_many_rows_as_their_digits(arity, n):
+    C = kary_tree(arity, n)
+    dense = C.materialize()
+    assert set(np.unique(dense)) <= {0.0, 1.0}
+    assert np.array_equal(dense, np.tril(dense))
+    digits = [sum(int(d) for d in _base(t, arity)) for t in range(1, n + 1)]
+    assert np.allclose(C.query_variances(np.ones(n)), digits, rtol=1e-12)
+    assert np.allclose(C.query_variances(np.ones(n)), query_variances(prefix_sums(n), dense), rtol=1e-9)
+
+
+def _base(t: int, arity: int) -> list[int]:
+    found = []
+    while t:
+        t, digit = divmod(t, arity)
+        found.append(digit)
+    return found
+
+
+def test_kary_redraws_few_past_vectors():
+    assert kary_tree(2, 256).recurrence().regenerated_vectors <= 16
+    assert kary_tree(2, 256).recurrence().memory_vectors == 0
+
+
+def test_arity_and_estimator_are_chosen():
+    contract = Participation(60, 2, 30)
+    chosen = build("kary-tree", contract)
+    assert chosen.params["arity"] in range(2, 17)
+    assert isinstance(chosen.params["arity"], int)
+    assert build("tree", contract).params == {"full": 1}
+    assert build("tree", contract, params={"full": 0}).params == {"full": 0}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: tree(0), "between 1 and 4096"),
+        (lambda: tree(4097), "Use banded-toeplitz, bisr or blt"),
+        (lambda: kary_tree(1, 4), "a .arity. must be an integer of at least 2; got 1"),
+        (lambda: kary_tree(2, 5000), "between 1 and 4096"),
+        (
+            lambda: build("kary-tree", Participation(9, 1, 9), params={"arity": 2.5}),
+            "integer between 2 and 4096; got 2.5",
+        ),
+    ],
+)
+def test_bad_values_are_refused_on_one_line(make, message):
+    with pytest.raises(ValueError, match=message) as refusal:
+        make()
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(("arity", "n"), [(2, 1), (2, 13), (3, 27), (4, 30), (8, 9)])
+def test_a_scaled_kary_tree_knows_its_gram_matrix_and_its_inverse(arity, n):
+    C = kary_tree(arity, n).columns_divided_by(np.random.default_rng(n).uniform(0.5, 2.0, n))
+    gram = C.matrix.T @ C.matrix
+    for gap in range(n):
+        assert np.allclose(C.gram_diagonal(gap), np.diagonal(gram, gap), rtol=1e-13)
+    assert np.allclose(C.inverse @ C.matrix, np.eye(n), atol=1e-12)
+
+
+def production_estimates(rounds: int) -> NDArray[np.float64]:
+    """Row t: how the noise of prefix t is made of the nodes' noises, by the rule of the production code.
+
+    A buffer holds a value for each complete block of the prefix, smallest last. A new leaf is merged with the
+    last block as long as both are of one level ℓ: u = n + ½(u_left + u_right), n the noise of the parent. The
+    prefix adds u/(2 − 2^{−ℓ}) for each block. Written from the description of the algorithm; shares nothing
+    with fedmf.
+    """
+    nodes = 0
+    buffer: list[tuple[int, dict[int, float]]] = []
+    prefixes = []
+    for _ in range(rounds):
+        level, value = 0, {nodes: 1.0}
+        nodes += 1
+        while buffer and buffer[-1][0] == level:
+            _, left = buffer.pop()
+            merged = {nodes: 1.0}
+            nodes += 1
+            for half in (left, value):
+                for node, weight in half.items():
+                    merged[node] = merged.get(node, 0.0) + weight / 2
+            level, value = level + 1, merged
+        buffer.append((level, value))
+        prefixes.append(
+            {node: weight / (2 - 0.5**height) for height, block in buffer for node, weight in block.items()}
+        )
+    made = np.zeros((rounds, nodes))
+    for t, weights in enumerate(prefixes):
+        made[t, list(weights)] = list(weights.values())
+    return made
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 7, 16, 61])
+def test_the_online_tree_is_the_estimator_that_ran_in_production(rounds: int) -> None:
+    """Equal covariance of all prefixes: the same distribution, so the same privacy."""
+    N = production_estimates(rounds)
+    B = np.tril(np.ones((rounds, rounds))) @ np.linalg.inv(tree(rounds, full=False).materialize())
+    np.testing.assert_allclose(B @ B.T, N @ N.T, rtol=1e-10, atol=1e-12)
+    if rounds > 2:
+        full = np.tril(np.ones((rounds, rounds))) @ np.linalg.inv(tree(rounds).materialize())
+        assert not np.allclose(full @ full.T, N @ N.T, rtol=1e-3)

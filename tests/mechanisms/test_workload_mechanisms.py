@@ -1,0 +1,303 @@
+"""Mechanisms and errors for workloads other than prefix sums, against dense linear algebra."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.oracles import earliest_norm, ltt, query_variances, rmse, scalar_sensitivity
+
+from fedmf.mechanisms.banded_inverse import EarliestObjective, banded_inverse
+from fedmf.mechanisms.banded_toeplitz import ToeplitzObjective, banded_toeplitz, log_objective
+from fedmf.mechanisms.blt import blt
+from fedmf.mechanisms.closed_forms import identity, power_series
+from fedmf.mechanisms.errors import StrategyError, errors
+from fedmf.mechanisms.errors import query_variances as variances
+from fedmf.mechanisms.registry import build, names
+from fedmf.mechanisms.sensitivity import stated_sensitivity
+from fedmf.mechanisms.series import factored_power, multiply, power, reciprocal
+from fedmf.mechanisms.toeplitz import Toeplitz
+from fedmf.mechanisms.workload import ToeplitzWorkload, momentum, parse_workload, prefix, weighted
+from fedmf.participation import Participation
+
+TEXTS = ["prefix", "average", "exponential:0.8", "window:4", "momentum:0.9", "momentum:0.9:0.95"]
+N = 24
+CLOSED = ["square-root", "bsr", "bisr", "bifr", "bfr", "nu-ftrl", "shifted-root", "optimal-diagonal"]
+
+
+def _weighted(rounds: int) -> ToeplitzWorkload:
+    rates = 0.5 + 0.5 * np.cos(np.linspace(0.0, 3.0, rounds))
+    return weighted(momentum(0.5, rounds), rows=np.linspace(0.0, 2.0, rounds), columns=rates)
+
+
+def test_query_variances_include_rows_and_columns():
+    for text in [*TEXTS, "weighted"]:
+        workload = _weighted(N) if text == "weighted" else parse_workload(text, N)
+        contract = Participation(N, 3, 8)
+        for C in (
+            build("normalized-bisr", contract, bands=4).factorization,
+            build("banded", contract, bands=3).factorization,
+            Toeplitz([1.0, 0.6, 0.3], N),
+            identity(N),
+        ):
+            expected = query_variances(workload.materialize(), C.materialize())
+            np.testing.assert_allclose(variances(C, workload), expected, rtol=1e-10, atol=1e-14)
+            stated = stated_sensitivity(C, contract)
+            assert errors(C, workload, stated).rmse == pytest.approx(expected.mean() ** 0.5 * stated.value)
+
+
+def test_fractional_powers():
+    """The closed form, the recurrence and repeated multiplication agree."""
+    for exponent in [0.5, -0.5, 0.3, -0.9]:
+        for text in [*TEXTS[:1], *TEXTS[2:]]:
+            workload = parse_workload(text, 60)
+            a = workload.coefficients / workload.coefficients[0]
+            closed = power_series(workload, exponent, 60)
+            np.testing.assert_allclose(power(workload.coefficients, exponent, 60), closed, atol=1e-12)
+            tenth = factored_power(workload.factors, 0.1, 60)
+            product = np.ones(1)
+            for _ in range(round(10 * abs(exponent))):
+                product = multiply(product, tenth, 60)
+            expected = product if exponent > 0 else reciprocal(product, 60)
+            np.testing.assert_allclose(closed, expected, atol=1e-11)
+            np.testing.assert_allclose(factored_power(workload.factors, 1.0, 60), a, atol=1e-12)
+
+
+def test_a_workload_without_factors_has_the_same_mechanisms():
+    bare = ToeplitzWorkload("bare", momentum(0.9, N).coefficients)
+    contract = Participation(N, 3, 8)
+    for name in ("square-root", "bsr", "bisr"):
+        given = {} if name == "square-root" else {"bands": 5}
+        one, two = (build(name, contract, work, **given).factorization for work in (bare, momentum(0.9, N)))
+        np.testing.assert_allclose(one.materialize(), two.materialize(), atol=1e-12)
+
+
+def test_the_square_root_multiplies_to_the_workload():
+    contract, work = Participation(N, 3, 8), momentum(0.9, N, weight_decay=0.99)
+    C = build("square-root", contract, work).factorization.materialize()
+    np.testing.assert_allclose(C @ C, work.materialize(), rtol=1e-12, atol=1e-13)
+
+
+def test_objective_gradient_and_hessian():
+    for text in [*TEXTS, "rows"]:
+        for n, k, b, p in [(9, 1, 9, 4), (12, 3, 4, 6), (11, 4, 3, 3), (10, 10, 1, 5)]:
+            weights = np.random.default_rng(3).random(n)
+            workload = weighted(prefix(n), rows=weights) if text == "rows" else parse_workload(text, n)
+            objective = ToeplitzObjective(p, Participation(n, k, b), workload)
+            c = np.concatenate([[1.2], np.sort(np.random.default_rng(0).random(p - 1))[::-1]])
+            value, slope = objective(c)
+            dense = ltt(c, n)
+            expected = (
+                query_variances(workload.materialize(), dense).sum() * scalar_sensitivity(dense, k, b) ** 2
+            )
+            assert np.exp(value) == pytest.approx(expected, rel=1e-12)
+            second = objective.hessian(c)
+            for j in range(p):
+                step = 1e-6 * np.eye(p)[j]
+                (high, up), (low, down) = objective(c + step), objective(c - step)
+                assert slope[j] == pytest.approx((high - low) / 2e-6, rel=1e-6, abs=1e-8)
+                np.testing.assert_allclose(second[j], (up - down) / 2e-6, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("text", [*TEXTS, "rows"])
+def test_long_horizons_are_closed_by_the_limit(text):
+    """n = 9000 is summed to fewer terms; the true errors and finite differences decide."""
+    n, p = 9000, 8
+    contract = Participation(n, 3, 3000)
+    rows = np.linspace(1.0, 0.1, n)
+    workload = weighted(prefix(n), rows=rows) if text == "rows" else parse_workload(text, n)
+    objective = ToeplitzObjective(p, contract, workload)
+    c = power_series(workload, 0.5, p)
+    value, slope = objective(c)
+    assert objective._terms < n
+    C = Toeplitz(c, n)
+    true = variances(C, workload).sum() * stated_sensitivity(C, contract).value ** 2
+    assert value == pytest.approx(np.log(true), abs=1e-9)
+    second = objective.hessian(c)
+    for j in range(p):
+        step = 1e-5 * np.eye(p)[j]
+        (high, up), (low, down) = objective(c + step), objective(c - step)
+        assert slope[j] == pytest.approx((high - low) / 2e-5, rel=1e-5, abs=1e-7)
+        np.testing.assert_allclose(second[j], (up - down) / 2e-5, rtol=1e-4, atol=1e-4)
+
+
+def test_a_start_near_instability_is_summed_further():
+    """c = (1, −0.999): w_t tends to 1000 slowly, and m grows until it has."""
+    contract = Participation(100_000, 1, 100_000)
+    objective = ToeplitzObjective(2, contract, prefix(100_000))
+    c = np.array([1.0, -0.999])
+    before = objective._terms
+    value, _ = objective(c)
+    assert before < objective._terms < 100_000
+    assert value == pytest.approx(
+        np.log(variances(Toeplitz(c, 100_000), prefix(100_000)).sum() * (1 + 0.999**2))
+    )
+
+
+@pytest.mark.parametrize("text", [*TEXTS[1:], "rows"])
+def test_banded_toeplitz_beats_the_closed_forms_of_the_workload(text):
+    n, p = 120, 12
+    contract = Participation(n, 4, 30)
+    workload = weighted(prefix(n), rows=np.linspace(0, 1, n)) if text == "rows" else parse_workload(text, n)
+
+    def rmse(name):
+        C = build(name, contract, workload, bands=p).factorization
+        return errors(C, workload, stated_sensitivity(C, contract)).rmse
+
+    best = rmse("banded-toeplitz")
+    for rival in ("bsr", "bfr", "one-parameter", "shifted-root"):
+        assert best < rmse(rival)
+    c = build("banded-toeplitz", contract, workload, bands=p).factorization.strategy[:p]
+    assert np.abs(log_objective(c, contract, workload)[1]).max() < 1e-7
+    for_prefix = banded_toeplitz(p, contract)
+    assert best < errors(for_prefix, workload, stated_sensitivity(for_prefix, contract)).rmse
+
+
+def test_every_workload_builds():
+    for name in [*CLOSED, "banded-toeplitz", "normalized-banded-toeplitz", "normalized-bisr"]:
+        for text in [*TEXTS, "weighted"]:
+            contract = Participation(N, 3, 8)
+            workload = _weighted(N) if text == "weighted" else parse_workload(text, N)
+            C = build(name, contract, workload).factorization
+            dense = C.materialize()
+            stated = stated_sensitivity(C, contract)
+            assert stated.value >= scalar_sensitivity(dense[:12, :12], 3, 8) - 1e-12
+            found = errors(C, workload, stated)
+            expected = query_variances(workload.materialize(), dense)
+            assert found.max_se == pytest.approx(expected.max() ** 0.5 * stated.value, rel=1e-9)
+
+
+def _rates(kind: str, rounds: int) -> ToeplitzWorkload:
+    """Learning rates that fall to a hundredth, queries ends of which do not count, or both."""
+    t = np.arange(rounds)
+    rates, counted = np.geomspace(1.0, 0.01, rounds), np.minimum(t, rounds - 1 - t)
+    plain = momentum(0.5, rounds) if kind == "both" else prefix(rounds)
+    return weighted(
+        plain,
+        rows=counted if kind in {"rows", "both"} else None,
+        columns=rates if kind in {"columns", "both"} else None,
+    )
+
+
+@pytest.mark.parametrize("name", names())
+def test_weights_are_in_the_errors_of_every_mechanism(name):
+    """The stated value and the errors of each name are those of the dense C under the dense A."""
+    k = 3
+    contract, workload = Participation(10, k, 3), _rates("both", 10)
+    C = build(name, contract, workload).factorization
+    dense, stated = C.materialize(), stated_sensitivity(C, contract)
+    assert stated.value == pytest.approx(scalar_sensitivity(dense, k, 3), rel=1e-11)
+    expected = query_variances(workload.materialize(), dense)
+    found = errors(C, workload, stated)
+    assert found.rmse == pytest.approx(expected.mean() ** 0.5 * stated.value, rel=1e-9)
+    assert found.max_se == pytest.approx(expected.max() ** 0.5 * stated.value, rel=1e-9)
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize("kind", ["columns", "rows", "both"])
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("blt", {"buffers": 2}),
+        ("banded-inverse", {"bands": 4}),
+        ("banded-toeplitz", {"bands": 4}),
+        ("normalized-banded-toeplitz", {"bands": 4}),
+        ("banded", {"bands": 4}),
+        ("normalized-banded", {"bands": 4}),
+        ("dense", {}),
+        ("optimal-diagonal", {}),
+    ],
+)
+def test_optimisers_are_made_for_the_weights(name, params, kind):
+    """Optimised for the weights, the error under them is lower than optimised without; judged by dense C."""
+    contract, workload = Participation(30, 3, 10), _rates(kind, 30)
+    plain = momentum(0.5, 30) if kind == "both" else prefix(30)
+
+    def judged(made_for: ToeplitzWorkload) -> float:
+        C = build(name, contract, made_for, params=params).factorization
+        dense = C.materialize()
+        return rmse(workload.materialize(), dense, stated_sensitivity(C, contract).value)
+
+    # Without the weights the two would be equal; optimisers end within 1e-8 of their optimum.
+    assert judged(workload) < (1 - 1e-5) * judged(plain)
+
+
+@pytest.mark.parametrize("kind", ["columns", "both"])
+def test_objectives_with_learning_rates_have_the_gradient_of_dense_errors(kind):
+    n, contract, workload = 11, Participation(11, 3, 4), _rates(kind, 11)
+    c = np.concatenate([[1.1], np.sort(np.random.default_rng(0).random(4))[::-1]])
+    value, slope = StrategyError(workload)(c)
+    A = workload.materialize()
+    assert value == pytest.approx(query_variances(A, ltt(c, n)).sum(), rel=1e-12)
+    inverse = EarliestObjective(contract, workload)
+    tail = np.array([0.5, 0.3, 0.2])
+    log_value, log_slope = inverse(tail)
+    dense = np.linalg.inv(ltt(inverse.inverse(tail), n))
+    truth = query_variances(A, dense).sum() * earliest_norm(dense, 3, 4) ** 2
+    assert log_value == pytest.approx(np.log(truth), rel=1e-12)
+    for objective, at, gradient in ((StrategyError(workload), c, slope), (inverse, tail, log_slope)):
+        for j in range(at.size):
+            step = 1e-6 * np.eye(at.size)[j]
+            finite = (objective(at + step)[0] - objective(at - step)[0]) / 2e-6
+            assert gradient[j] == pytest.approx(finite, rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [("blt", {"buffers": 1}), ("banded-inverse", {"bands": 2}), ("banded-toeplitz", {"bands": 2})],
+)
+def test_beyond_4096_rounds_learning_rates_count_in_the_errors_only(name, params):
+    n = 4100
+    contract, rates = Participation(n, 1, n), np.linspace(1.0, 0.5, n)
+    workload = weighted(prefix(n), columns=rates)
+    C = build(name, contract, workload, params=params).factorization
+    assert C.to_dict() == build(name, contract, params=params).factorization.to_dict()
+    # Query t is a sum over columns i of the prefix sums of eta_i h_(i-j).
+    h, expected = C.correlation, np.zeros(n)
+    sums = np.zeros(n)
+    for t in range(n):
+        sums[: t + 1] += rates[t] * h[t::-1]
+        expected[t] = sums @ sums
+    np.testing.assert_allclose(variances(C, workload), expected, rtol=1e-9)
+
+
+def test_the_diagonal_is_the_best_for_its_workload():
+    """k = n, b = 1: no other diagonal does better, found by random perturbation."""
+    contract, workload = Participation(8, 8, 1), parse_workload("momentum:0.5", 8)
+    d = (
+        build("optimal-diagonal", contract, workload).factorization.strategy * 0
+        + build("optimal-diagonal", contract, workload).factorization.materialize().diagonal()
+    )
+    A = workload.materialize()
+
+    def cost(entries):
+        return float(query_variances(A, np.diag(entries)).sum() * (entries**2).sum())
+
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        assert cost(d) <= cost(d * np.exp(0.1 * rng.normal(size=8))) * (1 + 1e-12)
+
+
+def test_unfit_workloads_are_refused():
+    with pytest.raises(ValueError, match="must have n=9 rounds; got 8"):
+        banded_toeplitz(2, Participation(9, 1, 9), workload=prefix(8))
+    with pytest.raises(ValueError, match="no column weights"):
+        banded_toeplitz(2, Participation(9, 1, 9), workload=_weighted(9))
+    long = weighted(prefix(5000), columns=np.ones(5000))
+    for optimise in (blt, banded_inverse):
+        with pytest.raises(ValueError, match="at most 4096 to optimise for column weights; got 5000"):
+            optimise(2, Participation(5000, 1, 5000), long)
+
+
+def test_millions_of_rounds():
+    """n = 10⁶ and 2·10⁶ with the reported error computed from the true inverse, not the closed sum."""
+    n = 1_000_000
+    contract = Participation(n, 100, 10_000)
+    C = banded_toeplitz(16, contract)
+    value, slope = log_objective(C.coefficients, contract)
+    assert np.abs(slope[1:]).max() < 1e-8
+    stated = stated_sensitivity(C, contract)
+    assert stated.kind == "exact"
+    assert errors(C, prefix(n), stated).rmse == pytest.approx(np.sqrt(np.exp(value) / n), rel=1e-9)
+    # The settled inverse: Σ_j c_j w_{t−j} = 1 exactly in the limit.
+    w = np.cumsum(C.correlation)
+    assert w[-1] * C.coefficients.sum() == pytest.approx(1.0, abs=1e-10)
