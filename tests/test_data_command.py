@@ -44,19 +44,19 @@ def test_the_table_and_the_picture(config: str, tmp_path: Path, capsys: pytest.C
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_classes_are_called_as_the_contract_calls_them(tmp_path: Path) -> None:
+def test_classes_are_called_as_the_schema_calls_them(tmp_path: Path) -> None:
     people = [f"p{i}" for i in range(40)]
     (tmp_path / "users.txt").write_text("\n".join(people))
     rows = [f"{user},{i % 7},{['calm', 'angry'][i % 2]}\n" for i, user in enumerate(people)]
     (tmp_path / "rows.csv").write_text("user,x,mood\n" + "".join(rows))
-    (tmp_path / "contract.toml").write_text(
+    (tmp_path / "schema.toml").write_text(
         '[columns.user]\nkind = "user"\n[columns.x]\nkind = "number"\nlower = 0\nupper = 7\n'
-        '[columns.mood]\nkind = "category"\nwords = ["calm", "angry"]\n'
+        '[columns.mood]\nkind = "category"\ncategories = ["calm", "angry"]\n'
     )
     (tmp_path / "run.toml").write_text(
         f"""[data]\nkind = "table"\npath = "{tmp_path}/rows.csv"\nroster = "{tmp_path}/users.txt"
         users = 32\npartition = "natural"\nuser-column = "user"\nlabel-column = "mood"
-        contract = "{tmp_path}/contract.toml"
+        schema = "{tmp_path}/schema.toml"
         [cohorts]\nsize = 4\nrounds = 8\n"""
     )
     for suffix in ("svg", "pdf"):

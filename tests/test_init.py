@@ -32,10 +32,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     rows = [
         [user, *rng.normal(size=3).round(3), rng.choice(["no", "yes"])] for user in users for _ in range(2)
     ]
-    (tmp_path / "contract.toml").write_text(
-        '[columns.user]\nkind = "user"\n[columns.label]\nkind = "category"\nwords = ["no", "yes"]\n'
+    (tmp_path / "schema.toml").write_text(
+        '[columns.user]\nkind = "user"\n[columns.label]\nkind = "category"\ncategories = ["no", "yes"]\n'
         + "".join(
-            f'[columns.{name}]\nkind = "number"\nlower = -3\nupper = 3\nunit = 1\n'
+            f'[columns.{name}]\nkind = "number"\nlower = -3\nupper = 3\nscale = 1\n'
             for name in ("age", "height", "weight")
         )
     )
@@ -84,19 +84,19 @@ def test_cases_on_ones_own_files_open_as_they_are(case: str, folder: Path) -> No
         assert session.metrics[0]["loss"] > 0
 
 
-def test_a_contract_names_the_columns(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_schema_names_the_columns(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "mine.toml").write_text(
         '[columns.person]\nkind = "user"\n[columns.x]\nkind = "number"\nlower = 0\nupper = 1\n'
-        '[columns.colour]\nkind = "category"\nwords = ["red", "blue"]\n'
+        '[columns.colour]\nkind = "category"\ncategories = ["red", "blue"]\n'
     )
-    assert run(["init", "table", "--contract", "mine.toml"]) == 0
+    assert run(["init", "table", "--schema", "mine.toml"]) == 0
     data = load_run("table.toml").task_source.data  # type: ignore[attr-defined]
-    assert (data.contract, data.user_column, data.label_column) == ("mine.toml", "person", "colour")
-    assert run(["init", "digits", "--contract", "mine.toml"]) == 2
+    assert (data.schema, data.user_column, data.label_column) == ("mine.toml", "person", "colour")
+    assert run(["init", "digits", "--schema", "mine.toml"]) == 2
     (folder / "mine.toml").write_text('[columns.x]\nkind = "number"\nlower = 0\nupper = 1\n')
     capsys.readouterr()
-    assert run(["init", "table", "--contract", "mine.toml", "--output", "other.toml"]) == 2
-    assert "contract must declare a column of users and a category" in one_line(capsys)
+    assert run(["init", "table", "--schema", "mine.toml", "--output", "other.toml"]) == 2
+    assert "schema must declare a column of users and a category" in one_line(capsys)
 
 
 def test_the_smallest_case_trains(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,8 +117,8 @@ def test_the_app_is_a_folder_without_privacy(folder: Path, capsys: pytest.Captur
     assert "CorrelatedNoise" not in (folder / "mine/digits_app/server_app.py").read_text()
     assert run(["init", APP, "--output", "mine"]) == 2
     assert "folder of the app mine must be new or empty" in one_line(capsys)
-    assert run(["init", APP, "--output", "other", "--contract", "contract.toml"]) == 2
-    assert "--contract goes with CASE table" in one_line(capsys)
+    assert run(["init", APP, "--output", "other", "--schema", "schema.toml"]) == 2
+    assert "--schema goes with CASE table" in one_line(capsys)
 
 
 def test_what_ships_is_found_by_name_unless_there_is_such_a_file(

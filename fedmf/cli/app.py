@@ -17,7 +17,7 @@ from fedmf.addresses import linked
 from fedmf.cli.account import account, export
 from fedmf.cli.compile import compile_programs
 from fedmf.cli.configuration import init, keys
-from fedmf.cli.data import contract, data
+from fedmf.cli.data import data, schema
 from fedmf.cli.designs import design
 from fedmf.cli.interruption import Interruption
 from fedmf.cli.simulate import simulate
@@ -44,7 +44,7 @@ application = typer.Typer(
 )
 application.command("simulate")(simulate)
 application.command("compile")(compile_programs)
-application.command("contract")(contract)
+application.command("schema")(schema)
 application.command("data")(data)
 application.command("design")(design)
 application.command("account")(account)

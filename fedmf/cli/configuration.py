@@ -63,8 +63,8 @@ def init(
     output: Path | None = typer.Option(
         None, "--output", metavar="FILE", help="New file, or folder of the app.", show_default="CASE.toml"
     ),
-    contract: Path | None = typer.Option(
-        None, "--contract", metavar="FILE", help="For table: the data contract, whose columns it names."
+    schema: Path | None = typer.Option(
+        None, "--schema", metavar="FILE", help="For table: the schema, whose columns it names."
     ),
     list_cases: bool = typer.Option(False, "--list", help="Say what each case is; write nothing."),
 ) -> None:
@@ -83,8 +83,8 @@ def init(
             typer.echo(f"{name:<20} {first.removeprefix('# ')}")
         typer.echo(f"{APP:<20} A Flower app without any privacy, to make private: a folder.")
         return
-    if contract is not None and case != "table":
-        raise ConfigError(f"--contract goes with CASE table; got {case!r}.")
+    if schema is not None and case != "table":
+        raise ConfigError(f"--schema goes with CASE table; got {case!r}.")
     if case == APP:
         _write_app(shipped_file("start/flower_app"), output or Path(APP))
         return
@@ -95,8 +95,8 @@ def init(
     file = output or Path(f"{case}.toml")
     text = shipped_file(f"start/{case}.toml").read_text(encoding="utf-8").replace("FILE", str(file))
     text += f"\n# Pages: {linked('docs/NAME.md')}\n"
-    if contract is not None:
-        text = _named(text, contract)
+    if schema is not None:
+        text = _named(text, schema)
     with new_file(file, mode=0o644) as opened:
         opened.write(text.encode())
     typer.echo(f"{file} is written. Read it, change it, and train: fedmf simulate {file}")
@@ -117,20 +117,20 @@ def _write_app(shipped: Path, folder: Path) -> None:
     )
 
 
-def _named(text: str, contract: Path) -> str:
-    """The configuration with the file and the columns of a contract in place of the example's."""
-    from fedmf.data import read_contract
+def _named(text: str, schema: Path) -> str:
+    """The configuration with the file and the columns of a schema in place of the example's."""
+    from fedmf.data import read_schema
 
-    declared = read_contract(contract)
+    declared = read_schema(schema)
     categories = [name for name, column in declared.columns.items() if column.kind == "category"]
     if declared.user is None or not categories:
         raise ValueError(
-            "contract must declare a column of users and a category as the label for CASE table; "
-            f"{contract} does not."
+            "schema must declare a column of users and a category as the label for CASE table; "
+            f"{schema} does not."
         )
     label = next((name for name in categories if name.lower() in ("label", "class")), categories[-1])
     named = {
-        'contract = "contract.toml"': f"contract = {json.dumps(str(contract), ensure_ascii=False)}",
+        'schema = "schema.toml"': f"schema = {json.dumps(str(schema), ensure_ascii=False)}",
         'user-column = "user"': f"user-column = {json.dumps(declared.user, ensure_ascii=False)}",
         'label-column = "label"': f"label-column = {json.dumps(label, ensure_ascii=False)}",
     }

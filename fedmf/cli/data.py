@@ -1,4 +1,4 @@
-"""``fedmf data`` and ``fedmf contract``: what users own, and what the columns of a table may hold."""
+"""``fedmf data`` and ``fedmf schema``: what users own, and what the columns of a table may hold."""
 
 from __future__ import annotations
 
@@ -15,29 +15,27 @@ if TYPE_CHECKING:
 _MOST_NAMES: Final = 30
 
 
-def contract(
+def schema(
     file: Path = typer.Argument(..., metavar="FILE", help="CSV or Parquet; only its header is read."),
-    output: Path = typer.Option(Path("contract.toml"), "--output", metavar="FILE", help="New file."),
+    output: Path = typer.Option(Path("schema.toml"), "--output", metavar="FILE", help="New file."),
 ) -> None:
     """Draft what the columns of a table may hold, from its header alone. It never replaces a file.
 
-    Rows are not read, nor what Parquet's footer says of them: bounds, words and times are yours to declare,
-    from what is known to everybody.
+    Rows are not read, nor what Parquet's footer says of them: bounds, categories and times are yours to
+    declare, from what is known to everybody.
 
-    Example: fedmf contract rows.csv
+    Example: fedmf schema rows.csv
     """
-    from fedmf.data import draft_contract
+    from fedmf.data import draft_schema
     from fedmf.records import new_file
 
-    text = draft_contract(file)
+    text = draft_schema(file)
     with new_file(output, mode=0o644) as opened:
         opened.write(text.encode())
     typer.echo(
-        f"{output} is written. Fill in what it marks, then: fedmf stream --input {file} --contract {output} …"
+        f"{output} is written. Fill in what it marks, then: fedmf stream --input {file} --schema {output} …"
     )
-    typer.echo(
-        f"Whether rows keep to it, which is not private: fedmf data --contract {output} --check {file}"
-    )
+    typer.echo(f"Whether rows keep to it, which is not private: fedmf data --schema {output} --check {file}")
 
 
 def data(
@@ -47,26 +45,26 @@ def data(
         None, "--output", metavar="FILE", help="Draw sizes and labels of users: .png, .svg, .pdf."
     ),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
-    contract: Path | None = typer.Option(
-        None, "--contract", metavar="FILE", help="Data contract that --check holds rows against."
+    schema: Path | None = typer.Option(
+        None, "--schema", metavar="FILE", help="Data schema that --check holds rows against."
     ),
     check: Path | None = typer.Option(
-        None, "--check", metavar="FILE", help="Table whose rows are held against --contract. Not private."
+        None, "--check", metavar="FILE", help="Table whose rows are held against --schema. Not private."
     ),
 ) -> None:
     """Show how the examples of a configuration are spread over its users. What it shows is not private.
 
-    With --contract and --check: how many rows of a table keep to its data contract, not private either.
+    With --schema and --check: how many rows of a table keep to its schema, not private either.
 
     Example: fedmf data configs/digits.toml --set data.partition=dirichlet --output partition.png
     """
-    if contract is not None or check is not None:
-        if contract is None or check is None or config is not None:
-            raise typer.BadParameter("--contract FILE and --check FILE go together, without CONFIG.toml.")
-        _check(contract, check, as_json)
+    if schema is not None or check is not None:
+        if schema is None or check is None or config is not None:
+            raise typer.BadParameter("--schema FILE and --check FILE go together, without CONFIG.toml.")
+        _check(schema, check, as_json)
         return
     if config is None:
-        raise typer.BadParameter("data needs CONFIG.toml, or --contract FILE with --check FILE.")
+        raise typer.BadParameter("data needs CONFIG.toml, or --schema FILE with --check FILE.")
     from fedmf.cli.plots import check_picture
     from fedmf.data import summarise
     from fedmf.runs import load_run, parse_assignments
@@ -97,13 +95,13 @@ def _table(row: dict[str, Any]) -> str:
     return "\n".join(f"{name:<18} {value}" for name, value in lines.items())
 
 
-def _check(contract: Path, file: Path, as_json: bool) -> None:
-    """Say how many rows keep to a contract."""
+def _check(schema: Path, file: Path, as_json: bool) -> None:
+    """Say how many rows keep to a schema."""
     from dataclasses import asdict
 
-    from fedmf.data import cell_blocks, check_rows, read_contract
+    from fedmf.data import cell_blocks, check_rows, read_schema
 
-    declared = read_contract(contract)
+    declared = read_schema(schema)
     seen, rows, valid = check_rows(declared, cell_blocks(file, declared))
     if as_json:
         columns = {name: asdict(kept) for name, kept in seen.items()}
@@ -122,14 +120,14 @@ def _check(contract: Path, file: Path, as_json: bool) -> None:
 
 
 def _class_names(source: object, count: int) -> list[str]:
-    """What the classes are called, where contract or configuration say so; else their numbers."""
-    from fedmf.data import read_contract
+    """What the classes are called, where schema or configuration say so; else their numbers."""
+    from fedmf.data import read_schema
 
     data = getattr(source, "data", None)
     named = getattr(data, "classes", ())
-    if contract := getattr(data, "contract", ""):
-        columns = read_contract(Path(contract)).columns
-        named = getattr(columns.get(getattr(data, "label_column", "")), "words", ())
+    if schema := getattr(data, "schema", ""):
+        columns = read_schema(Path(schema)).columns
+        named = getattr(columns.get(getattr(data, "label_column", "")), "categories", ())
     return list(named) if isinstance(named, tuple) and len(named) == count else [*map(str, range(count))]
 
 

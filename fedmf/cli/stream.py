@@ -15,7 +15,7 @@ from fedmf.cli.designs import AdjacencyName, parse_parameters
 from fedmf.cli.interruption import going_on
 
 if TYPE_CHECKING:
-    from fedmf.data import DataContract
+    from fedmf.data import Schema
     from fedmf.moments import PrivateGaussian
     from fedmf.statements import PrivacyStatement
     from fedmf.streaming import Settings
@@ -125,7 +125,7 @@ def stream(
         None,
         "--norm-bound",
         metavar="Z",
-        help="ζ, the largest norm of a row; see --on-long for longer ones. Default with --contract: the "
+        help="ζ, the largest norm of a row; see --on-long for longer ones. Default with --schema: the "
         "largest that its bounds allow.",
     ),
     epsilon: float = typer.Option(..., "--epsilon", metavar="E", help="Privacy budget ε."),
@@ -167,15 +167,15 @@ def stream(
         metavar="S",
         help="Second moment: full (d×d), diagonal, energy (one number), or sizes of blocks such as 2,3.",
     ),
-    contract: Path | None = typer.Option(
+    schema: Path | None = typer.Option(
         None,
-        "--contract",
+        "--schema",
         metavar="FILE",
-        help="What the columns may hold (fedmf contract drafts it): numbers are scaled by it, categories "
+        help="What the columns may hold (fedmf schema drafts it): numbers are scaled by it, categories "
         "coded, releases said in the columns' own units.",
     ),
     user_column: str | None = typer.Option(
-        None, "--user-column", metavar="NAME", help="Column of user ids. Default: that of --contract."
+        None, "--user-column", metavar="NAME", help="Column of user ids. Default: that of --schema."
     ),
     each_row_a_user: bool = typer.Option(
         False, "--each-row-a-user", help="No column says whose a row is: every row is another user's."
@@ -216,7 +216,7 @@ def stream(
         None,
         "--columns",
         metavar="A,B",
-        help="Columns of numbers. Default: those of --contract, else all that no option names.",
+        help="Columns of numbers. Default: those of --schema, else all that no option names.",
     ),
     timestamp: str | None = typer.Option(
         None,
@@ -282,9 +282,9 @@ def stream(
     was released stays, and later steps get fresh noise. The privacy statement is in that directory too. What
     depends on rows without noise, such as how many could not be read, is in its file operator.json alone.
 
-    Example: fedmf stream --input rows.csv --contract contract.toml --epsilon 8 --delta 1e-5 --output m.csv
+    Example: fedmf stream --input rows.csv --schema schema.toml --epsilon 8 --delta 1e-5 --output m.csv
     """
-    from fedmf.data import read_contract
+    from fedmf.data import read_schema
     from fedmf.streaming import Settings, check_told
 
     if plot is not None:
@@ -292,10 +292,10 @@ def stream(
 
         check_picture("--plot", plot)
     names = None if columns is None else tuple(columns.split(","))
-    declared = None if contract is None else read_contract(contract)
+    declared = None if schema is None else read_schema(schema)
     settings = Settings(
         norm_bound=_norm_bound(norm_bound, declared, names),
-        data_contract=declared,
+        schema=declared,
         epsilon=epsilon,
         delta=delta,
         rounds=rounds,
@@ -334,12 +334,12 @@ def stream(
         show_counts(counts)
 
 
-def _norm_bound(given: float | None, contract: DataContract | None, columns: tuple[str, ...] | None) -> float:
-    if given is None and contract is None:
-        raise typer.BadParameter("--norm-bound Z must be given without --contract; got none.")
+def _norm_bound(given: float | None, schema: Schema | None, columns: tuple[str, ...] | None) -> float:
+    if given is None and schema is None:
+        raise typer.BadParameter("--norm-bound Z must be given without --schema; got none.")
     if given is None:
-        assert contract is not None
-        return contract.encoding(columns).norm_bound
+        assert schema is not None
+        return schema.encoding(columns).norm_bound
     return given
 
 

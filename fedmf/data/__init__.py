@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from fedmf.data.contract import DataContract, Encoding, check_rows, draft_contract, read_contract
 from fedmf.data.dataset import FederatedDataset, NumberedUsers, RosterDataset
 from fedmf.data.diabetes import Diabetes
 from fedmf.data.digit_images import Digits
@@ -27,6 +26,7 @@ from fedmf.data.rows import (
     read_table,
     written,
 )
+from fedmf.data.schema import Encoding, Schema, check_rows, draft_schema, read_schema
 from fedmf.data.structure import (
     ExampleStructure,
     Features,
@@ -49,7 +49,6 @@ from fedmf.values import by_kind
 __all__ = [
     "DATASETS",
     "PARTITIONS",
-    "DataContract",
     "DatasetOptions",
     "DecodedRows",
     "Diabetes",
@@ -68,6 +67,7 @@ __all__ = [
     "PublicInput",
     "RosterDataset",
     "RowOptions",
+    "Schema",
     "SpreadOptions",
     "Synthetic",
     "SyntheticDataset",
@@ -79,7 +79,7 @@ __all__ = [
     "cell_blocks",
     "check_rows",
     "device_of",
-    "draft_contract",
+    "draft_schema",
     "each",
     "joined",
     "named",
@@ -89,7 +89,7 @@ __all__ = [
     "partition_by_power_law",
     "partition_by_shards",
     "partition_evenly",
-    "read_contract",
+    "read_schema",
     "read_table",
     "require_canonical",
     "row_count",

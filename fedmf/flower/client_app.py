@@ -68,7 +68,7 @@ def all_of(context: Context, users: Sequence[str]) -> Sequence[str]:
 
 @lru_cache(maxsize=2)
 def cached_trainer(
-    items: tuple[tuple[str, Scalar], ...], path: str = "", roster: str = "", contract: str = ""
+    items: tuple[tuple[str, Scalar], ...], path: str = "", roster: str = "", schema: str = ""
 ) -> tuple[LocalTrainer, ClippedSums]:
     """The trainer and sums of a configuration's sorted items, built once in each worker process.
 
@@ -76,17 +76,17 @@ def cached_trainer(
         items: of the run config.
         path: where data are that stay on this node, see `OnNodes.here`.
         roster: who of them may be served from here.
-        contract: where the data contract is on this node.
+        schema: where the schema is on this node.
     """
     run = run_of(dict(items))
     source = run.task_source
     if isinstance(source, NamedTask) and isinstance(source.data, OnNodes):
-        here = dataclasses.replace(source, data=source.data.here(path, roster, contract))
+        here = dataclasses.replace(source, data=source.data.here(path, roster, schema))
         run = dataclasses.replace(run, task=here)
-    elif path or roster or contract:
+    elif path or roster or schema:
         raise ConfigError(
-            "data-path, data-roster and data-contract (of the node config) must be left out unless [data] "
-            f"kind is {OnNodes.kind!r}; got {path or roster or contract!r}."
+            "data-path, data-roster and data-schema (of the node config) must be left out unless [data] "
+            f"kind is {OnNodes.kind!r}; got {path or roster or schema!r}."
         )
     # Ray shows an actor only the GPU it reserved, which is then the first.
     task = run.task_source.build().to("cuda" if run.execution.worker_gpus > 0 else "cpu")
@@ -94,7 +94,7 @@ def cached_trainer(
 
 
 def _trainer_from_configs(context: Context) -> tuple[LocalTrainer, ClippedSums]:
-    places = (str(context.node_config.get(f"data-{name}", "")) for name in ("path", "roster", "contract"))
+    places = (str(context.node_config.get(f"data-{name}", "")) for name in ("path", "roster", "schema"))
     return cached_trainer(tuple(sorted(context.run_config.items())), *places)
 
 

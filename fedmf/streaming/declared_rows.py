@@ -1,4 +1,4 @@
-"""Rows of a table by its data contract: cells are read as text, and encoded one row at a time."""
+"""Rows of a table by its schema: cells are read as text, and encoded one row at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import final
 
 import numpy as np
 
-from fedmf.data import DataContract
+from fedmf.data import Schema
 from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader
 from fedmf.streaming.settings import Settings
 
@@ -23,20 +23,20 @@ def raw_layout(settings: Settings) -> Layout:
     return Layout((), False, 0, settings.user_column, declared_cells(settings))
 
 
-def check_names(contract: DataContract, source: str, names: Sequence[str]) -> None:
-    """Whether an input has the columns that a contract declares, and no others.
+def check_names(schema: Schema, source: str, names: Sequence[str]) -> None:
+    """Whether an input has the columns that a schema declares, and no others.
 
     Raises:
         InputError: it does not.
     """
     try:
-        contract.check_header(names, source)
+        schema.check_header(names, source)
     except ValueError as error:
         raise InputError(str(error)) from None
 
 
 def declared_layout(settings: Settings) -> Layout:
-    """Of the vectors of a contract's rows: z, and where valid rows are counted a last coordinate c."""
+    """Of the vectors of a schema's rows: z, and where valid rows are counted a last coordinate c."""
     names = settings.coordinates
     assert names is not None
     return Layout(names, False, len(names), settings.user_column, tuple(settings.labels.values()))
@@ -50,12 +50,12 @@ def encoded(block: RowBlock, settings: Settings) -> RowBlock:
 
     Args:
         block: with the cells of `declared_cells` as labels.
-        settings: with a contract.
+        settings: with a schema.
 
     Guarantees: a row depends on its own cells alone.
     """
-    contract, encoding = settings.data_contract, settings.encoding
-    assert contract is not None
+    schema, encoding = settings.schema, settings.encoding
+    assert schema is not None
     assert encoding is not None
     names = declared_cells(settings)
     told = dict(zip(names, map(list, zip(*block.labels, strict=True)), strict=False))
@@ -66,17 +66,17 @@ def encoded(block: RowBlock, settings: Settings) -> RowBlock:
     faults = dict.fromkeys(np.flatnonzero(~valid).tolist(), "has a cell that is missing or cannot be read")
     if weight := settings.count_weight:
         z = np.concatenate([z, weight * valid[:, None].astype(np.float64)], axis=1)
-    given = [contract.label_of(name, cells[name]) for name in settings.labels.values()]
+    given = [schema.label_of(name, cells[name]) for name in settings.labels.values()]
     return RowBlock(block.first, z, block.users, {**faults, **block.faults}, list(zip(*given, strict=True)))
 
 
 @final
 class DeclaredRows(RowReader):
-    """The vectors of a contract's rows (`encoded`).
+    """The vectors of a schema's rows (`encoded`).
 
     Args:
         cells: gives the cells of `declared_cells` as labels.
-        settings: with a contract.
+        settings: with a schema.
     """
 
     def __init__(self, cells: RowReader, settings: Settings) -> None:

@@ -11,7 +11,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Final, Self, final
 
-from fedmf.data import DataContract
+from fedmf.data import Schema
 from fedmf.errors import HorizonExceededError, LedgerError
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.participation import Adjacency
@@ -44,13 +44,13 @@ class PrivateStream:
         epsilon: ε.
         delta: δ.
         norm_bound: ζ, the largest norm of a row; longer ones are scaled to it. May be left out with a data
-            contract, which has one.
-        dimension: d, numbers of a row; public. May be left out where columns are named, and with a contract.
+            schema, which has one.
+        dimension: d, numbers of a row; public. May be left out where columns are named, and with a schema.
         columns: names of the d numbers, for rows by name; those of tables are all but the users' and keys'
-            without them. With a data contract the columns to use, all numbers and categories without them.
-        data_contract: what the columns may hold (`fedmf.data.read_contract`); it must declare one of users.
+            without them. With a schema the columns to use, all numbers and categories without them.
+        schema: what the columns may hold (`fedmf.data.read_schema`); it must declare one of users.
             Rows are then mappings or tables of raw cells, and means and covariances in the columns' own
-            units, as those of ``fedmf stream --contract``.
+            units, as those of ``fedmf stream --schema``.
         rounds: n, the most rows there will be.
         max_participations: k, the most rows of one user; 1 by default.
         min_separation: b, the least number of steps between two rows of a user; must be given with k > 1.
@@ -89,7 +89,7 @@ class PrivateStream:
         norm_bound: float | None = None,
         dimension: int | None = None,
         columns: Sequence[str] | None = None,
-        data_contract: DataContract | None = None,
+        schema: Schema | None = None,
         rounds: int,
         max_participations: int | None = None,
         min_separation: int | None = None,
@@ -107,11 +107,11 @@ class PrivateStream:
         if isinstance(columns, str):
             raise ValueError(f"columns must be a list of names; got the text {columns!r}.")
         named = None if columns is None else tuple(columns)
-        user_column = pushed_user(data_contract)
+        user_column = pushed_user(schema)
         settings = Settings(
             columns=named,
-            data_contract=data_contract,
-            norm_bound=_norm_bound(norm_bound, data_contract, named),
+            schema=schema,
+            norm_bound=_norm_bound(norm_bound, schema, named),
             epsilon=epsilon,
             delta=delta,
             rounds=rounds,
@@ -171,7 +171,7 @@ class PrivateStream:
         """Let a row take the next step.
 
         Args:
-            row: d numbers, or a mapping by the names of the columns; with a data contract a mapping, whose
+            row: d numbers, or a mapping by the names of the columns; with a schema a mapping, whose
                 text or numbers are read as cells of JSON lines are. What is no row of this form is refused:
                 its shape is the program's. A cell that cannot be read (NaN, text, nothing) makes the row take
                 its step as a zero vector, as a refusal would tell what it held; `Handling.stop_at_faulty`
@@ -210,7 +210,7 @@ class PrivateStream:
         Raises:
             ParticipationViolation, HorizonExceededError, ValueError, LedgerError: as for `push`, for any of
                 the rows. None has taken a step then, but for an unreadable row that is refused: those before
-                it have, and `t` tells how many. With a data contract a table must have the contract's
+                it have, and `t` tells how many. With a schema a table must have the schema's
                 columns, that of users (``users`` is its name) read as in a file: a row without one is
                 nobody's.
         """
@@ -339,14 +339,14 @@ class PrivateStream:
 _CLOSED: Final = "is closed"
 
 
-def _norm_bound(given: float | None, contract: DataContract | None, columns: Sequence[str] | None) -> float:
+def _norm_bound(given: float | None, schema: Schema | None, columns: Sequence[str] | None) -> float:
     if given is not None:
         if isinstance(given, bool) or not isinstance(given, Real):
             raise ValueError(f"zeta (norm_bound) must be a number; got {given!r}.")
         return given
-    if contract is None:
-        raise ValueError("zeta (norm_bound) must be given without a data contract; got none.")
-    return contract.encoding(columns).norm_bound
+    if schema is None:
+        raise ValueError("zeta (norm_bound) must be given without a schema; got none.")
+    return schema.encoding(columns).norm_bound
 
 
 def _let_go(kept: ExitStack, process: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from fedmf.data import DataContract, canonical_id, texts_of_ids, written
+from fedmf.data import Schema, canonical_id, texts_of_ids, written
 from fedmf.streaming.declared_rows import declared_cells, declared_layout, encoded
 from fedmf.streaming.parquet_rows import is_written_as_text, text_of
 from fedmf.streaming.rows import Layout, RowBlock, label_of, numbers_of, wanted_columns
@@ -153,15 +153,15 @@ class NumberForm(RowForm):
 
 @final
 class DeclaredForm(RowForm):
-    """Rows of raw cells by name, which a data contract declares.
+    """Rows of raw cells by name, which a schema declares.
 
     Args:
-        settings: with a contract.
+        settings: with a schema.
     """
 
     def __init__(self, settings: Settings) -> None:
-        assert settings.data_contract is not None
-        self._settings, self._contract = settings, settings.data_contract
+        assert settings.schema is not None
+        self._settings, self._schema = settings, settings.schema
         self._names, self.layout = declared_cells(settings), declared_layout(settings)
 
     def entries(self, row: object) -> list[Any]:
@@ -169,7 +169,7 @@ class DeclaredForm(RowForm):
         row = _by_name(row)
         if not isinstance(row, Mapping):
             raise ValueError(
-                "x (row) must be a mapping by the names of the contract's columns; got "
+                "x (row) must be a mapping by the names of the schema's columns; got "
                 f"{type(row).__name__}. {_FREE}"
             )
         cells = [_item(row.get(name)) for name in self._names]
@@ -179,13 +179,13 @@ class DeclaredForm(RowForm):
     def columns(
         self, table: Any, users: Any, keys: Any, before: Sequence[str]
     ) -> tuple[list[list[Any]], Any, tuple[str, ...]]:
-        """See `RowForm.columns`: those of the contract, as the head of a file; a column of users is read as
+        """See `RowForm.columns`: those of the schema, as the head of a file; a column of users is read as
         that of a file is, and a row without one is nobody's."""
-        user, declared = self._settings.user_column, self._contract.columns
+        user, declared = self._settings.user_column, self._schema.columns
         if isinstance(users, str) and users != user:
-            raise ValueError(f"users (column) must be that of the contract, {user!r}; got {users!r}. {_FREE}")
+            raise ValueError(f"users (column) must be that of the schema, {user!r}; got {users!r}. {_FREE}")
         present = [name for name in table.column_names if name != keys or name in declared]
-        self._contract.check_header(present, "the table", () if isinstance(users, str) else (str(user),))
+        self._schema.check_header(present, "the table", () if isinstance(users, str) else (str(user),))
         for name in self._names:
             if not is_written_as_text(kind := table.schema.field(name).type):
                 raise ValueError(f"column {name!r} must hold text, numbers or times; got {kind}. {_FREE}")
@@ -202,33 +202,31 @@ class DeclaredForm(RowForm):
         return encoded(RowBlock(first, np.zeros((len(cells), 0)), rows.users, faults, cells), self._settings)
 
 
-def pushed_user(contract: object) -> str:
+def pushed_user(schema: object) -> str:
     """The name of the column of users of rows that are pushed.
 
     Raises:
-        ValueError: a contract that is none, or has no such column.
+        ValueError: a schema that is none, or has no such column.
     """
-    if contract is None:
+    if schema is None:
         return _USER
-    if not isinstance(contract, DataContract):
-        raise ValueError(
-            f"data_contract must be what fedmf.data.read_contract gives; got {type(contract).__name__}."
-        )
-    if contract.user is None:
-        raise ValueError("data_contract must declare a column of users for rows that are pushed; got none.")
-    return contract.user
+    if not isinstance(schema, Schema):
+        raise ValueError(f"schema must be what fedmf.data.read_schema gives; got {type(schema).__name__}.")
+    if schema.user is None:
+        raise ValueError("schema must declare a column of users for rows that are pushed; got none.")
+    return schema.user
 
 
 def row_form(settings: Settings, dimension: int | None) -> RowForm:
     """The form of rows that are pushed.
 
     Raises:
-        ValueError: columns and dimension disagree, or there is a dimension beside a contract.
+        ValueError: columns and dimension disagree, or there is a dimension beside a schema.
     """
-    if settings.data_contract is None:
+    if settings.schema is None:
         return NumberForm(dimension, settings.columns)
     if dimension is not None:
-        raise ValueError(f"d (dimension) must be left out with a data contract; got {dimension}.")
+        raise ValueError(f"d (dimension) must be left out with a schema; got {dimension}.")
     return DeclaredForm(settings)
 
 
@@ -279,7 +277,7 @@ class TableRows:
 
     Args:
         entries: of each row, as its form keeps them.
-        users: whose each is; None where a contract's column of users has none that can be read.
+        users: whose each is; None where a schema's column of users has none that can be read.
         keys: of each, None for a row without one.
         columns: names of the columns of a table; none of other rows.
     """

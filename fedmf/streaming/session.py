@@ -49,7 +49,7 @@ def open_reader(
     guess = file_format or next((name for name, endings in FORMATS.items() if ending in endings), None)
     columns, user, labels = settings.columns, settings.user_column, tuple(settings.labels.values())
     check = None
-    if (declared := settings.data_contract) is not None:
+    if (declared := settings.schema) is not None:
         columns, labels, layout = (), declared_cells(settings), raw_layout(settings)
         check = partial(check_names, declared, str(source or "the input"))
     try:
@@ -232,9 +232,9 @@ def _horizon(settings: Settings, source: Path | None, file_format: str | None) -
 
 def _check_same(begun: Settings, asked: Settings, directory: Path) -> None:
     before, now = begun.to_dict(), asked.to_dict()
-    if before.pop("data_contract") != now.pop("data_contract"):
+    if before.pop("schema") != now.pop("schema"):
         raise LedgerError(
-            f"contract must say what it said when the stream in {directory} began; it does not. Give the "
+            f"schema must say what it said when the stream in {directory} began; it does not. Give the "
             "same one, or another --state directory for another stream."
         )
     for name, value in before.items():

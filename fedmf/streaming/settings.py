@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Self
 
-from fedmf.data import DataContract, Encoding
+from fedmf.data import Encoding, Schema
 from fedmf.mechanisms.matrix import Factorization, factorization_from_dict
 from fedmf.moments import METHODS
 from fedmf.participation import LARGEST_HORIZON
@@ -52,8 +52,8 @@ class Settings:
         weight: how the method divides noise between the moments, λ of jme say; None for its default, "best"
             for the λ of jme with the least error of what is released (`asked_weight`).
         adjacency: "zero-out" or "replace-one".
-        columns: names of the numbers, and with a contract of categories; None for all.
-        data_contract: what the columns may hold; rows are encoded by it, and releases said in its units. None
+        columns: names of the numbers, and with a schema of categories; None for all.
+        schema: what the columns may hold; rows are encoded by it, and releases said in its units. None
             for numbers as they are.
         every: R; steps R, 2R, … and n are released.
         seed: for a public key; None for one from the operating system.
@@ -83,7 +83,7 @@ class Settings:
     user_namespace: str = ""
     timestamp: str | None = None
     key: str | None = None
-    data_contract: DataContract | None = None
+    schema: Schema | None = None
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -102,33 +102,33 @@ class Settings:
         if self.rounds is not None:
             check_whole("n (rounds)", self.rounds, most=LARGEST_HORIZON)
         self._check_labels()
-        if self.data_contract is not None:
-            self._check_contract(self.data_contract)
+        if self.schema is not None:
+            self._check_schema(self.schema)
         if self.min_separation is not None and self.user_column is None and self.max_participations is None:
             raise ValueError("b (min_separation) needs k (max_participations) or a user column; got neither.")
 
-    def _check_contract(self, contract: DataContract) -> None:
-        if self.user_column != contract.user:
-            declared = "no column of users" if contract.user is None else f"column {contract.user!r}"
+    def _check_schema(self, schema: Schema) -> None:
+        if self.user_column != schema.user:
+            declared = "no column of users" if schema.user is None else f"column {schema.user!r}"
             raise ValueError(
-                f"user_column must be that of the contract, which declares {declared}; got "
+                f"user_column must be that of the schema, which declares {declared}; got "
                 f"{self.user_column!r}."
             )
         for name, column in self.labels.items():
-            contract.check_label(column, f"{name} (column)")
+            schema.check_label(column, f"{name} (column)")
         names = self.coordinates or ()
         if len(set(names)) < len(names):
             raise ValueError(f"coordinates must have different names; got {', '.join(names)[:200]}.")
-        if contract.encoding(self.columns).counts and self.second not in ("full", "diagonal"):
+        if schema.encoding(self.columns).counts and self.second not in ("full", "diagonal"):
             raise ValueError(
-                "second moment must be full or diagonal where valid rows are counted (may-be-missing); got "
+                "second moment must be full or diagonal where valid rows are counted (nullable); got "
                 f"{self.second!r}."
             )
 
     @cached_property
     def encoding(self) -> Encoding | None:
-        """How rows become vectors by the contract; None without one."""
-        return None if self.data_contract is None else self.data_contract.encoding(self.columns)
+        """How rows become vectors by the schema; None without one."""
+        return None if self.schema is None else self.schema.encoding(self.columns)
 
     @cached_property
     def count_weight(self) -> float:
@@ -202,7 +202,7 @@ class Settings:
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         lists = {name: list(value) for name, value in fields.items() if isinstance(value, tuple)}
         given = [choice if isinstance(choice, str) else choice.to_dict() for choice in self.mechanisms]
-        fields["data_contract"] = None if self.data_contract is None else self.data_contract.to_dict()
+        fields["schema"] = None if self.schema is None else self.schema.to_dict()
         return {**fields, **lists, "mechanisms": given, "params": dict(self.params)}
 
     @classmethod
@@ -215,6 +215,6 @@ class Settings:
             choice if isinstance(choice, str) else factorization_from_dict(choice)
             for choice in description["mechanisms"]
         )
-        declared = description["data_contract"]
-        fields["data_contract"] = None if declared is None else DataContract.from_dict(declared)
+        declared = description["schema"]
+        fields["schema"] = None if declared is None else Schema.from_dict(declared)
         return cls(**{**fields, "mechanisms": tuple(chosen)})

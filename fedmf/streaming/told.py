@@ -32,7 +32,7 @@ def check_told(settings: Settings, layout: Layout, each_row_a_user: bool) -> Non
         InputError: it was not, or both were.
     """
     names = layout.columns
-    if settings.data_contract is None and len(names) == 1 and (found := _SEPARATORS.search(names[0])):
+    if settings.schema is None and len(names) == 1 and (found := _SEPARATORS.search(names[0])):
         raise InputError(
             f"cells must be separated by commas; got {found.group()!r} in the header {names[0][:100]!r}."
         )
@@ -51,10 +51,10 @@ def check_told(settings: Settings, layout: Layout, each_row_a_user: bool) -> Non
             "k (max_participations) must be 1 where every row is another user's (--each-row-a-user); got "
             f"{settings.max_participations}."
         )
-    unnamed = settings.columns is None and settings.data_contract is None
+    unnamed = settings.columns is None and settings.schema is None
     if unnamed and (odd := [name for name in names if _NO_NUMBERS.fullmatch(name.strip())]):
         raise InputError(
-            "columns of numbers must be named, --columns A,B, or declared, --contract FILE, where a column "
+            "columns of numbers must be named, --columns A,B, or declared, --schema FILE, where a column "
             f"is called {odd[0][:100]!r}: its values would be released as numbers, or make all rows zeros."
         )
 
@@ -82,21 +82,21 @@ def first_lines(plan: StreamPlan, layout: Layout) -> list[str]:
         )
     if settings.rounds is not None:
         lines.append(f"Horizon: {settings.rounds} rows take a step; rows beyond them are refused.")
-    if settings.columns is None and settings.data_contract is None and not layout.vector:
+    if settings.columns is None and settings.schema is None and not layout.vector:
         lines.append(
             f"Columns: {_shown(layout.columns)}, all that no option names, must be numbers: a column that "
-            "holds text makes every row count as zeros (--columns names them, a contract declares them)."
+            "holds text makes every row count as zeros (--columns names them, a schema declares them)."
         )
     return [*lines, *_of_cells(settings)]
 
 
 def _of_cells(settings: Settings) -> list[str]:
-    if settings.data_contract is None:
+    if settings.schema is None:
         return [
             "Missing cells: a row in which a number is missing or cannot be read counts as zeros, so that "
-            "means are biased towards 0; with a contract (fedmf contract, may-be-missing) it is left out.",
+            "means are biased towards 0; with a schema (fedmf schema, nullable) it is left out.",
             f"Units: numbers are taken as they are, and rows longer than {settings.norm_bound:g} are "
-            "shortened (--norm-bound). Columns of different size need a contract, which scales them.",
+            "shortened (--norm-bound). Columns of different size need a schema, which scales them.",
         ]
     if settings.count_weight:
         return [
@@ -105,7 +105,7 @@ def _of_cells(settings: Settings) -> list[str]:
         ]
     return [
         "Missing cells: a row in which a cell is missing or cannot be read counts for nobody, as if it held "
-        "every column's centre, so that means are biased towards it; may-be-missing = true in the contract "
+        "every column's center, so that means are biased towards it; nullable = true in the schema "
         "leaves such rows out."
     ]
 

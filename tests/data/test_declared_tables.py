@@ -1,4 +1,4 @@
-"""Training tables by a data contract: scaled inside, and a bad row leaves its owner's other rows alone."""
+"""Training tables by a schema: scaled inside, and a bad row leaves its owner's other rows alone."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import torch
 
 from fedmf.data import Table
 
-CONTRACT = """
+SCHEMA = """
 [columns.who]
 kind = "user"
 [columns.age]
 kind = "number"
 lower = 0
 upper = 100
-centre = 40
-unit = 20
+center = 40
+scale = 20
 [columns.city]
 kind = "category"
-words = ["Graz", "Linz"]
+categories = ["Graz", "Linz"]
 [columns.label]
 kind = "category"
-words = ["no", "yes"]
+categories = ["no", "yes"]
 [columns.note]
 kind = "ignore"
 """
@@ -48,13 +48,13 @@ def lines() -> list[list[str]]:
 
 def loaded(folder: Path, rows: list[list[str]], **more: Any) -> Any:
     folder.mkdir(exist_ok=True)
-    (folder / "contract.toml").write_text(CONTRACT)
+    (folder / "schema.toml").write_text(SCHEMA)
     (folder / "users.txt").write_text("".join(f"u{u}\n" for u in range(USERS)))
     text = "\n".join(["who,age,city,label,note", *(",".join(row) for row in rows)]) + "\n"
     (folder / "rows.csv").write_text(text)
     options: dict[str, Any] = {
         "path": str(folder / "rows.csv"),
-        "contract": str(folder / "contract.toml"),
+        "schema": str(folder / "schema.toml"),
         "partition": "natural",
         "user_column": "who",
         "roster": str(folder / "users.txt"),
@@ -64,7 +64,7 @@ def loaded(folder: Path, rows: list[list[str]], **more: Any) -> Any:
     return Table(**options)
 
 
-def test_features_are_the_contracts_coordinates(tmp_path: Path) -> None:
+def test_features_are_the_schemas_coordinates(tmp_path: Path) -> None:
     options = loaded(tmp_path, lines())
     assert options.undeclared() == ()
     dataset = options.load()
@@ -114,11 +114,11 @@ def test_a_bad_row_is_left_out_and_decides_nothing_else(tmp_path: Path, bad: str
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"label_column": "age"}, "label_column must be a column that the contract declares as category"),
+        ({"label_column": "age"}, "label_column must be a column that the schema declares as category"),
         ({"label_column": "weight"}, "got 'weight', none of its columns"),
-        ({"user_column": "note"}, "user_column must be a column that the contract declares as user"),
+        ({"user_column": "note"}, "user_column must be a column that the schema declares as user"),
         ({"feature_columns": ("age", "label")}, "label_column must be none of the feature columns"),
-        ({"feature_columns": ("note",)}, "must be a column that the contract declares as number or category"),
+        ({"feature_columns": ("note",)}, "must be a column that the schema declares as number or category"),
     ],
 )
 def test_columns_of_other_kinds_are_refused(tmp_path: Path, more: dict[str, Any], message: str) -> None:
@@ -127,13 +127,13 @@ def test_columns_of_other_kinds_are_refused(tmp_path: Path, more: dict[str, Any]
     assert message in str(found.value)
 
 
-def test_what_the_contract_does_not_declare_is_refused_by_the_header(tmp_path: Path) -> None:
+def test_what_the_schema_does_not_declare_is_refused_by_the_header(tmp_path: Path) -> None:
     options = loaded(tmp_path, lines())
     file = tmp_path / "rows.csv"
     file.write_text("who,age,city,label,note,weight\n" + file.read_text().partition("\n")[2])
-    with pytest.raises(ValueError, match="columns must all be declared in the contract; got 'weight'"):
+    with pytest.raises(ValueError, match="columns must all be declared in the schema; got 'weight'"):
         options.load()
-    with pytest.raises(ValueError, match="class_names must be left out, or the words of the label column"):
+    with pytest.raises(ValueError, match="class_names must be left out, or the categories of the label"):
         loaded(tmp_path, lines(), class_names=("yes", "no")).load()
     assert loaded(tmp_path, lines(), class_names=("no", "yes")).load().classes == 2
 
@@ -142,7 +142,7 @@ def test_labels_that_are_written_otherwise_are_named_and_not_the_fraction(tmp_pa
     options = loaded(
         tmp_path,
         lines(),
-        contract="",
+        schema="",
         feature_columns=("age",),
         label_column="label",
         class_names=("No", "Yes"),
@@ -158,30 +158,30 @@ kind = "user"
 kind = "number"
 lower = 0
 upper = 100
-centre = 40
-unit = 20
+center = 40
+scale = 20
 [columns.city]
 kind = "category"
-words = ["Graz", "Linz"]
+categories = ["Graz", "Linz"]
 [columns.weight]
 kind = "number"
 lower = 40
 upper = 140
 [columns.ill]
 kind = "category"
-words = ["no", "yes"]
+categories = ["no", "yes"]
 """
 
 
 def numbers(folder: Path, rows: list[list[str]], header: str = "who,age,city,weight,ill", **more: Any) -> Any:
     """A number table of such rows, each user's tests its own."""
     folder.mkdir(exist_ok=True)
-    (folder / "contract.toml").write_text(NUMBERS)
+    (folder / "schema.toml").write_text(NUMBERS)
     (folder / "users.txt").write_text("".join(f"u{u}\n" for u in range(USERS)))
     (folder / "rows.csv").write_text("\n".join([header, *(",".join(row) for row in rows)]) + "\n")
     options: dict[str, Any] = {
         "path": str(folder / "rows.csv"),
-        "contract": str(folder / "contract.toml"),
+        "schema": str(folder / "schema.toml"),
         "label_columns": ("weight", "ill"),
         "partition": "natural",
         "hold_out": "examples",
@@ -211,7 +211,7 @@ def same(a: Any, b: Any) -> None:
             assert torch.equal(x.float(), y.float())
 
 
-def test_numbers_as_labels_are_scaled_by_the_contract(tmp_path: Path) -> None:
+def test_numbers_as_labels_are_scaled_by_the_schema(tmp_path: Path) -> None:
     """By definition, and equal to the bit to rows that somebody scaled by hand; bad rows are nobody's."""
     rows = raw()
     bad = {3: (1, "old"), 14: (2, "Wien"), 25: (3, ""), 36: (4, "perhaps"), 47: (1, "inf")}
@@ -233,7 +233,7 @@ def test_numbers_as_labels_are_scaled_by_the_contract(tmp_path: Path) -> None:
         tmp_path / "scaled",
         scaled,
         "who,age,graz,linz,weight,ill",
-        contract="",
+        schema="",
         feature_columns=("age", "graz", "linz"),
     ).load()
     same(dataset, by_hand)
@@ -247,20 +247,20 @@ def test_a_category_as_a_number_is_the_label_that_a_table_has(tmp_path: Path) ->
     table = Table(
         **{
             name: getattr(mine, name)
-            for name in ("path", "contract", "partition", "hold_out", "user_column", "roster", "users")
+            for name in ("path", "schema", "partition", "hold_out", "user_column", "roster", "users")
         },
         label_column="ill",
     )
     same(mine.load(), table.load())
-    assert [entry.source for entry in mine.example_inputs()] == 3 * [f"declared: contract {mine.contract}"]
+    assert [entry.source for entry in mine.example_inputs()] == 3 * [f"declared: schema {mine.schema}"]
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"label_columns": ("who",)}, "label_columns must be a column that the contract declares as number"),
+        ({"label_columns": ("who",)}, "label_columns must be a column that the schema declares as number"),
         ({"feature_columns": ("age", "ill")}, "label_columns must be none of the feature columns; got 'ill'"),
-        ({"user_column": "age", "hold_out": "auto"}, "user_column must be a column that the contract"),
+        ({"user_column": "age", "hold_out": "auto"}, "user_column must be a column that the schema"),
     ],
 )
 def test_refusals_of_number_tables_hold_whatever_the_rows(
@@ -277,19 +277,19 @@ def test_refusals_of_number_tables_hold_whatever_the_rows(
     assert message in said.pop()
 
 
-def test_labels_of_0_or_1_are_so_by_the_contract_and_not_by_the_rows(tmp_path: Path) -> None:
+def test_labels_of_0_or_1_are_so_by_the_schema_and_not_by_the_rows(tmp_path: Path) -> None:
     """Else a single number in the test part would decide whether there is a run."""
     from fedmf.models import Mlp
     from fedmf.runs.named_tasks import MultiLabel
 
     for rows in (raw(), [[*row[:3], "140", row[4]] for row in raw()]):
-        with pytest.raises(ValueError, match=r"categories of two words for labels .*; got 'weight'"):
+        with pytest.raises(ValueError, match=r"categories with two values for labels .*; got 'weight'"):
             MultiLabel(numbers(tmp_path / "rows", rows), Mlp()).build()
     rows = [[*row[:3], ("no", "yes")[i % 3 == 0], row[4]] for i, row in enumerate(raw())]
     two = NUMBERS.replace(
-        'kind = "number"\nlower = 40\nupper = 140', 'kind = "category"\nwords = ["no", "yes"]'
+        'kind = "number"\nlower = 40\nupper = 140', 'kind = "category"\ncategories = ["no", "yes"]'
     )
     options = numbers(tmp_path / "two", rows)
-    (tmp_path / "two" / "contract.toml").write_text(two)
+    (tmp_path / "two" / "schema.toml").write_text(two)
     labels = MultiLabel(options, Mlp()).build().dataset.test_labels
     assert set(labels.unique().tolist()) == {0.0, 1.0}

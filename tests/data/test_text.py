@@ -250,7 +250,7 @@ def test_a_tokenizers_file_is_used_as_it_is(place: Path) -> None:
     [
         ({"text_column": "*.txt", "label_column": "y"}, "must be left out with text_column"),
         ({"text_column": "", "tag_column": "y"}, "text_column must be named with tag_column"),
-        ({"text_column": "t", "contract": "c.toml"}, "contract must be left out with text_column"),
+        ({"text_column": "t", "schema": "c.toml"}, "schema must be left out with text_column"),
         ({"text_column": "t", "label_column": "y", "tag_column": "z"}, "must not both be named"),
         ({"vocabulary": "letters"}, "vocabulary must be one of bytes, words, bpe"),
         ({"length": 0}, r"T \(length of a sequence\)"),

@@ -1,4 +1,4 @@
-"""Data that stay on their nodes by a data contract: each node reads its own file, all by the same one."""
+"""Data that stay on their nodes by a schema: each node reads its own file, all by the same one."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from support.clinics import USERS, Clinics, carried_out, clinics, configuration, rows, written_places
 
 import fedmf
-from fedmf.data import read_contract
+from fedmf.data import read_schema
 from fedmf.errors import ConfigError
 from fedmf.flower.client_app import app
 from fedmf.runs import run_of
@@ -21,12 +21,12 @@ def places(tmp_path: Path) -> Path:
     return written_places(tmp_path)
 
 
-CONTRACT = """
+SCHEMA = """
 [columns.age]
 kind = "number"
 lower = -1
 upper = 2
-unit = 0.7
+scale = 0.7
 [columns.dose]
 kind = "number"
 lower = -3
@@ -36,22 +36,22 @@ fill = 0.25
 kind = "user"
 [columns.outcome]
 kind = "category"
-words = ["ill", "well"]
+categories = ["ill", "well"]
 """
 
 
-def by_contract(places: Path, text: str = CONTRACT, **keys: object) -> dict[str, object]:
-    """A configuration in which the contract alone says classes, shape and columns."""
-    (places / "contract.toml").write_text(text)
+def by_schema(places: Path, text: str = SCHEMA, **keys: object) -> dict[str, object]:
+    """A configuration in which the schema alone says classes, shape and columns."""
+    (places / "schema.toml").write_text(text)
     left_out = ("data.feature-columns", "data.class-names", "data.input-shape")
     config = {key: value for key, value in configuration(places).items() if key not in left_out}
-    digest = read_contract(places / "contract.toml").digest
-    contract = {"data.contract": str(places / "contract.toml"), "data.contract-digest": digest}
-    return {**config, **contract, **keys}
+    digest = read_schema(places / "schema.toml").digest
+    schema = {"data.schema": str(places / "schema.toml"), "data.schema-digest": digest}
+    return {**config, **schema, **keys}
 
 
-def test_every_node_reads_its_own_file_by_the_contract(places: Path) -> None:
-    """The model is that of one table with all rows and the same contract, bad rows included."""
+def test_every_node_reads_its_own_file_by_the_schema(places: Path) -> None:
+    """The model is that of one table with all rows and the same schema, bad rows included."""
     everybody = [*USERS, *(f"volunteer-{i:02d}" for i in range(3))]
     text = rows(everybody)
     for user, bad in ((USERS[1], "x,1"), (USERS[6], "0.5,"), (USERS[9], "1e999,1"), (USERS[10], "nan,nan")):
@@ -59,9 +59,9 @@ def test_every_node_reads_its_own_file_by_the_contract(places: Path) -> None:
         text = text.replace(line, f"{bad},{line.split(',', 2)[2]}")
     (places / "all.csv").write_text(text)
     (places / "all.txt").write_text("\n".join(everybody))
-    config = by_contract(places)
+    config = by_schema(places)
     table = {
-        **{key: value for key, value in config.items() if key != "data.contract-digest"},
+        **{key: value for key, value in config.items() if key != "data.schema-digest"},
         "data.kind": "table",
         "data.path": str(places / "all.csv"),
         "data.roster": str(places / "all.txt"),
@@ -81,17 +81,17 @@ def test_every_node_reads_its_own_file_by_the_contract(places: Path) -> None:
         entry["name"]: entry["source"]
         for entry in json.loads((path / "statement.json").read_text())["public_inputs"]
     }
-    assert inputs["classes"] == inputs["normalisation"] == f"declared: contract {places / 'contract.toml'}"
+    assert inputs["classes"] == inputs["normalisation"] == f"declared: schema {places / 'schema.toml'}"
 
 
-def test_a_node_with_another_contract_serves_nobody(places: Path) -> None:
-    """Where its scaling is another one, and where it has the same contract in another place and layout."""
-    config = by_contract(places)
-    (places / "own.toml").write_text("# the same\n" + CONTRACT.replace("0.7", "0.70"))
-    (places / "other.toml").write_text(CONTRACT.replace("0.7", "0.8"))
+def test_a_node_with_another_schema_serves_nobody(places: Path) -> None:
+    """Where its scaling is another one, and where it has the same schema in another place and layout."""
+    config = by_schema(places)
+    (places / "own.toml").write_text("# the same\n" + SCHEMA.replace("0.7", "0.70"))
+    (places / "other.toml").write_text(SCHEMA.replace("0.7", "0.8"))
     nodes = [{"data-path": str(places / name / "rows.csv")} for name in "abc"]
-    nodes[0]["data-contract"] = str(places / "own.toml")
-    nodes[1]["data-contract"] = str(places / "other.toml")
+    nodes[0]["data-schema"] = str(places / "own.toml")
+    nodes[1]["data-schema"] = str(places / "other.toml")
     _, reports, _ = carried_out(run_of(config), places / "run", Clinics(app, config, nodes))
     assert sum(report.present for report in reports) == 6 * 4 - 2 * 4
 
@@ -100,33 +100,36 @@ def test_a_node_with_another_contract_serves_nobody(places: Path) -> None:
     ("keys", "what"),
     [
         (
-            {"data.contract-digest": ""},
-            r"contract_digest must be that of .*, [0-9a-f]{32}; got none",
+            {"data.schema-digest": ""},
+            r"schema_digest must be that of .*, [0-9a-f]{32}; got none",
         ),
-        ({"data.class-names": "well,ill"}, "class_names must be left out, or the words of the label column"),
-        ({"data.input-shape": "3"}, "input-shape must multiply to the 2 coordinates of the contract"),
+        (
+            {"data.class-names": "well,ill"},
+            "class_names must be left out, or the categories of the label",
+        ),
+        ({"data.input-shape": "3"}, "input-shape must multiply to the 2 coordinates of the schema"),
         (
             {"data.label-column": "age"},
-            "must be a column that the contract declares as category",
+            "must be a column that the schema declares as category",
         ),
-        ({"data.user-column": "age"}, "user_column must be a column that the contract declares as user"),
+        ({"data.user-column": "age"}, "user_column must be a column that the schema declares as user"),
     ],
 )
-def test_the_server_refuses_by_contract_and_configuration_alone(
+def test_the_server_refuses_by_schema_and_configuration_alone(
     places: Path, keys: dict[str, object], what: str
 ) -> None:
     with pytest.raises((ConfigError, ValueError), match=what):
-        fedmf.start(run_of(by_contract(places, **keys)), places / "run")
+        fedmf.start(run_of(by_schema(places, **keys)), places / "run")
 
 
 @pytest.mark.parametrize("column", [True, False])
-def test_central_test_data_are_read_by_the_same_contract(places: Path, column: bool) -> None:
+def test_central_test_data_are_read_by_the_same_schema(places: Path, column: bool) -> None:
     """With the column of users or without it, as they are nobody's."""
     file = places / "server" / "test.csv"
     if not column:
         cells = [line.split(",") for line in file.read_text().splitlines()]
         file.write_text("\n".join(",".join([*row[:2], row[3]]) for row in cells) + "\n")
-    config = by_contract(places, **{"data.test-path": str(file)})
+    config = by_schema(places, **{"data.test-path": str(file)})
     with fedmf.start(run_of(config), places / "run") as session:
         features = session.task.dataset.test_features.numpy()
     cells = [line.split(",") for line in rows(["volunteer", "nobody-77"]).splitlines()[1:]]

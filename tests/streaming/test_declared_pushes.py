@@ -1,4 +1,4 @@
-"""Rows pushed by a data contract: the command's bits, bad rows for nobody, refusals by names and types."""
+"""Rows pushed by a schema: the command's bits, bad rows for nobody, refusals by names and types."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from pyarrow import parquet
 
 from fedmf import PrivateStream
 from fedmf.cli.app import run
-from fedmf.data import DataContract, read_contract
+from fedmf.data import Schema, read_schema
 from fedmf.errors import ParticipationViolation
 from fedmf.streaming import Handling, InputError, PrivateRelease
 
-CONTRACT = """
+SCHEMA = """
 [columns.user]
 kind = "user"
 [columns.speed]
 kind = "number"
 lower = 0
 upper = 40
-centre = 15
-unit = 10
+center = 15
+scale = 10
 {more}
 [columns.city]
 kind = "category"
-words = ["Graz", "Linz"]
+categories = ["Graz", "Linz"]
 [columns.at]
 kind = "time"
 start = "2026-01-01"
@@ -43,7 +43,7 @@ kind = "ignore"
 """
 N = 14
 BUDGET: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-5, "seed": 3, "rounds": N}
-RULES = ["may-be-missing = true", "fill = 22", ""]
+RULES = ["nullable = true", "fill = 22", ""]
 NAMES = ["user", "speed", "city", "at", "note"]
 
 
@@ -62,14 +62,14 @@ def cells() -> list[dict[str, Any]]:
     return rows
 
 
-def contract(folder: Path, more: str = "") -> DataContract:
+def schema(folder: Path, more: str = "") -> Schema:
     folder.mkdir(exist_ok=True)
-    (folder / "contract.toml").write_text(CONTRACT.format(more=more))
-    return read_contract(folder / "contract.toml")
+    (folder / "schema.toml").write_text(SCHEMA.format(more=more))
+    return read_schema(folder / "schema.toml")
 
 
-def opened(path: Path, declared: DataContract, **more: Any) -> PrivateStream:
-    return PrivateStream(path, **{**BUDGET, "data_contract": declared, **more})
+def opened(path: Path, declared: Schema, **more: Any) -> PrivateStream:
+    return PrivateStream(path, **{**BUDGET, "schema": declared, **more})
 
 
 def table() -> arrow.Table:
@@ -83,7 +83,7 @@ def table() -> arrow.Table:
 def commanded(folder: Path, source: Path, *more: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Releases and statement of the command on a file."""
     place = ["--state", str(folder / "state"), "--output", str(folder / "out.jsonl")]
-    files = ["--input", str(source), "--contract", str(folder / "contract.toml"), "--rounds", str(N)]
+    files = ["--input", str(source), "--schema", str(folder / "schema.toml"), "--rounds", str(N)]
     assert run(["stream", *files, *place, "--epsilon", "8", "--delta", "1e-5", "--seed", "3", *more]) == 0
     lines = (folder / "out.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines], json.loads((folder / "state/statement.json").read_text())
@@ -93,7 +93,7 @@ def commanded(folder: Path, source: Path, *more: str) -> tuple[list[dict[str, An
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_releases_are_those_of_the_command(tmp_path: Path, more: str, kind: str) -> None:
     """Mappings as JSON lines, tables as Parquet: bit for bit, one by one and together, statement as well."""
-    declared, rows = contract(tmp_path, more), cells()
+    declared, rows = schema(tmp_path, more), cells()
     source = tmp_path / f"rows.{kind}"
     if kind == "jsonl":
         source.write_text("".join(json.dumps(row) + "\n" for row in rows).replace("Infinity", "1e999"))
@@ -123,7 +123,7 @@ def test_releases_are_those_of_the_command(tmp_path: Path, more: str, kind: str)
 
 def test_releases_are_in_the_columns_own_units(tmp_path: Path) -> None:
     """By definition, with little noise: means of valid rows, their share, and no density."""
-    declared = contract(tmp_path, RULES[0])
+    declared = schema(tmp_path, RULES[0])
     with opened(tmp_path / "state", declared, epsilon=1e9) as stream:
         releases = stream.push_many(cells(), [row["user"] for row in cells()])
         last, wide = releases[-1], stream.table(N).to_pylist()[0]
@@ -141,7 +141,7 @@ def test_releases_are_in_the_columns_own_units(tmp_path: Path) -> None:
     assert last.too_few == ""
     assert wide["mean:speed"] == last.mean[0]
     assert wide["low:mean:speed"] == last.mean_low[0]
-    with pytest.raises(ValueError, match=r"density .* must be left out with a data contract"):
+    with pytest.raises(ValueError, match=r"density .* must be left out with a schema"):
         last.gaussian()
 
 
@@ -154,7 +154,7 @@ HOSTILE: list[object] = [
 @pytest.mark.parametrize("more", RULES)
 def test_no_cell_refuses_anything(tmp_path: Path, more: str) -> None:
     """Whatever a row holds, it takes its step; what is released differs by its own contribution alone."""
-    declared = contract(tmp_path, more)
+    declared = schema(tmp_path, more)
     rows = [{"speed": 12.0, "city": "Graz"} for _ in range(3)]
     with opened(tmp_path / "good", declared) as stream:
         good = [stream.push(row, f"u{i}") for i, row in enumerate(rows)]
@@ -175,7 +175,7 @@ def test_no_cell_refuses_anything(tmp_path: Path, more: str) -> None:
 
 def test_users_of_a_table_are_read_as_those_of_a_file(tmp_path: Path) -> None:
     """A row without a user is nobody's, refuses nothing, and limits nobody."""
-    declared = contract(tmp_path)
+    declared = schema(tmp_path)
     users = arrow.array([None, "u1", None, *(f"u{i}" for i in range(3, N))])
     given = table().set_column(0, "user", users)
     parquet.write_table(given, tmp_path / "rows.parquet")
@@ -191,7 +191,7 @@ def test_users_of_a_table_are_read_as_those_of_a_file(tmp_path: Path) -> None:
 
 
 def test_a_key_tells_the_release_again_and_the_cap_holds(tmp_path: Path) -> None:
-    declared = contract(tmp_path, RULES[0])
+    declared = schema(tmp_path, RULES[0])
     row = {"speed": "old", "city": "Graz"}
     with opened(tmp_path / "state", declared) as stream:
         first = stream.push(row, "ann", key="order 1")
@@ -223,7 +223,7 @@ def test_tables_are_refused_by_names_and_types_whatever_the_rows(
     tmp_path: Path, change: Any, message: str
 ) -> None:
     said = set()
-    with opened(tmp_path / "state", contract(tmp_path)) as stream:
+    with opened(tmp_path / "state", schema(tmp_path)) as stream:
         for rows in (table(), table().slice(1, 1), table().slice(0, 0)):
             with pytest.raises(ValueError, match=message) as found:
                 stream.push_many(change(rows), "user")
@@ -232,57 +232,57 @@ def test_tables_are_refused_by_names_and_types_whatever_the_rows(
     assert len(said) == 1
 
 
-def test_what_is_no_row_of_a_contract_is_refused(tmp_path: Path) -> None:
-    declared = contract(tmp_path)
+def test_what_is_no_row_of_a_schema_is_refused(tmp_path: Path) -> None:
+    declared = schema(tmp_path)
     with opened(tmp_path / "state", declared) as stream:
         for given in ([1.0, 2.0, 3.0], "7", np.zeros(3), None):
-            with pytest.raises(ValueError, match=r"x \(row\) must be a mapping by the names of the contract"):
+            with pytest.raises(ValueError, match=r"x \(row\) must be a mapping by the names of the schema"):
                 stream.push(given, "ann")  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="user must be text"):
             stream.push({"speed": 1.0}, "")
-        with pytest.raises(ValueError, match=r"must be that of the contract, 'user'; got 'city'"):
+        with pytest.raises(ValueError, match=r"must be that of the schema, 'user'; got 'city'"):
             stream.push_many(table(), "city")
         frame = pd.DataFrame({"speed": [1.0], "city": ["Graz"], "at": ["x"], "note": [""], "order": ["o1"]})
         assert stream.push_many(frame, ["ann"], "order")[0].t == 1
     handling = Handling(stop_at_faulty=True)
     with opened(tmp_path / "stops", declared, handling=handling) as stream, pytest.raises(InputError):
         stream.push({"speed": "old", "city": "Graz"}, "ann")
-    nobody = DataContract.from_dict({"x": {"kind": "number", "lower": 0, "upper": 1}})
+    nobody = Schema.from_dict({"x": {"kind": "number", "lower": 0, "upper": 1}})
     for more, message in (
-        ({"data_contract": nobody}, "data_contract must declare a column of users"),
-        ({"data_contract": "contract.toml"}, "data_contract must be what fedmf.data.read_contract gives"),
-        ({"dimension": 3}, r"d \(dimension\) must be left out with a data contract"),
-        ({"columns": ["at"]}, "must be a column that the contract declares as number or category"),
+        ({"schema": nobody}, "schema must declare a column of users"),
+        ({"schema": "schema.toml"}, "schema must be what fedmf.data.read_schema gives"),
+        ({"dimension": 3}, r"d \(dimension\) must be left out with a schema"),
+        ({"columns": ["at"]}, "must be a column that the schema declares as number or category"),
         ({"norm_bound": 0}, r"zeta \(norm bound\) must lie in"),
-        ({"data_contract": None, "dimension": 2}, "must be given without a data contract"),
+        ({"schema": None, "dimension": 2}, "must be given without a schema"),
     ):
         with pytest.raises(ValueError, match=message):
             opened(tmp_path / "other", declared, **more)
         assert not (tmp_path / "other").exists()
 
 
-def test_a_stream_goes_on_by_the_same_contract_and_by_no_other(tmp_path: Path) -> None:
-    declared = contract(tmp_path)
+def test_a_stream_goes_on_by_the_same_schema_and_by_no_other(tmp_path: Path) -> None:
+    declared = schema(tmp_path)
     with opened(tmp_path / "state", declared) as stream:
         stream.push(cells()[0], "ann")
-    other = contract(tmp_path, "fill = 10")
-    with pytest.raises(ValueError, match="contract must say what it said when the stream"):
+    other = schema(tmp_path, "fill = 10")
+    with pytest.raises(ValueError, match="schema must say what it said when the stream"):
         opened(tmp_path / "state", other)
     with opened(tmp_path / "state", declared) as stream:
         assert stream.t == 1
 
 
 def test_booleans_and_decimals_are_cells_as_a_table_writes_them(tmp_path: Path) -> None:
-    path = tmp_path / "contract.toml"
-    number = 'kind = "number"\nlower = 0\nupper = 10\nmay-be-missing = true'
+    path = tmp_path / "schema.toml"
+    number = 'kind = "number"\nlower = 0\nupper = 10\nnullable = true'
     path.write_text(
         f'[columns.user]\nkind = "user"\n[columns.x]\n{number}\n'
-        '[columns.s]\nkind = "category"\nwords = ["true", "false"]\n'
+        '[columns.s]\nkind = "category"\ncategories = ["true", "false"]\n'
     )
     rows = [{"x": "7.5", "s": "true"}, {"x": Decimal("7.5"), "s": True}, {"x": 7.5, "s": np.True_}]
     firsts = []
     for place, row in enumerate(rows):
-        asked = {**BUDGET, "data_contract": read_contract(path)}
+        asked = {**BUDGET, "schema": read_schema(path)}
         with PrivateStream(tmp_path / str(place), **asked) as stream:
             release = stream.push({"user": "a", **row}, "a")
             assert isinstance(release, PrivateRelease)

@@ -1,4 +1,4 @@
-"""Streams by a data contract: what is released, what a row can change, and what must be told first."""
+"""Streams by a schema: what is released, what a row can change, and what must be told first."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from fedmf.moments import fieller
 from fedmf.streaming import Settings, account_stream
 
 BUDGET = ["--epsilon", "8", "--delta", "1e-5", "--seed", "3"]
-CONTRACT = """
+SCHEMA = """
 [columns.user]
 kind = "user"
 [columns.speed]
 kind = "number"
 lower = 0
 upper = 40
-centre = 15
-unit = 10
+center = 15
+scale = 10
 {more}
 [columns.city]
 kind = "category"
-words = ["Graz", "Linz"]
+categories = ["Graz", "Linz"]
 [columns.at]
 kind = "time"
 start = "2026-01-01"
@@ -48,15 +48,15 @@ def row(i: int, speed: object = None, city: str = "", at: str = "") -> str:
     return f"u{i},{value},{city or ('Graz', 'Linz')[i % 2]},{at or f'2026-01-{1 + i % 28:02}T07:30'},x{i}"
 
 
-def write(folder: Path, lines: list[str], more: str = "may-be-missing = true", header: str = HEADER) -> Path:
+def write(folder: Path, lines: list[str], more: str = "nullable = true", header: str = HEADER) -> Path:
     folder.mkdir(exist_ok=True)
-    (folder / "contract.toml").write_text(CONTRACT.format(more=more))
+    (folder / "schema.toml").write_text(SCHEMA.format(more=more))
     (folder / "rows.csv").write_text("\n".join([header, *lines]) + "\n")
     return folder
 
 
 def stream(folder: Path, *options: str, name: str = "rows.csv") -> int:
-    files = ["--input", str(folder / name), "--contract", str(folder / "contract.toml")]
+    files = ["--input", str(folder / name), "--schema", str(folder / "schema.toml")]
     return run(["stream", *files, *BUDGET, *options])
 
 
@@ -91,12 +91,12 @@ def test_releases_are_ratios_in_the_columns_own_units(
     Y, R = np.array(last["first"][:3]), last["first"][3]
     assert last["too_few"] == ""
     assert last["valid_share"] == pytest.approx(R / c)
-    units, centres = np.array([10, 1, 1]), np.array([15, 0, 0])
-    np.testing.assert_allclose(last["mean"], centres + units * c * Y / R)
+    units, centers = np.array([10, 1, 1]), np.array([15, 0, 0])
+    np.testing.assert_allclose(last["mean"], centers + units * c * Y / R)
     ratio = fieller(Y, np.array(R), np.array(v), c)
     lower, upper = np.array([0, 0, 0]), np.array([40, 1, 1])
-    np.testing.assert_allclose(last["mean_low"], np.clip(centres + units * ratio.low, lower, upper))
-    np.testing.assert_allclose(last["mean_high"], np.clip(centres + units * ratio.high, lower, upper))
+    np.testing.assert_allclose(last["mean_low"], np.clip(centers + units * ratio.low, lower, upper))
+    np.testing.assert_allclose(last["mean_high"], np.clip(centers + units * ratio.high, lower, upper))
     np.testing.assert_allclose(last["mean_standard_error"], units * ratio.error)
     m, share = c * Y / R, R / c
     expected = np.array(last["second"])[:3, :3] / share - np.outer(m, m)
@@ -128,7 +128,7 @@ BAD_ROWS = {
 }
 
 
-@pytest.mark.parametrize("more", ["may-be-missing = true", ""])
+@pytest.mark.parametrize("more", ["nullable = true", ""])
 @pytest.mark.parametrize("bad", BAD_ROWS)
 def test_a_bad_row_changes_its_own_contribution_alone(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], bad: str, more: str
@@ -153,7 +153,7 @@ def test_what_is_out_of_bounds_counts_as_the_bound(tmp_path: Path, capfd: pytest
     assert found[0] == found[1]
 
 
-def test_a_missing_cell_is_filled_where_the_contract_says_so(
+def test_a_missing_cell_is_filled_where_the_schema_says_so(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     filled = released(write(tmp_path / "filled", [row(0, "")], "fill = 25"), capfd)
@@ -180,7 +180,7 @@ def test_the_outputs_say_shares_and_intervals(tmp_path: Path) -> None:
     assert (tmp_path / "means.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_stream_goes_on_by_the_same_contract_and_by_no_other(
+def test_a_stream_goes_on_by_the_same_schema_and_by_no_other(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path, [row(i) for i in range(9)])
@@ -195,19 +195,19 @@ def test_a_stream_goes_on_by_the_same_contract_and_by_no_other(
     write(tmp_path, [row(i) for i in range(20)], "fill = 10")
     norm = ("--norm-bound", str(account_stream(tmp_path / "state")["clip_norm"]))
     assert stream(tmp_path, *more, *norm) == 2
-    assert "contract must say what it said when the stream" in one_line(capfd)
+    assert "schema must say what it said when the stream" in one_line(capfd)
 
 
 @pytest.mark.parametrize(
     ("options", "header", "message"),
     [
-        ([], HEADER + ",weight", "columns must all be declared in the contract; got 'weight'"),
-        ([], HEADER.replace("speed", "Speed"), "columns must all be declared in the contract; got 'Speed'"),
+        ([], HEADER + ",weight", "columns must all be declared in the schema; got 'weight'"),
+        ([], HEADER.replace("speed", "Speed"), "columns must all be declared in the schema; got 'Speed'"),
         ([], HEADER.replace(",", ";"), "columns must all be declared"),
-        (["--columns", "at"], HEADER, "must be a column that the contract declares as number or category"),
-        (["--user-column", "note"], HEADER, "user_column must be that of the contract"),
+        (["--columns", "at"], HEADER, "must be a column that the schema declares as number or category"),
+        (["--user-column", "note"], HEADER, "user_column must be that of the schema"),
         (["--each-row-a-user"], HEADER, "--each-row-a-user must be left out"),
-        (["--density"], HEADER, "density (of a release) must be left out with a data contract"),
+        (["--density"], HEADER, "density (of a release) must be left out with a schema"),
         (["--second", "energy"], HEADER, "second moment must be full or diagonal"),
     ],
 )
@@ -239,7 +239,7 @@ def test_refusals_are_one_line_and_hold_whatever_the_rows(
         ("", "user,x", "users of the rows must be told"),
     ],
 )
-def test_without_a_contract_users_and_columns_must_be_told(
+def test_without_a_schema_users_and_columns_must_be_told(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], options: str, header: str, message: str
 ) -> None:
     (tmp_path / "rows.csv").write_text(f"{header}\n1,0.5\n2,0.25\n")
@@ -251,15 +251,15 @@ def test_without_a_contract_users_and_columns_must_be_told(
 
 def test_a_density_is_refused_in_python_too(tmp_path: Path) -> None:
     """Releases are in the columns' own units, to which the norm bound of a density does not belong."""
-    from fedmf.data import read_contract
+    from fedmf.data import read_schema
     from fedmf.streaming import open_run
 
-    declared = read_contract(write(tmp_path, [row(0)], "") / "contract.toml")
-    settings = Settings(2.7, 8.0, 1e-5, user_column="user", data_contract=declared, seed=1)
+    declared = read_schema(write(tmp_path, [row(0)], "") / "schema.toml")
+    settings = Settings(2.7, 8.0, 1e-5, user_column="user", schema=declared, seed=1)
     place = (tmp_path / "state", settings, tmp_path / "rows.csv", tmp_path / "o.jsonl")
     with open_run(*place) as (stream_run, reader):
         stream_run.feed(reader)
-        with pytest.raises(ValueError, match=r"density .* must be left out with a data contract"):
+        with pytest.raises(ValueError, match=r"density .* must be left out with a schema"):
             stream_run.gaussian()
 
 
@@ -268,12 +268,10 @@ def test_a_reader_cannot_make_a_row_count_twice(tmp_path: Path) -> None:
     from fedmf.streaming import RowBlock, RowReader, open_run
 
     write(tmp_path, [row(0)])
-    from fedmf.data import read_contract
+    from fedmf.data import read_schema
 
-    declared = read_contract(tmp_path / "contract.toml")
-    settings = Settings(
-        norm_bound=1.0, epsilon=8.0, delta=1e-5, user_column="user", data_contract=declared, seed=1
-    )
+    declared = read_schema(tmp_path / "schema.toml")
+    settings = Settings(norm_bound=1.0, epsilon=8.0, delta=1e-5, user_column="user", schema=declared, seed=1)
 
     class Liar(RowReader):
         layout, first_row, given = None, 1, False

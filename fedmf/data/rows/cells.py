@@ -13,8 +13,8 @@ import pyarrow as arrow
 import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
-from fedmf.data.contract import DataContract, numbers_of_cells
 from fedmf.data.rows.csv_lines import csv_batches
+from fedmf.data.schema import Schema, numbers_of_cells
 from fedmf.data.user_ids import id_column
 
 _BATCH: Final = 65_536
@@ -187,16 +187,16 @@ def cells_of(column: Any) -> list[str]:
     return [(cell or b"").decode(errors="replace") for cell in written(column).to_pylist()]
 
 
-def cell_blocks(path: Path, contract: DataContract) -> Iterator[dict[str, list[str]]]:
+def cell_blocks(path: Path, schema: Schema) -> Iterator[dict[str, list[str]]]:
     """All cells of tables as text by column, some rows at a time.
 
     Raises:
-        ValueError: nothing readable there, or columns that are not those of the contract.
+        ValueError: nothing readable there, or columns that are not those of the schema.
     """
 
     def declared(file: Path, present: list[str]) -> list[str]:
-        contract.check_header(present, str(file))
-        return list(contract.columns)
+        schema.check_header(present, str(file))
+        return list(schema.columns)
 
     for _, batch in row_batches(path, declared):
         yield {name: cells_of(column) for name, column in batch.items()}

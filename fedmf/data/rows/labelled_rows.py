@@ -1,4 +1,4 @@
-"""Options of rows with features and a label among classes, by a data contract or without one."""
+"""Options of rows with features and a label among classes, by a schema or without one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from fedmf.data.contract import DataContract, Encoded, read_contract
 from fedmf.data.options import PublicInput, in_words
 from fedmf.data.rows.row_options import RowOptions
+from fedmf.data.schema import Encoded, Schema, read_schema
 from fedmf.values import check_sizes
 
 _RANGE: Final = re.compile(r"(\d{1,9})\.\.(\d{1,9})")
@@ -103,49 +103,49 @@ class LabelledRows(RowOptions):
 
 
 @dataclass(frozen=True)
-class ContractRows(LabelledRows):
-    """Rows of tables, whose columns a public contract may declare; abstract.
+class SchemaRows(LabelledRows):
+    """Rows of tables, whose columns a public schema may declare; abstract.
 
     Args:
-        contract: file of the data contract (docs/data-contract.md), by which numbers are scaled and
+        schema: file of the schema (docs/schema.md), by which numbers are scaled and
             categories coded; it declares the columns, classes and shape. Empty: numbers as they are.
     """
 
-    contract: str = ""
+    schema: str = ""
 
-    def data_contract(self) -> DataContract:
+    def read_schema(self) -> Schema:
         """What the file says.
 
         Raises:
             ValueError: it cannot be read, or does not say what it must.
         """
-        return read_contract(Path(self.contract).expanduser())
+        return read_schema(Path(self.schema).expanduser())
 
-    def features_of(self, contract: DataContract, labels: tuple[str, ...]) -> tuple[str, ...]:
+    def features_of(self, schema: Schema, labels: tuple[str, ...]) -> tuple[str, ...]:
         """The feature columns: those that are named, else all numbers and categories but the labels."""
-        return self.feature_columns or tuple(name for name in contract.named(Encoded) if name not in labels)
+        return self.feature_columns or tuple(name for name in schema.named(Encoded) if name not in labels)
 
-    def check_words(self, words: tuple[str, ...]) -> None:
-        """Whether the labels that a data contract declares are those that are named, if any are.
+    def check_categories(self, categories: tuple[str, ...]) -> None:
+        """Whether the labels that a schema declares are those that are named, if any are.
 
         Raises:
             ValueError: they are not.
         """
-        if self.class_names and self.classes != words:
+        if self.class_names and self.classes != categories:
             raise ValueError(
-                "class_names must be left out, or the words of the label column in the contract, "
-                f"{', '.join(words[:20])}; got {', '.join(self.class_names)[:200]}."
+                "class_names must be left out, or the categories of the label column in the schema, "
+                f"{', '.join(categories[:20])}; got {', '.join(self.class_names)[:200]}."
             )
 
     def example_inputs(self) -> tuple[PublicInput, ...]:
         """See `DatasetOptions.example_inputs`."""
-        if not self.contract:
+        if not self.schema:
             return super().example_inputs()
-        source = f"declared: contract {self.contract}"
+        source = f"declared: schema {self.schema}"
         return (
-            PublicInput("classes", f"words of column {self.label_column}", source),
+            PublicInput("classes", f"categories of column {self.label_column}", source),
             PublicInput("shape of an example", in_words(self.input_shape) or "its coordinates", source),
-            PublicInput("normalisation", "(x − centre)/unit, clipped into bounds; categories coded", source),
+            PublicInput("normalisation", "(x − center)/scale, clipped into bounds; categories coded", source),
         )
 
 

@@ -11,30 +11,30 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 
-from fedmf.data.contract import DataContract
 from fedmf.data.dataset import FederatedDataset, RosterDataset, TestOwner
 from fedmf.data.memory import InMemoryDataset
 from fedmf.data.options import PublicInput
 from fedmf.data.partitions import partition_by_owner
-from fedmf.data.rows.labelled_rows import ContractRows
+from fedmf.data.rows.labelled_rows import SchemaRows
 from fedmf.data.rows.row_options import read_roster
 from fedmf.data.rows.table_rows import TableColumns, TableRows, read_table
+from fedmf.data.schema import Schema
 from fedmf.data.structure import ExampleStructure, TensorStructure
 
 
 @dataclass(frozen=True)
-class OnNodes(ContractRows):
+class OnNodes(SchemaRows):
     """Rows of CSV or Parquet files that stay on the nodes of a deployment; each has those of its own users.
 
     The server reads the roster and, if there is one, the test file. It never opens ``path``: there a node
     finds its users' rows, unless its node config says ``data-path``. A node says that it serves whoever has
     rows there; with ``data-roster`` in its node config, a file like ``roster``, only those on it. A data
-    contract is read on the server and on every node, there where ``data-contract`` in its node config says.
+    schema is read on the server and on every node, there where ``data-schema`` in its node config says.
 
     Args:
         path: of the rows, as nodes find it.
         roster: a file with the ids of all users of the run, on the server.
-        contract_digest: of the data contract, so that no node scales by another one; without it the run is
+        schema_digest: of the schema, so that no node scales by another one; without it the run is
             refused with the digest to be given.
         test_path: a file with the central test part, on the server: the same columns but for the user's,
             rows of nobody who is on the roster. Empty: nothing is evaluated centrally.
@@ -43,13 +43,13 @@ class OnNodes(ContractRows):
     kind: ClassVar[str] = "on-nodes"
     partition: Literal["natural"] = "natural"
     hold_out: Literal["auto"] = "auto"
-    contract_digest: str = ""
+    schema_digest: str = ""
     test_path: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("feature_columns", "class_names", "input_shape"):
-            if not getattr(self, name) and not self.contract:
+            if not getattr(self, name) and not self.schema:
                 raise ValueError(
                     f"{name} (of the data) must be declared with dataset {self.kind!r}; got none. No process "
                     "sees all rows."
@@ -71,19 +71,19 @@ class OnNodes(ContractRows):
         """Nothing: what is public is always declared."""
         return ()
 
-    def data_contract(self) -> DataContract:
-        """See `ContractRows.data_contract`; the same on the server and on all nodes.
+    def read_schema(self) -> Schema:
+        """See `SchemaRows.read_schema`; the same on the server and on all nodes.
 
         Raises:
             ValueError: it is another one.
         """
-        contract = super().data_contract()
-        if contract.digest != self.contract_digest:
+        schema = super().read_schema()
+        if schema.digest != self.schema_digest:
             raise ValueError(
-                f"contract_digest must be that of {self.contract}, {contract.digest}; got "
-                f"{self.contract_digest or 'none'}. By it every node knows that it has the same contract."
+                f"schema_digest must be that of {self.schema}, {schema.digest}; got "
+                f"{self.schema_digest or 'none'}. By it every node knows that it has the same schema."
             )
-        return contract
+        return schema
 
     def columns(self, user: str = "", users: tuple[str, ...] = ()) -> TableColumns:
         """What is read of a file.
@@ -93,17 +93,17 @@ class OnNodes(ContractRows):
             users: who there may be.
         """
         label, width = self.label_column, math.prod(self.input_shape)
-        if not self.contract:
+        if not self.schema:
             return TableColumns(label, self.feature_columns, user, self.classes, users, width)
-        contract = self._known_contract
-        names, optional = self.features_of(contract, (label,)), () if user else (self.user_column,)
-        columns = TableColumns(label, names, user, users=users, contract=contract, optional=optional)
-        self.check_words(columns.classes)
+        schema = self._known_schema
+        names, optional = self.features_of(schema, (label,)), () if user else (self.user_column,)
+        columns = TableColumns(label, names, user, users=users, schema=schema, optional=optional)
+        self.check_categories(columns.classes)
         return columns
 
     @cached_property
-    def _known_contract(self) -> DataContract:
-        return self.data_contract()
+    def _known_schema(self) -> Schema:
+        return self.read_schema()
 
     @cached_property
     def structure(self) -> ExampleStructure:
@@ -114,7 +114,7 @@ class OnNodes(ContractRows):
             shape = shape or (dimension,)
             if math.prod(shape) != dimension:
                 raise ValueError(
-                    f"input-shape must multiply to the {dimension} coordinates of the contract; got {shape}."
+                    f"input-shape must multiply to the {dimension} coordinates of the schema; got {shape}."
                 )
         labels = TensorStructure((), torch.int64, len(columns.classes))
         return ExampleStructure(TensorStructure(shape, torch.float32), labels)
@@ -140,17 +140,17 @@ class OnNodes(ContractRows):
             test = features[readable], labels[readable]
         return RosterDataset(self.users_on_roster(False), self.structure, test, self.test_owner)
 
-    def here(self, path: str = "", roster: str = "", contract: str = "") -> RowsOfNode:
+    def here(self, path: str = "", roster: str = "", schema: str = "") -> RowsOfNode:
         """The rows of the node on which this is called.
 
         Args:
             path: where they are, if not where all nodes have them.
             roster: who may be served from here; empty for everybody with rows.
-            contract: where the data contract is, if not where all nodes have it.
+            schema: where the schema is, if not where all nodes have it.
         """
         said = {field.name: getattr(self, field.name) for field in fields(self)}
         said |= {"path": path or self.path, "roster": roster, "test_path": ""}
-        return RowsOfNode(**{**said, "contract": self.contract and (contract or self.contract)})
+        return RowsOfNode(**{**said, "schema": self.schema and (schema or self.schema)})
 
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """See `DatasetOptions.public_inputs`."""

@@ -13,13 +13,13 @@ import pyarrow as arrow
 import torch
 from numpy.typing import NDArray
 
-from fedmf.data.contract import Category, DataContract, Encoded
 from fedmf.data.memory import InMemoryDataset
 from fedmf.data.options import PublicInput, in_words
 from fedmf.data.rows.cells import name_columns
-from fedmf.data.rows.labelled_rows import ContractRows, check_names
+from fedmf.data.rows.labelled_rows import SchemaRows, check_names
 from fedmf.data.rows.table_rows import TableColumns, TableRows, read_table
 from fedmf.data.rows.texts import TXT_FILES, TextRows
+from fedmf.data.schema import Category, Encoded, Schema
 from fedmf.data.user_ids import id_column
 
 _log = logging.getLogger("fedmf")
@@ -27,13 +27,13 @@ _BY_CLASS: Final = ("dirichlet", "shards")
 
 
 @dataclass(frozen=True)
-class Table(ContractRows, TextRows):
+class Table(SchemaRows, TextRows):
     """Rows of a CSV or Parquet file, or of all such files of a folder, spread over users; also .txt files.
 
     Labels are classes (``label_column``), or numbers (``label_columns``), or what follows in a text
     (``text_column``). Without feature columns all but label and user are features. A row of which a feature
     or the label is missing or cannot be read counts for nobody; its user's other rows are used.
-    By a data contract numbers as labels are scaled like features; a category of two words is a label, 1 for
+    By a schema numbers as labels are scaled like features; a category with two values is a label, 1 for
     the second.
 
     Args:
@@ -68,14 +68,14 @@ class Table(ContractRows, TextRows):
                 "label_columns must be left out with text_column, label_column or class_names: labels are "
                 f"numbers, or classes; got {', '.join(self.label_columns)}."
             )
-        if self.label_columns and not (self.feature_columns or self.contract):
+        if self.label_columns and not (self.feature_columns or self.schema):
             raise ValueError("feature_columns (of the data) must be named with label_columns; got none.")
         if self.label_columns and self.partition in _BY_CLASS:
             raise ValueError(
                 "partition must not be one by classes with label_columns, which are none; got "
                 f"{self.partition!r}."
             )
-        unread = [name for name in ("feature_columns", "input_shape", "contract") if getattr(self, name)]
+        unread = [name for name in ("feature_columns", "input_shape", "schema") if getattr(self, name)]
         if self.text_column and unread:
             raise ValueError(f"{unread[0]} must be left out with text_column, whose tokens are the features.")
 
@@ -86,7 +86,7 @@ class Table(ContractRows, TextRows):
 
     def declared(self) -> dict[str, bool]:
         """See `RowOptions.declared`."""
-        return {} if self.contract or self.label_columns else super().declared()
+        return {} if self.schema or self.label_columns else super().declared()
 
     def example_inputs(self) -> tuple[PublicInput, ...]:
         """See `DatasetOptions.example_inputs`."""
@@ -94,7 +94,7 @@ class Table(ContractRows, TextRows):
             return super().example_inputs()
         _, shape, normalisation = super().example_inputs()
         names = ", ".join(self.label_columns)
-        if self.contract:
+        if self.schema:
             return PublicInput("labels", names, shape.source), shape, normalisation
         shape = in_words(self.input_shape or (len(self.feature_columns),))
         return (
@@ -108,10 +108,10 @@ class Table(ContractRows, TextRows):
         lines = []
         if not self.text_column:
             lines.append(f"{self.path}: a row with a cell that is missing or cannot be read is left out.")
-            if not self.contract:
+            if not self.schema:
                 lines.append(
-                    "Numbers are features as they are: columns of different size need a unit each, which a "
-                    "contract says (data.contract, fedmf contract)."
+                    "Numbers are features as they are: columns of different size need a scale each, which a "
+                    "schema says (data.schema, fedmf schema)."
                 )
         if self.user_column and self.partition not in ("natural", "each-example"):
             lines.append(
@@ -138,8 +138,8 @@ class Table(ContractRows, TextRows):
                 else name_columns(path, self.columns_of_texts)
             )
         users = self.users_on_roster(self.holds_out_users)
-        contract = self.data_contract() if self.contract else None
-        rows, labels = self._declared(path, contract, users) if contract else self._plain(path, users)
+        schema = self.read_schema() if self.schema else None
+        rows, labels = self._declared(path, schema, users) if schema else self._plain(path, users)
         return self.dataset_of(rows, labels)
 
     def dataset_of(self, rows: TableRows, labels: NDArray[Any]) -> InMemoryDataset:
@@ -190,22 +190,20 @@ class Table(ContractRows, TextRows):
             return rows, rows.labels
         return self._split(rows, len(self.feature_columns), slice(len(self.feature_columns), None))
 
-    def _declared(
-        self, path: Path, contract: DataContract, users: tuple[str, ...]
-    ) -> tuple[TableRows, NDArray[Any]]:
-        """Rows and labels by the contract: of each column of labels the last coordinate."""
-        declared = self.declared_labels(contract)
-        names = self.features_of(contract, (self.label_column, *self.label_columns))
+    def _declared(self, path: Path, schema: Schema, users: tuple[str, ...]) -> tuple[TableRows, NDArray[Any]]:
+        """Rows and labels by the schema: of each column of labels the last coordinate."""
+        declared = self.declared_labels(schema)
+        names = self.features_of(schema, (self.label_column, *self.label_columns))
         if shared := [name for name in self.label_columns if name in names]:
             raise ValueError(f"label_columns must be none of the feature columns; got {shared[0]!r}.")
         columns = TableColumns(
-            self.label_column, (*names, *self.label_columns), self.user_column, users=users, contract=contract
+            self.label_column, (*names, *self.label_columns), self.user_column, users=users, schema=schema
         )
-        self.check_words(columns.classes)
+        self.check_categories(columns.classes)
         rows = read_table(path, columns)
         if not self.label_columns:
             return rows, rows.labels
-        width = contract.encoding(names).dimension
+        width = schema.encoding(names).dimension
         return self._split(rows, width, width + np.cumsum([len(one.endings) for one in declared]) - 1)
 
     def _split(self, rows: TableRows, width: int, labels: Any) -> tuple[TableRows, NDArray[Any]]:
@@ -214,32 +212,32 @@ class Table(ContractRows, TextRows):
         features = rows.features[:, :width].copy()
         return replace(rows, features=features), chosen[:, 0] if len(self.label_columns) == 1 else chosen
 
-    def declared_labels(self, contract: DataContract) -> list[Encoded]:
+    def declared_labels(self, schema: Schema) -> list[Encoded]:
         """What is declared of columns of labels that are numbers.
 
         Raises:
-            ValueError: one is neither a number nor a category of two words.
+            ValueError: one is neither a number nor a category with two values.
         """
-        labels = [contract.column(name, Encoded, "label_columns") for name in self.label_columns]
+        labels = [schema.column(name, Encoded, "label_columns") for name in self.label_columns]
         for name, column in zip(self.label_columns, labels, strict=True):
-            if isinstance(column, Category) and len(column.words) > 2:
+            if isinstance(column, Category) and len(column.categories) > 2:
                 raise ValueError(
-                    "label_columns must be numbers or categories of two words; got "
-                    f"{name!r} of {len(column.words)} words."
+                    "label_columns must be numbers or categories with two values; got "
+                    f"{name!r} of {len(column.categories)} values."
                 )
         return labels
 
     def check_labels_of_0_or_1(self) -> None:
-        """Whether the contract, if there is one, leaves no labels but 0 and 1, whatever the rows hold.
+        """Whether the schema, if there is one, leaves no labels but 0 and 1, whatever the rows hold.
 
         Raises:
-            ValueError: a label column is no category of two words.
+            ValueError: a label column is no category with two values.
         """
-        labels = self.declared_labels(self.data_contract()) if self.contract else []
+        labels = self.declared_labels(self.read_schema()) if self.schema else []
         for name, column in zip(self.label_columns, labels, strict=False):
             if not isinstance(column, Category):
                 raise ValueError(
-                    "label_columns must be categories of two words for labels of 0 or 1 by a contract; got "
+                    "label_columns must be categories with two values for labels of 0 or 1 by a schema; got "
                     f"{name!r}, a column of kind {column.kind!r}."
                 )
 

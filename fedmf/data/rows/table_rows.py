@@ -13,7 +13,6 @@ import pyarrow as arrow
 import pyarrow.compute as compute
 from numpy.typing import NDArray
 
-from fedmf.data.contract import Category, DataContract, Encoding, User
 from fedmf.data.rows.cells import (
     TextColumn,
     bytes_of,
@@ -23,6 +22,7 @@ from fedmf.data.rows.cells import (
     numbers_of,
     row_batches,
 )
+from fedmf.data.schema import Category, Encoding, Schema, User
 from fedmf.data.user_ids import id_column
 
 
@@ -38,11 +38,11 @@ class TableColumns:
         classes: the labels that there are, in order; empty to take them from the rows.
         users: the users that there are, in order; empty to take them from the rows.
         width: how many numbers a list must have; 0 for as many as the first.
-        contract: by which features are scaled and coded, and which says what labels there are.
-        optional: names of columns that need not be there, though the contract declares them.
+        schema: by which features are scaled and coded, and which says what labels there are.
+        optional: names of columns that need not be there, though the schema declares them.
 
     Raises:
-        ValueError: a column that a contract does not declare, or of another kind.
+        ValueError: a column that a schema does not declare, or of another kind.
     """
 
     label: str
@@ -51,17 +51,17 @@ class TableColumns:
     classes: tuple[str, ...] = ()
     users: tuple[str, ...] = ()
     width: int = 0
-    contract: DataContract | None = None
+    schema: Schema | None = None
     optional: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.contract is None:
+        if self.schema is None:
             return
         if self.label:
-            words = self.contract.column(self.label, Category, "label_column").words
-            object.__setattr__(self, "classes", words)
+            categories = self.schema.column(self.label, Category, "label_column").categories
+            object.__setattr__(self, "classes", categories)
         if self.user:
-            self.contract.column(self.user, User, "user_column")
+            self.schema.column(self.user, User, "user_column")
         if self.label in self.features:
             raise ValueError(f"label_column must be none of the feature columns; got {self.label!r}.")
 
@@ -72,8 +72,8 @@ class TableColumns:
 
     @cached_property
     def encoding(self) -> Encoding | None:
-        """How features become coordinates by the contract."""
-        return self.contract and self.contract.encoding(self.features)
+        """How features become coordinates by the schema."""
+        return self.schema and self.schema.encoding(self.features)
 
     def among(self, file: Path, present: list[str]) -> list[str]:
         """Feature columns in the order asked, then label and user.
@@ -81,8 +81,8 @@ class TableColumns:
         Raises:
             ValueError: a column that is not there, or is there twice.
         """
-        if self.contract:
-            self.contract.check_header(present, str(file), self.optional)
+        if self.schema:
+            self.schema.check_header(present, str(file), self.optional)
             return [*self.features, *self.text]
         features = self.features or tuple(name for name in present if name not in self.text)
         keys = [("feature_columns", name) for name in features]
@@ -132,7 +132,7 @@ def read_table(path: Path, columns: TableColumns) -> TableRows:
         columns: what to read.
 
     Raises:
-        ValueError: nothing readable there, columns that are missing, not those of the contract, or of a type
+        ValueError: nothing readable there, columns that are missing, not those of the schema, or of a type
             that holds no numbers or no names. No value of a row raises.
 
     Guarantees: with classes, users and width declared, a row's features, label and owner depend on that row
@@ -159,7 +159,7 @@ class _Reader:
     def among(self, file: Path, present: list[str]) -> list[str]:
         """`TableColumns.among`, in the order of the first file."""
         wanted, declared = self.columns.among(file, present), self.columns
-        if declared.features or declared.contract:
+        if declared.features or declared.schema:
             return wanted
         names = wanted[: len(wanted) - len(declared.text)]
         self.names = self.names or names
@@ -182,8 +182,8 @@ class _Reader:
             narrow = np.concatenate(parts, axis=1).astype(np.float32)
         narrow[~np.isfinite(narrow).all(axis=1)] = np.nan
         self.features.append(narrow)
-        if wanted.label and wanted.contract:
-            declared = wanted.contract.column(wanted.label, Category, "label_column")
+        if wanted.label and wanted.schema:
+            declared = wanted.schema.column(wanted.label, Category, "label_column")
             self.labels.append(declared.places(cells_of(batch[wanted.label])))
         elif wanted.label:
             self.labels.append(bytes_of(batch[wanted.label], f"column {wanted.label!r} of {file}"))
@@ -221,7 +221,7 @@ class _Reader:
             raise ValueError(f"path must hold at least one row; got none in {path}.")
         if len({part.shape[1] for part in self.features}) > 1:
             raise ValueError(f"files of {path} must have equally many features; they do not.")
-        if wanted.label and wanted.contract:
+        if wanted.label and wanted.schema:
             classes, labels = wanted.classes, np.concatenate(self.labels)
         else:
             classes, labels = _places(self.labels, wanted.classes, count, as_numbers=True)

@@ -28,7 +28,7 @@ FIRST: Final = {
     "data.users": "How many users are there?",
     "data.user-column": "Which column says whose a row is?",
     "data.roster": "Which file lists all users?",
-    "data.contract": "Which file says what columns may hold?",
+    "data.schema": "Which file says what columns may hold?",
     "data.partition": "Who owns which examples? `natural` for people's own rows",
     "model.kind": "Which model?",
     "server.learning-rate": "How far does the server step?",
@@ -52,7 +52,7 @@ WANTED: Final = {
     "users that come when they can": "cohorts.kind cohorts.seed",
     "another server optimizer": "server.kind server.momentum server.schedule server.warmup",
     "users that own very unequal data, made up": "data.partition data.dirichlet-alpha data.size-exponent",
-    "rows of a table without a contract": (
+    "rows of a table without a schema": (
         "data.feature-columns data.label-column data.class-names data.input-shape"
     ),
     "another task than classes": "task.kind task.function data.label-columns data.text-column",

@@ -61,19 +61,19 @@ def counted_fields(
 def in_own_units(fields: Mapping[str, NDArray[Any]], encoding: Encoding) -> dict[str, NDArray[Any]]:
     """Means, covariances and their errors and intervals as the columns of the table have them.
 
-    A coordinate z stands for centre + unit·z; intervals are cut to the bounds that the contract declares.
+    A coordinate z stands for center + scale·z; intervals are cut to the bounds that the schema declares.
     """
-    units, (lower, upper) = encoding.units, encoding.bounds
+    scales, (lower, upper) = encoding.scales, encoding.bounds
     told = dict(fields)
-    told["mean"] = encoding.centres + units * fields["mean"]
-    told["mean_standard_error"] = units * mean_errors(fields)
+    told["mean"] = encoding.centers + scales * fields["mean"]
+    told["mean_standard_error"] = scales * mean_errors(fields)
     for name in ("mean_low", "mean_high"):
         if name in fields:
-            told[name] = np.clip(encoding.centres + units * fields[name], lower, upper)
+            told[name] = np.clip(encoding.centers + scales * fields[name], lower, upper)
     for name in ("covariance", "covariance_standard_error"):
         if name in fields:
             told[name] = fields[name] * (
-                np.multiply.outer(units, units) if fields[name].ndim == 3 else units**2
+                np.multiply.outer(scales, scales) if fields[name].ndim == 3 else scales**2
             )
     return told
 

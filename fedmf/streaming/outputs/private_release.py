@@ -23,14 +23,14 @@ class PrivateRelease:
         first: Y_t, shape (d,), units of a row.
         second: S_t: shape (d, d) for the full second moment, (size,) otherwise; squared units.
         mean: Y_t over the sum of the weights that the workload gives the rows; Y_t for running averages. With
-            a data contract in the columns' own units, as `covariance` is; where that counts valid rows it is
+            a schema in the columns' own units, as `covariance` is; where that counts valid rows it is
             of these, and NaN where they are too few.
         covariance: of the rows with those weights, unbiased, so not always positive definite (`gaussian`);
             (d, d) or the diagonal (d,). None where the two moments have different workloads or the second
             does not hold all squares.
         standard_error: √Var of each coordinate of `first`, τ₁·‖(A₁C₁⁻¹)_t‖: of the noise alone.
         norm_bound: ζ, which no row exceeds.
-        mean_standard_error: √v of each coordinate of `mean`; with a data contract one for each, shape (d,).
+        mean_standard_error: √v of each coordinate of `mean`; with a schema one for each, shape (d,).
         second_standard_error: √Var of the noise of `second`, of its diagonal for a matrix (√½ of it off the
             diagonal); None for squares of private rows (pp).
         covariance_standard_error: √Var of each entry of `covariance`, the unknown mean replaced by the
@@ -88,7 +88,7 @@ class PrivateRelease:
 
         Raises:
             ValueError: there is no covariance, its noise has no variance in closed form (pp), or the release
-                is by a data contract, in other units than the norm bound.
+                is by a schema, in other units than the norm bound.
         """
         if isinstance(self.mean_standard_error, np.ndarray):
             raise ValueError(DECLARED)

@@ -18,7 +18,7 @@ from fedmf.streaming.position import Releases
 #: Fields that are null where there is too much noise to say them.
 _MAY_LACK: Final = ("correlation", "mean", "mean_standard_error", "covariance")
 DECLARED: Final = (
-    "density (of a release) must be left out with a data contract, whose releases are in the columns' own "
+    "density (of a release) must be left out with a schema, whose releases are in the columns' own "
     "units; got one."
 )
 NO_DENSITY: Final = (
@@ -32,8 +32,8 @@ class Renderer:
 
     With w_t = Σ_i [A₁]_{ti}, v_t = τ₁²·‖(A₁C₁⁻¹)_t‖² and A₁ = A₂, Y_t/w_t is the private mean of the rows
     with weights [A₁]_{ti}/w_t, and S_t/w_t − (Y_t/w_t)(Y_t/w_t)ᵀ + v_t/w_t²·I their covariance, unbiased.
-    Where valid rows are counted, both are of these alone (`counted_fields`). By a data contract means and
-    covariances are in the columns' own units, `first` and `second` in the contract's.
+    Where valid rows are counted, both are of these alone (`counted_fields`). By a schema means and
+    covariances are in the columns' own units, `first` and `second` in the schema's.
 
     Args:
         plan: of the stream.

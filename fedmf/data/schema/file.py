@@ -1,4 +1,4 @@
-"""The file of a data contract: read, and drafted from the header of a table."""
+"""The file of a schema: read, and drafted from the header of a table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow as arrow
 import pyarrow.parquet as parquet
 
 from fedmf.addresses import linked
-from fedmf.data.contract.contract import DataContract
+from fedmf.data.schema.schema import Schema
 from fedmf.lines import LONGEST_LINE
 
 _HEAD: Final = """\
@@ -26,15 +26,15 @@ _HEAD: Final = """\
 _NUMBER: Final = """\
 # lower =                 # fill in: the least value that counts; smaller ones count as this
 # upper =                 # fill in: the largest value that counts
-# centre =                # what becomes 0; else the middle
-# unit =                  # what becomes 1; else half the width
+# center =                # what becomes 0; else the middle
+# scale =                 # what becomes 1; else half the width
 # fill =                  # stands for a missing cell; else its row counts for nobody
-# may-be-missing = true   # valid rows are counted, with noise, and means are of those
+# nullable = true   # valid rows are counted, with noise, and means are of those
 """
 _CATEGORY: Final = """\
-# words = ["", ""]        # fill in: all that there are, in order
+# categories = ["", ""]   # fill in: all that there are, in order
 # fill = ""               # stands for a missing cell; else its row counts for nobody
-# may-be-missing = true   # valid rows are counted, with noise, and means are of those
+# nullable = true   # valid rows are counted, with noise, and means are of those
 """
 _TIME: Final = """\
 # start =                 # fill in: such as 2026-01-01
@@ -54,8 +54,8 @@ _GUESSES: Final = (
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def read_contract(file: str | Path) -> DataContract:
-    """The contract in a file: TOML with a table ``columns``, which has a table for each column.
+def read_schema(file: str | Path) -> Schema:
+    """The schema in a file: TOML with a table ``columns``, which has a table for each column.
 
     Raises:
         ValueError: it cannot be read, or does not say what it must.
@@ -63,16 +63,16 @@ def read_contract(file: str | Path) -> DataContract:
     try:
         given = tomllib.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"contract must be a readable TOML file; got {file}: {error}.") from None
+        raise ValueError(f"schema must be a readable TOML file; got {file}: {error}.") from None
     if set(given) != {"columns"} or not isinstance(given["columns"], dict):
         raise ValueError(
-            f"contract must have a table columns and no others; got {', '.join(given) or 'none'} in {file}."
+            f"schema must have a table columns and no others; got {', '.join(given) or 'none'} in {file}."
         )
-    return DataContract.from_dict(given["columns"])
+    return Schema.from_dict(given["columns"])
 
 
-def draft_contract(file: Path) -> str:
-    """A contract to be filled in, from names and types in the header of a CSV or Parquet file alone.
+def draft_schema(file: Path) -> str:
+    """A schema to be filled in, from names and types in the header of a CSV or Parquet file alone.
 
     Raises:
         ValueError: it has no header that can be read.
@@ -83,7 +83,7 @@ def draft_contract(file: Path) -> str:
         f"[columns.{_key(name)}]\nkind = {json.dumps(kind)}\n{_ASKED.get(kind, '')}"
         for name, kind in _guessed(file)
     ]
-    return _HEAD.format(source=file.name, page=linked("docs/data-contract.md")) + "\n".join(tables)
+    return _HEAD.format(source=file.name, page=linked("docs/schema.md")) + "\n".join(tables)
 
 
 def _guessed(file: Path) -> list[tuple[str, str]]:
@@ -110,7 +110,7 @@ def _header(file: Path) -> Sequence[str]:
     if not names or len(line) > LONGEST_LINE or any(_is_number(name) for name in names):
         raise ValueError(
             f"FILE must have a first line with the names of its columns, separated by commas; {file} has "
-            "none. Rows of JSON lines have no header: write the contract by hand."
+            "none. Rows of JSON lines have no header: write the schema by hand."
         )
     if len(names) == 1 and (found := re.search("[;\t|]", names[0])):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""A public data contract: what every column of a table may hold, declared before any row is looked at."""
+"""A public schema: what every column of a table may hold, declared before any row is looked at."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Final, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.data.contract.columns import (
+from fedmf.data.schema.columns import (
     KINDS,
     Category,
     Column,
@@ -33,11 +33,11 @@ AnyColumn = TypeVar("AnyColumn", bound=Column)
 
 
 @dataclass(frozen=True)
-class DataContract:
+class Schema:
     """Columns by name, each with what its cells may hold.
 
     A row in which a cell of a column in use is missing, without a public value to fill it, or cannot be read
-    counts for nobody. It decides nothing else: what is refused depends on header, contract and configuration.
+    counts for nobody. It decides nothing else: what is refused depends on header, schema and configuration.
 
     Args:
         columns: by name, in the order in which they are declared.
@@ -50,10 +50,10 @@ class DataContract:
 
     def __post_init__(self) -> None:
         if not self.columns or not all(self.columns):
-            raise ValueError("contract (columns) must declare columns, each with a name; got none.")
+            raise ValueError("schema (columns) must declare columns, each with a name; got none.")
         users = self.named(User)
         if len(users) > 1:
-            raise ValueError(f"contract (columns) must have at most one of users; got {_shown(users)}.")
+            raise ValueError(f"schema (columns) must have at most one of users; got {_shown(users)}.")
 
     def named(self, kind: type[Column]) -> tuple[str, ...]:
         """The columns of a kind."""
@@ -80,7 +80,7 @@ class DataContract:
             wanted = " or ".join(name for name, one in KINDS.items() if issubclass(one, kind))
             got = "none of its columns" if column is None else f"a column of kind {column.kind!r}"
             raise ValueError(
-                f"{what} must be a column that the contract declares as {wanted}; got {name!r:.100}, {got}."
+                f"{what} must be a column that the schema declares as {wanted}; got {name!r:.100}, {got}."
             )
         return column
 
@@ -98,7 +98,7 @@ class DataContract:
         undeclared = [name for name in names if name not in self.columns]
         if undeclared:
             raise ValueError(
-                f"columns must all be declared in the contract; got {_shown(undeclared)} in {source}, which "
+                f"columns must all be declared in the schema; got {_shown(undeclared)} in {source}, which "
                 'it does not declare. Say what they hold, or kind = "ignore".'
             )
         times = Counter(names)
@@ -187,22 +187,22 @@ class Encoding:
     @property
     def counts(self) -> bool:
         """Whether valid rows are counted: a column may have missing cells."""
-        return any(column.may_be_missing for column in self.columns)
+        return any(column.nullable for column in self.columns)
 
     @property
     def norm_bound(self) -> float:
-        """The largest norm of a row that the contract lets through; no row is cut to it."""
+        """The largest norm of a row that the schema lets through; no row is cut to it."""
         return math.sqrt(sum(column.largest_square for column in self.columns))
 
     @cached_property
-    def centres(self) -> Array:
+    def centers(self) -> Array:
         """Of each coordinate what 0 stands for."""
-        return np.array([column.scale[0] for column in self.columns for _ in column.endings])
+        return np.array([column.center_and_scale[0] for column in self.columns for _ in column.endings])
 
     @cached_property
-    def units(self) -> Array:
+    def scales(self) -> Array:
         """Of each coordinate what a difference of 1 stands for."""
-        return np.array([column.scale[1] for column in self.columns for _ in column.endings])
+        return np.array([column.center_and_scale[1] for column in self.columns for _ in column.endings])
 
     @cached_property
     def bounds(self) -> tuple[Array, Array]:
@@ -287,17 +287,15 @@ class Kept:
     filled: bool = False
 
 
-def check_rows(
-    contract: DataContract, blocks: Iterator[dict[str, list[str]]]
-) -> tuple[dict[str, Kept], int, int]:
+def check_rows(schema: Schema, blocks: Iterator[dict[str, list[str]]]) -> tuple[dict[str, Kept], int, int]:
     """(what was seen of each column that is read, how many rows there are, how many of them are valid).
 
     Args:
-        contract: what was declared.
+        schema: what was declared.
         blocks: cells as text by column, "" for a missing one, some rows at a time.
     """
     read = {
-        name: column for name, column in contract.columns.items() if isinstance(column, Encoded | Time | User)
+        name: column for name, column in schema.columns.items() if isinstance(column, Encoded | Time | User)
     }
     seen = {name: Kept(filled=getattr(column, "fill", None) is not None) for name, column in read.items()}
     rows = valid = 0

@@ -1,4 +1,4 @@
-"""The data contract: what it refuses, what a row becomes, what is drafted from a header."""
+"""The schema: what it refuses, what a row becomes, what is drafted from a header."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from pyarrow import parquet
 from support.command_line import one_line
 
 from fedmf.cli.app import run
-from fedmf.data import DataContract, draft_contract, read_contract
+from fedmf.data import Schema, draft_schema, read_schema
 
 DECLARED = {
     "user": {"kind": "user"},
-    "age": {"kind": "number", "lower": 0, "upper": 100, "centre": 40, "unit": 20},
+    "age": {"kind": "number", "lower": 0, "upper": 100, "center": 40, "scale": 20},
     "size": {"kind": "number", "lower": 100.0, "upper": 200.0, "fill": 170.0},
-    "city": {"kind": "category", "words": ["Graz", "Linz"]},
+    "city": {"kind": "category", "categories": ["Graz", "Linz"]},
     "when": {"kind": "time", "start": "2026-01-01", "end": "2026-02-01", "step": "1 h"},
     "note": {"kind": "text"},
     "row": {"kind": "ignore"},
 }
 
 
-def contract(**changes: dict) -> DataContract:
-    return DataContract.from_dict({**DECLARED, **changes})
+def schema(**changes: dict) -> Schema:
+    return Schema.from_dict({**DECLARED, **changes})
 
 
-def test_a_contract_is_what_its_record_says() -> None:
-    declared = contract()
-    assert DataContract.from_dict(json.loads(json.dumps(declared.to_dict()))) == declared
+def test_a_schema_is_what_its_record_says() -> None:
+    declared = schema()
+    assert Schema.from_dict(json.loads(json.dumps(declared.to_dict()))) == declared
     assert declared.user == "user"
     assert declared.encoding().coordinates == ("age", "size", "city=Graz", "city=Linz")
 
 
 def test_rows_become_bounded_coordinates_and_nothing_else_decides_them() -> None:
-    encoding = contract().encoding()
+    encoding = schema().encoding()
     cells = [
         ["40", "60", "1e300", "", "old", "nan", "1_0"],
         ["170", "", "100", "150", "150", "150", "150"],
@@ -59,7 +59,7 @@ def test_rows_become_bounded_coordinates_and_nothing_else_decides_them() -> None
 
 
 def test_a_time_chooses_only_its_own_step() -> None:
-    declared = contract()
+    declared = schema()
     cells = ["2026-01-01T05:59", "2025-12-31T23:00", "2026-02-01", "soon", "", "2026-01-01T05:59+00:00"]
     assert declared.label_of("when", cells) == ["2026-01-01T05:00:00", *5 * [""]]
     assert declared.columns["when"].steps == 31 * 24  # type: ignore[attr-defined]
@@ -74,18 +74,24 @@ def test_a_time_chooses_only_its_own_step() -> None:
             {"age": {"kind": "number", "lower": "0", "upper": 3}},
             "columns.age: lower must be a number; got '0'",
         ),
-        ({"age": {"kind": "number", "lower": 0, "upper": 3, "unit": 0}}, "unit must be positive"),
+        ({"age": {"kind": "number", "lower": 0, "upper": 3, "scale": 0}}, "scale must be positive"),
         ({"age": {"kind": "number", "lower": 0, "upper": 3, "fill": 4}}, "fill must lie within 0..3"),
         (
-            {"age": {"kind": "number", "lower": 0, "upper": 3, "fill": 1, "may-be-missing": True}},
-            "fill must be left out with may-be-missing",
+            {"age": {"kind": "number", "lower": 0, "upper": 3, "fill": 1, "nullable": True}},
+            "fill must be left out with nullable",
         ),
         ({"age": {"kind": "number", "lower": 0, "upper": 3, "mean": 1}}, "got 'mean'"),
         ({"age": {"kind": "real"}}, "columns.age (kind) must be one of number, category"),
         ({"age": 7}, "columns.age must be a table with a kind"),
-        ({"city": {"kind": "category", "words": ["a", "a"]}}, "words must be 2 to 10000 different texts"),
-        ({"city": {"kind": "category", "words": ["a\tb", "c"]}}, "no control characters, which no cell"),
-        ({"city": {"kind": "category", "words": ["a", "b"], "fill": "c"}}, "fill must be one of the words"),
+        (
+            {"city": {"kind": "category", "categories": ["a", "a"]}},
+            "must be 2 to 10000 different texts",
+        ),
+        ({"city": {"kind": "category", "categories": ["a\tb", "c"]}}, "no control characters, which no cell"),
+        (
+            {"city": {"kind": "category", "categories": ["a", "b"], "fill": "c"}},
+            "fill must be one of",
+        ),
         ({"when": {"kind": "time", "start": "soon", "end": "later", "step": "1 h"}}, "start must be a time"),
         (
             {"when": {"kind": "time", "start": "2026-01-02", "end": "2026-01-01", "step": "1 h"}},
@@ -98,17 +104,17 @@ def test_a_time_chooses_only_its_own_step() -> None:
         ({"note": {"kind": "user"}}, "at most one of users; got 'user', 'note'"),
     ],
 )
-def test_what_is_no_contract_is_refused_by_name(changes: dict, message: str) -> None:
+def test_what_is_no_schema_is_refused_by_name(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match="must") as found:
-        contract(**changes)
+        schema(**changes)
     assert message in str(found.value)
 
 
 def test_headers_are_held_against_it() -> None:
-    declared, names = contract(), list(DECLARED)
+    declared, names = schema(), list(DECLARED)
     declared.check_header(names, "rows.csv")
     for wrong, message in (
-        ([*names, "weight"], "columns must all be declared in the contract; got 'weight' in rows.csv"),
+        ([*names, "weight"], "columns must all be declared in the schema; got 'weight' in rows.csv"),
         (names[1:], "no such column for 'user'"),
         ([*names, "age"], "twice or more for 'age'"),
         (["user;age"], "got 'user;age'"),
@@ -121,21 +127,21 @@ def test_headers_are_held_against_it() -> None:
 def test_a_draft_asks_for_what_a_header_does_not_tell(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     file.write_text("user,temperature,time,label,a b\nann,7.25,2026-01-03,yes,secret\n")
-    draft = draft_contract(file)
+    draft = draft_schema(file)
     assert "7.25" not in draft
     assert "secret" not in draft
-    (tmp_path / "contract.toml").write_text(draft)
+    (tmp_path / "schema.toml").write_text(draft)
     with pytest.raises(ValueError, match=r"columns\.temperature of kind 'number' must say lower and upper"):
-        read_contract(tmp_path / "contract.toml")
+        read_schema(tmp_path / "schema.toml")
     filled = draft.replace("# lower =  ", "lower = -30").replace("# upper =  ", "upper = 45")
-    filled = filled.replace('# words = ["", ""]', 'words = ["no", "yes"]').replace(
+    filled = filled.replace('# categories = ["", ""]', 'categories = ["no", "yes"]').replace(
         '# step = ""', 'step = "1 h"'
     )
     filled = filled.replace("# start =  ", "start = 2026-01-01").replace(
         "# end =  ", "end = 2027-01-01T00:00:00"
     )
-    (tmp_path / "contract.toml").write_text(filled)
-    declared = read_contract(tmp_path / "contract.toml")
+    (tmp_path / "schema.toml").write_text(filled)
+    declared = read_schema(tmp_path / "schema.toml")
     assert [column.kind for column in declared.columns.values()] == [
         "user",
         "number",
@@ -180,8 +186,8 @@ def drafted(folder: Path, rows: dict, how: str = "", **options: object) -> str:
         data = file.read_bytes()
         footer = 8 + int.from_bytes(data[-8:-4], "little")
         file.write_bytes(data[:4] + bytes(len(data) - footer - 4) + data[-footer:])
-    assert run(["contract", str(file), "--output", str(folder / "contract.toml")]) == 0
-    return (folder / "contract.toml").read_text()
+    assert run(["schema", str(file), "--output", str(folder / "schema.toml")]) == 0
+    return (folder / "schema.toml").read_text()
 
 
 def test_a_draft_of_parquet_is_the_same_whatever_the_rows_hold(tmp_path: Path) -> None:
@@ -217,14 +223,14 @@ def test_a_draft_of_parquet_is_the_same_whatever_the_rows_hold(tmp_path: Path) -
 def test_rows_are_held_against_it_and_that_is_called_not_private(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "contract.toml").write_text(
+    (tmp_path / "schema.toml").write_text(
         '[columns.user]\nkind = "user"\n[columns.x]\nkind = "number"\nlower = 0\nupper = 1\n'
         '[columns.y]\nkind = "number"\nlower = 0\nupper = 1\nfill = 0.5\n'
     )
     (tmp_path / "rows.csv").write_text(
         "user,x,y\nann,0.5,\nbob,7,0.2\n,0.1,0.1\neve,many,0.1\nada,,0.1\nshort\n"
     )
-    given = ["--contract", str(tmp_path / "contract.toml"), "--check", str(tmp_path / "rows.csv")]
+    given = ["--schema", str(tmp_path / "schema.toml"), "--check", str(tmp_path / "rows.csv")]
     assert run(["data", *given]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("NOT PRIVATE")

@@ -1,4 +1,4 @@
-"""Data contracts that are nearly right, and rows that nearly keep to one."""
+"""Schemas that are nearly right, and rows that nearly keep to one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fuzzing import ODD_SCALARS, altered, damaged, fuzzed, judged
 
-from fedmf.data import DataContract, read_contract
+from fedmf.data import Schema, read_schema
 from fedmf.streaming.rows import InputError
 from fedmf.streaming.session import open_reader
 from fedmf.streaming.settings import Settings
@@ -23,9 +23,9 @@ from fedmf.streaming.settings import Settings
 DECLARED: dict[str, Any] = {
     "columns": {
         "who": {"kind": "user"},
-        "a": {"kind": "number", "lower": -5, "upper": 5.5, "may-be-missing": True},
-        "b": {"kind": "number", "lower": 0, "upper": 9, "centre": 2, "unit": 3, "fill": 1.5},
-        "y": {"kind": "category", "words": ["no", "yes"]},
+        "a": {"kind": "number", "lower": -5, "upper": 5.5, "nullable": True},
+        "b": {"kind": "number", "lower": 0, "upper": 9, "center": 2, "scale": 3, "fill": 1.5},
+        "y": {"kind": "category", "categories": ["no", "yes"]},
         "at": {"kind": "time", "start": "2026-01-01", "end": "2026-02-01", "step": "1 h"},
         "note": {"kind": "text"},
         "row": {"kind": "ignore"},
@@ -38,22 +38,22 @@ ROWS = HEADER + b"".join(b"u%d,%d.5,,yes,2026-01-0%dT07:00,x,%d\n" % (i, i, 1 + 
 
 @fuzzed(300)
 @given(st.one_of(damaged(TEXT), altered(DECLARED, ODD_SCALARS.filter(lambda v: v is not None))))
-def test_contracts(tmp_path_factory: pytest.TempPathFactory, given_as: bytes | dict[str, Any]) -> None:
-    path = tmp_path_factory.getbasetemp() / "contract.toml"
+def test_schemas(tmp_path_factory: pytest.TempPathFactory, given_as: bytes | dict[str, Any]) -> None:
+    path = tmp_path_factory.getbasetemp() / "schema.toml"
     try:
         content = given_as if isinstance(given_as, bytes) else tomli_w.dumps(given_as).encode()
     except UnicodeEncodeError:
         return
     path.write_bytes(content)
-    declared = judged(lambda: read_contract(path), ValueError)
+    declared = judged(lambda: read_schema(path), ValueError)
     if declared is not None:
-        assert DataContract.from_dict(declared.to_dict()) == declared
+        assert Schema.from_dict(declared.to_dict()) == declared
 
 
 @pytest.mark.parametrize(("suffix", "examples"), [("csv", 300), ("jsonl", 200), ("parquet", 100)])
-def test_rows_by_a_contract(suffix: str, examples: int, tmp_path: Path) -> None:
-    (tmp_path / "contract.toml").write_bytes(TEXT)
-    declared = read_contract(tmp_path / "contract.toml")
+def test_rows_by_a_schema(suffix: str, examples: int, tmp_path: Path) -> None:
+    (tmp_path / "schema.toml").write_bytes(TEXT)
+    declared = read_schema(tmp_path / "schema.toml")
     path, names = tmp_path / f"rows.{suffix}", list(DECLARED["columns"])
     rows = [dict(zip(names, line.decode().split(","), strict=True)) for line in ROWS.splitlines()[1:]]
     if suffix == "csv":
@@ -64,7 +64,7 @@ def test_rows_by_a_contract(suffix: str, examples: int, tmp_path: Path) -> None:
         parquet.write_table(arrow.Table.from_pylist(rows), path)
     clean = path.read_bytes()
     settings = Settings(
-        declared.encoding().norm_bound, 1.0, 1e-5, user_column="who", timestamp="at", data_contract=declared
+        declared.encoding().norm_bound, 1.0, 1e-5, user_column="who", timestamp="at", schema=declared
     )
 
     @fuzzed(examples)

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as arrow
 from numpy.typing import NDArray
 
-#: Largest size of a bound or unit, far from overflow.
+#: Largest size of a bound or scale, far from overflow.
 _LARGEST: Final = 1e30
-_MOST_WORDS: Final = 10_000
-_LONGEST_WORD: Final = 255
+_MOST_CATEGORIES: Final = 10_000
+_LONGEST_CATEGORY: Final = 255
 #: What a cell is never read with.
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _MOST_STEPS: Final = 10**9
@@ -27,7 +27,7 @@ _SECONDS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 
 @dataclass(frozen=True)
 class Column(ABC):
-    """One column; abstract. Its fields are what a contract says of it, without a default where it must."""
+    """One column; abstract. Its fields are what a schema says of it, without a default where it must."""
 
     kind: ClassVar[str]
 
@@ -43,10 +43,10 @@ class Encoded(Column):
     """A column that becomes coordinates of a vector; abstract.
 
     Args:
-        may_be_missing: whether cells are expected to be missing, so that valid rows are counted, with noise.
+        nullable: whether cells are expected to be missing, so that valid rows are counted, with noise.
     """
 
-    may_be_missing: bool = False
+    nullable: bool = False
 
     @property
     @abstractmethod
@@ -55,8 +55,8 @@ class Encoded(Column):
 
     @property
     @abstractmethod
-    def scale(self) -> tuple[float, float]:
-        """(centre, unit): a coordinate z stands for centre + unit·z."""
+    def center_and_scale(self) -> tuple[float, float]:
+        """(center, scale): a coordinate z stands for center + scale·z."""
 
     @property
     @abstractmethod
@@ -79,35 +79,35 @@ class Encoded(Column):
 @final
 @dataclass(frozen=True)
 class Number(Encoded):
-    """A number, clipped into its bounds; x becomes (x − centre)/unit.
+    """A number, clipped into its bounds; x becomes (x − center)/scale.
 
     Args:
         lower: least value that counts.
         upper: largest value that counts.
-        centre: what becomes 0; None for the middle of the bounds.
-        unit: what becomes 1; None for half the width of the bounds.
+        center: what becomes 0; None for the middle of the bounds.
+        scale: what becomes 1; None for half the width of the bounds.
         fill: public value that stands for a missing cell; None: its row counts for nobody.
     """
 
     kind: ClassVar[str] = "number"
     lower: float
     upper: float
-    centre: float | None = None
-    unit: float | None = None
+    center: float | None = None
+    scale: float | None = None
     fill: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("lower", "upper", "centre", "unit", "fill"):
+        for name in ("lower", "upper", "center", "scale", "fill"):
             _check_real(name, getattr(self, name), name in ("lower", "upper"))
         if not self.lower < self.upper:
             raise ValueError(f"lower (bound) must be less than upper; got {self.lower} and {self.upper}.")
-        if self.unit is not None and not self.unit > 0:
-            raise ValueError(f"unit must be positive; got {self.unit}.")
-        for name in ("centre", "fill"):
+        if self.scale is not None and not self.scale > 0:
+            raise ValueError(f"scale must be positive; got {self.scale}.")
+        for name in ("center", "fill"):
             value = getattr(self, name)
             if value is not None and not self.lower <= value <= self.upper:
                 raise ValueError(f"{name} must lie within {self.lower}..{self.upper}; got {value}.")
-        _check_rule(self.fill, self.may_be_missing)
+        _check_rule(self.fill, self.nullable)
 
     @property
     def endings(self) -> tuple[str, ...]:
@@ -115,10 +115,10 @@ class Number(Encoded):
         return ("",)
 
     @property
-    def scale(self) -> tuple[float, float]:
-        """See `Encoded.scale`."""
-        centre = (self.lower + self.upper) / 2 if self.centre is None else self.centre
-        return centre, (self.upper - self.lower) / 2 if self.unit is None else self.unit
+    def center_and_scale(self) -> tuple[float, float]:
+        """See `Encoded.center_and_scale`."""
+        center = (self.lower + self.upper) / 2 if self.center is None else self.center
+        return center, (self.upper - self.lower) / 2 if self.scale is None else self.scale
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -128,8 +128,8 @@ class Number(Encoded):
     @property
     def largest_square(self) -> float:
         """See `Encoded.largest_square`."""
-        centre, unit = self.scale
-        return (max(self.upper - centre, centre - self.lower) / unit) ** 2
+        center, scale = self.center_and_scale
+        return (max(self.upper - center, center - self.lower) / scale) ** 2
 
     def encode(self, cells: list[str]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """See `Encoded.encode`; what is neither empty nor a finite number cannot be read.
@@ -140,52 +140,56 @@ class Number(Encoded):
         given = cells if self.fill is None else [cell or str(self.fill) for cell in cells]
         numbers = numbers_of_cells(given)
         valid = np.isfinite(numbers)
-        centre, unit = self.scale
-        numbers = np.clip(np.where(valid, numbers, centre), self.lower, self.upper)
-        return np.where(valid, (numbers - centre) / unit, 0.0)[:, None], valid
+        center, scale = self.center_and_scale
+        numbers = np.clip(np.where(valid, numbers, center), self.lower, self.upper)
+        return np.where(valid, (numbers - center) / scale, 0.0)[:, None], valid
 
 
 @final
 @dataclass(frozen=True)
 class Category(Encoded):
-    """One of some words; each word has a coordinate that is 1 in its rows and 0 in others.
+    """One of some categories; each category has a coordinate that is 1 in its rows and 0 in others.
 
     Args:
-        words: all that there are, in order.
-        fill: the word that stands for a missing cell; None: its row counts for nobody.
+        categories: all that there are, in order.
+        fill: the category that stands for a missing cell; None: its row counts for nobody.
     """
 
     kind: ClassVar[str] = "category"
-    words: tuple[str, ...]
+    categories: tuple[str, ...]
     fill: str | None = None
 
     def __post_init__(self) -> None:
-        words = self.words
-        good = isinstance(words, tuple) and all(isinstance(word, str) and word for word in words)
-        if not good or not 2 <= len(words) <= _MOST_WORDS or len(set(words)) < len(words):
-            raise ValueError(f"words must be 2 to {_MOST_WORDS} different texts; got {list(words)!r:.300}.")
+        categories = self.categories
+        good = isinstance(categories, tuple) and all(
+            isinstance(category, str) and category for category in categories
+        )
+        if not good or not 2 <= len(categories) <= _MOST_CATEGORIES or len(set(categories)) < len(categories):
+            raise ValueError(
+                f"categories must be 2 to {_MOST_CATEGORIES} different texts; got {list(categories)!r:.300}."
+            )
         unfit = [
-            word
-            for word in words
-            if len(word) > _LONGEST_WORD or word != word.strip() or _CONTROL.search(word)
+            category
+            for category in categories
+            if len(category) > _LONGEST_CATEGORY or category != category.strip() or _CONTROL.search(category)
         ]
         if unfit:
             raise ValueError(
-                f"words must have at most {_LONGEST_WORD} characters, no blanks at their ends and no control "
-                f"characters, which no cell is read with; got {unfit[0][:40]!r}."
+                f"categories must have at most {_LONGEST_CATEGORY} characters, no blank ends and no "
+                f"control characters, which no cell is read with; got {unfit[0][:40]!r}."
             )
-        if self.fill is not None and self.fill not in words:
-            raise ValueError(f"fill must be one of the words; got {self.fill!r:.100}.")
-        _check_rule(self.fill, self.may_be_missing)
+        if self.fill is not None and self.fill not in categories:
+            raise ValueError(f"fill must be one of categories; got {self.fill!r:.100}.")
+        _check_rule(self.fill, self.nullable)
 
     @property
     def endings(self) -> tuple[str, ...]:
         """See `Encoded.endings`."""
-        return tuple(f"={word}" for word in self.words)
+        return tuple(f"={category}" for category in self.categories)
 
     @property
-    def scale(self) -> tuple[float, float]:
-        """See `Encoded.scale`: shares of rows stay shares."""
+    def center_and_scale(self) -> tuple[float, float]:
+        """See `Encoded.center_and_scale`: shares of rows stay shares."""
         return 0.0, 1.0
 
     @property
@@ -199,19 +203,19 @@ class Category(Encoded):
         return 1.0
 
     def places(self, cells: list[str]) -> NDArray[np.int64]:
-        """Place of each cell's word, −1 for one that is none of them."""
-        known = {word: i for i, word in enumerate(self.words)}
+        """Place of each cell's category, −1 for one that is none of them."""
+        known = {category: i for i, category in enumerate(self.categories)}
         given = (cell.strip() for cell in cells)
         return np.array([known.get(cell or self.fill or "", -1) for cell in given], dtype=np.int64)
 
     def encode(self, cells: list[str]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """See `Encoded.encode`; what is none of the words cannot be read.
+        """See `Encoded.encode`; what is none of the categories cannot be read.
 
         >>> Category(("no", "yes")).encode(["yes", "perhaps"])[0].tolist()
         [[0.0, 1.0], [0.0, 0.0]]
         """
         places = self.places(cells)
-        return (places[:, None] == np.arange(len(self.words))).astype(np.float64), places >= 0
+        return (places[:, None] == np.arange(len(self.categories))).astype(np.float64), places >= 0
 
 
 @final
@@ -338,10 +342,8 @@ def _check_real(name: str, value: object, needed: bool) -> None:
         raise ValueError(f"{name} must be a number; got {value!r:.100}.")
 
 
-def _check_rule(fill: object, may_be_missing: object) -> None:
-    if not isinstance(may_be_missing, bool):
-        raise ValueError(f"may-be-missing must be true or false; got {may_be_missing!r:.100}.")
-    if may_be_missing and fill is not None:
-        raise ValueError(
-            f"fill must be left out with may-be-missing: no cell is missing then; got {fill!r:.100}."
-        )
+def _check_rule(fill: object, nullable: object) -> None:
+    if not isinstance(nullable, bool):
+        raise ValueError(f"nullable must be true or false; got {nullable!r:.100}.")
+    if nullable and fill is not None:
+        raise ValueError(f"fill must be left out with nullable: no cell is missing then; got {fill!r:.100}.")
