@@ -10,8 +10,7 @@ from support.small_runs import linear_task, run_small, schedule_of, small_run
 from torch import nn
 
 from fedmf.data.memory import InMemoryDataset
-from fedmf.noise.domain import Domain
-from fedmf.noise.key import NoiseKey
+from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.source import GaussianSource
 from fedmf.optim import Sgd
 from fedmf.runs import Run

@@ -15,9 +15,9 @@ from support.pair_runs import RecordedPair, pair_run
 from support.small_runs import linear_task, run_small
 
 from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment
-from fedmf.noise.domain import Domain
-from fedmf.noise.rows.noise_stream import NoiseStream
+from fedmf.noise.key import Domain
 from fedmf.noise.source import GaussianSource
+from fedmf.noise.stream import NoiseStream
 from fedmf.records.ledger import Ledger
 from fedmf.runs.releases import second_release as second_moment
 

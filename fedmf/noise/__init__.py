@@ -6,14 +6,13 @@ Kernels and streams are loaded when they are asked for; keys need no torch.
 from typing import TYPE_CHECKING
 
 from fedmf.lazy import lazily
-from fedmf.noise.domain import Domain
-from fedmf.noise.key import KEY_HEADER, NoiseKey
+from fedmf.noise.key import KEY_HEADER, Domain, NoiseKey
 from fedmf.noise.schedule import FRESH_BYTES, KeySchedule, RecordedOpening
 
 if TYPE_CHECKING:
-    from fedmf.noise.kernels import MAX_DIMENSION
-    from fedmf.noise.rows import BlockedNoise, NoiseStream
+    from fedmf.noise.row_pass import MAX_DIMENSION, RowPass, TileWork
     from fedmf.noise.source import GaussianSource
+    from fedmf.noise.stream import BlockedNoise, NoiseStream
 else:
     __getattr__ = lazily(__name__)
 
@@ -28,4 +27,6 @@ __all__ = [
     "NoiseKey",
     "NoiseStream",
     "RecordedOpening",
+    "RowPass",
+    "TileWork",
 ]

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from fedmf.noise.domain import Domain
-from fedmf.noise.kernels import MAX_DIMENSION, NoiseKernels, RowPass
-from fedmf.noise.key import NoiseKey
+from fedmf.noise.key import Domain, NoiseKey
+from fedmf.noise.row_pass import MAX_DIMENSION, NoiseKernels, RowPass
 from fedmf.noise.schedule import KeySchedule
 
 
 class GaussianSource:
     """Independent N(0, 1) variables z(t, i) for rounds t and elements 0 ≤ i < d, with random access.
 
-    Bits come from ChaCha20, laid out as `fedmf.noise.kernels.layout` says: 32 bits per variable, 64 more for
+    Bits come from ChaCha20, laid out as `fedmf.noise.row_pass` says: 32 bits per variable, 64 more for
     the rare ones in the tail. Box–Muller in float64 turns them into pairs:
 
         u = (w_k + ½)·2⁻³²   (if w_k < 2¹⁶: w_k·2⁻³² + (x + ½)·2⁻⁹⁶ with x from the refinement stream),
@@ -110,11 +109,11 @@ class GaussianSource:
 
     def _compiled_for(self, place: torch.device) -> NoiseKernels:
         if place.type == "cpu":
-            from fedmf.noise.kernels import CpuKernels
+            from fedmf.noise.cpu import CpuKernels
 
             return CpuKernels(self.keys, self.domain)
         if place.type == "cuda":
-            from fedmf.noise.kernels import TritonKernels
+            from fedmf.noise.gpu import TritonKernels
 
             return TritonKernels(self.keys, self.domain, place)
         raise ValueError(f"device (of the noise) must be a CPU or a CUDA GPU; got {place}.")

@@ -7,71 +7,40 @@ from typing import Any, Final, TypeGuard
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.compiled import compiled, fused_multiply_add
-from fedmf.noise import BlockedNoise, NoiseStream
-from fedmf.noise.kernels import TileWork, chunk_of, chunks_of, fma, without_noise
+from fedmf.loops import compiled, fma
+from fedmf.noise import BlockedNoise, NoiseStream, TileWork
 from fedmf.optim.server_optimizer import ServerOptimizer
 from fedmf.optim.sgd import ServerSGD
 from fedmf.training import FixedPointSum, ReusedVectors, on_all_cores
 
-_fma = fused_multiply_add()
 
-
-@compiled
-def _noisy(tile, chunk, integers, unit):
-    """unit·integers + noise for a chunk of a tile (see `chunk_of`), and where in the tile it begins."""
-    y, scale, first = chunk_of(tile, chunk)
-    summed = integers[first : first + y.size]
-    for i in range(y.size):
-        y[i] = fma(scale, y[i], np.float64(summed[i]) * unit)
-    return y, first
-
-
-@compiled
-def mean_tile(tile, integers, unit, size, mean):
-    """mean = (unit·integers + noise)/size in float32, chunk by chunk of a tile.
+@compiled("void(float64[::1], float64, int64[::1], float64, float64, float32[::1])")
+def mean_tile(y, scale, integers, unit, size, mean):
+    """mean = (unit·integers + scale·y)/size in float32, for a tile of noise.
 
     Args:
-        tile: of noise, as `TileWork` gives it.
+        y: float64.
+        scale: float64.
         integers: int64.
         unit: float64.
         size: m > 0, float64.
         mean: float32; set.
     """
-    for chunk in range(chunks_of(tile)):
-        noisy, first = _noisy(tile, chunk, integers, unit)
-        into = mean[first : first + noisy.size]
-        for i in range(noisy.size):
-            into[i] = np.float32(noisy[i] / size)
+    for i in range(y.size):
+        mean[i] = np.float32(fma(scale, y[i], np.float64(integers[i]) * unit) / size)
 
 
-@compiled
-def step_tile(tile, integers, unit, size, rule, parameters, velocity, stepped, moving):
-    """`step_part` of unit·integers + noise, chunk by chunk of a tile; other arguments as for `mean_tile`."""
-    for chunk in range(chunks_of(tile)):
-        noisy, first = _noisy(tile, chunk, integers, unit)
-        at = slice(first, first + noisy.size)
-        step_part(noisy, size, rule, parameters[at], velocity[at], stepped[at], moving[at])
-
-
-@compiled
-def step_part(
-    noisy: NDArray[np.float64],
-    size: float,
-    rule: NDArray[np.float32],
-    parameters: NDArray[np.float32],
-    velocity: NDArray[np.float32],
-    stepped: NDArray[np.float32],
-    moving: NDArray[np.float32],
-) -> None:
-    """The entries of v ← β·v + u and θ ← keep·θ + η·Δ, u = noisy/size; fused.
+@compiled(
+    "void(float64[::1], float64, int64[::1], float64, float64, float32[::1], float32[::1], float32[::1],"
+    " float32[::1], float32[::1])"
+)
+def step_tile(y, scale, integers, unit, size, rule, parameters, velocity, stepped, moving):
+    """The entries of v ← β·v + u and θ ← keep·θ + η·Δ, u = (unit·integers + scale·y)/size; fused.
 
     Args:
-        noisy: float64.
-        size: m > 0, float64.
+        y, scale, integers, unit, size: as for `mean_tile`.
         rule: float32, (β, 1 with Nesterov's Δ = u + β·v and 0 with Δ = v, keep, η).
         parameters: θ, float32.
         velocity: v, float32; of length 0 with β = 0.
@@ -80,18 +49,18 @@ def step_part(
     """
     momentum, nesterov, keep, rate = rule[0], rule[1], rule[2], rule[3]
     one = np.float32(1.0)
-    for i in range(noisy.size):
-        update = np.float32(noisy[i] / size)
+    for i in range(y.size):
+        update = np.float32(fma(scale, y[i], np.float64(integers[i]) * unit) / size)
         direction = update
         if velocity.size:
-            direction = _fma(momentum, velocity[i], update)
+            direction = fma(momentum, velocity[i], update)
             moving[i] = direction
             if nesterov == one:
-                direction = _fma(momentum, direction, update)
+                direction = fma(momentum, direction, update)
         before = parameters[i]
         if keep != one:
             before = before * keep
-        stepped[i] = _fma(rate, direction, before)
+        stepped[i] = fma(rate, direction, before)
 
 
 #: Entries of a part, which a thread takes through its tiles: enough that threads seldom wait for each other.
@@ -142,8 +111,8 @@ class ServerPass:
 
         mean = self._vectors.empty(like.numel())
 
-        def work(tile: Any, integers: Any, unit: float, into: Any) -> None:
-            mean_tile(tile, integers, unit, self._size, into)
+        def work(y: Any, scale: float, integers: Any, unit: float, into: Any) -> None:
+            mean_tile(y, scale, integers, unit, self._size, into)
 
         self._in_tiles(t, total, work, mean.numpy())
         return mean
@@ -170,8 +139,8 @@ class ServerPass:
         velocity, moving = (each["velocity"].numpy() if each else _NONE for each in (state, new))
         numbers, vectors = rule.numbers(t), (parameters.detach().numpy(), velocity, stepped.numpy(), moving)
 
-        def work(tile: Any, integers: Any, unit: float, *parts: Any) -> None:
-            step_tile(tile, integers, unit, self._size, numbers, *parts)
+        def work(y: Any, scale: float, integers: Any, unit: float, *parts: Any) -> None:
+            step_tile(y, scale, integers, unit, self._size, numbers, *parts)
 
         self._in_tiles(t, total, work, *vectors)
         return stepped, new
@@ -184,15 +153,15 @@ class ServerPass:
             part, noise = block
             given = [vector[part] for vector in (integers, *vectors)]
 
-            def on_tile(tile: Any, low: int, high: int) -> None:
-                summed, *parts = (vector[low:high] for vector in given)
-                work(tile, summed, total.unit, *parts)
+            def on_tile(y: Any, scale: float, low: int) -> None:
+                summed, *parts = (vector[low : low + y.size] for vector in given)
+                work(y, scale, summed, total.unit, *parts)
 
             if self._std > 0:
                 noise.add_(TileWork(part.stop - part.start, on_tile), self._std)
             else:
                 noise.skip()
-                without_noise(TileWork(part.stop - part.start, on_tile))
+                on_tile(np.zeros(part.stop - part.start), 0.0, 0)
 
         self._noise.seek(t)
         on_all_cores(one, list(self._noise.blocks()))

@@ -25,10 +25,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
-from fedmf.noise.domain import Domain
-from fedmf.noise.kernels.cpu import CpuKernels
-from fedmf.noise.kernels.row_pass import RowPass
-from fedmf.noise.key import NoiseKey
+from fedmf.noise.cpu import CpuKernels
+from fedmf.noise.key import Domain, NoiseKey
+from fedmf.noise.row_pass import RowPass
 
 Job = Callable[[], object]
 

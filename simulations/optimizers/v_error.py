@@ -24,10 +24,9 @@ from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.mechanisms.workload import exponential
 from fedmf.moments.mechanism import jme
-from fedmf.noise.domain import Domain
-from fedmf.noise.key import NoiseKey
-from fedmf.noise.rows.noise_stream import NoiseStream
+from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.source import GaussianSource
+from fedmf.noise.stream import NoiseStream
 from fedmf.optim.energies import released_variances, squared_biases, squared_variances
 from fedmf.participation import Participation
 

@@ -15,10 +15,9 @@ from fedmf.mechanisms.closed_forms import identity, square_root
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.registry import build
 from fedmf.mechanisms.workload import LearningRateSchedule, exponential
-from fedmf.noise.domain import Domain
-from fedmf.noise.key import NoiseKey
-from fedmf.noise.rows.noise_stream import NoiseStream
+from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.source import GaussianSource
+from fedmf.noise.stream import NoiseStream
 from fedmf.optim.adam import ServerAdam
 from fedmf.optim.adaptive import ServerAdagrad, ServerYogi
 from fedmf.optim.blocks import Blocks

@@ -14,8 +14,8 @@ import pytest
 import torch
 from support.streams import BUDGET, run_once, sample, write_rows
 
-from fedmf.noise.rows.noise_stream import NoiseStream
-from fedmf.noise.rows.row_rules import FeedbackRows, RowRule, StateRows
+from fedmf.noise.rows import FeedbackRows, RowRule, StateRows
+from fedmf.noise.stream import NoiseStream
 from fedmf.streaming import Settings, open_run
 from fedmf.streaming import state as state_module
 

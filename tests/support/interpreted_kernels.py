@@ -1,4 +1,4 @@
-"""What `triton_worker` runs in Triton's interpreter: the passes, keystream and rounding."""
+"""What `triton_worker` runs in Triton's interpreter: the passes, keystream, quotients and roots."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ import triton.language as tl
 from numba import vectorize
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, interpreter_builder
 
-from fedmf.noise.domain import Domain
-from fedmf.noise.kernels import gpu_kernels
-from fedmf.noise.kernels.gpu import TritonKernels
-from fedmf.noise.kernels.transform import fma
-from fedmf.noise.key import NoiseKey
+from fedmf.loops import fma
+from fedmf.noise import gpu_kernels
+from fedmf.noise.gpu import TritonKernels
+from fedmf.noise.key import Domain, NoiseKey
 from fedmf.training.clipping import gpu_kernels as clip_kernels
 from fedmf.training.clipping.gpu import add_clipped_on_gpu
 from fedmf.training.clipping.kernel import BLOCK
 from support.openings import schedule_of
 
 words = gpu_kernels._keystream
-narrow = gpu_kernels._narrow
 add_row = gpu_kernels.add_row
 quotient, root = gpu_kernels.quotient, gpu_kernels.root
 
@@ -87,19 +85,6 @@ def keystream(secret: bytes, nonce: bytes, counters: list[int]) -> list[bytes]:
     tensors = [torch.from_numpy(np.frombuffer(data, "<i4").copy()) for data in (packed, secret, nonce)]
     _blocks[(1,)](out, *tensors, COUNT=len(counters))
     return [row.numpy().astype("<i4").tobytes() for row in out]
-
-
-@triton.jit
-def _rounded(out, values, COUNT: tl.constexpr):
-    at = tl.arange(0, COUNT)
-    tl.store(out + at, narrow(tl.load(values + at), tl.int16))
-
-
-def to_bfloat16(values: torch.Tensor) -> torch.Tensor:
-    """A power of two of float64 numbers, rounded by the kernels' own conversion."""
-    out = torch.zeros(len(values), dtype=torch.int16)
-    _rounded[(1,)](out, values, COUNT=len(values))
-    return out.view(torch.bfloat16)
 
 
 @triton.jit

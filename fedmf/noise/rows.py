@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fedmf.mechanisms.streaming import (
     BlockSums,
@@ -18,25 +17,24 @@ from fedmf.mechanisms.streaming import (
     StreamingInverse,
     closed_levels,
 )
-from fedmf.noise.kernels import NoiseKernels, Row, RowPass
+from fedmf.noise.row_pass import NoiseKernels, Row, RowPass
+from fedmf.typing import Array
 
-Form = TypeVar("Form", bound=StreamingInverse)
-
-#: Bytes of past z that are stored at most, and the draws a row that they must save.
-_LARGEST_CACHE, _WORTH_DRAWS = 1 << 22, 1 << 14
+#: Columns of many rows that are made together, and z that are held for them.
+_COLUMNS, _MOST_NORMALS = 1 << 13, 1 << 22
 
 
-class RowRule(ABC, Generic[Form]):
+class RowRule(ABC):
     """How row t reaches a vector, given the vectors stored in earlier rounds; abstract.
 
     The stored vectors are a (`vectors`, length) tensor that belongs to the caller. They precede one round:
     after `row_(…, t)` they precede t + 1, and if it fails they precede none.
     """
 
-    #: What is streamed; its digest identifies the noise.
-    inverse: Form
+    #: The `StreamingInverse` that is streamed; its digest identifies the noise.
+    inverse: Any
     #: How many vectors are stored.
-    vectors: int
+    vectors: int = 0
 
     @abstractmethod
     def row_pass(self, scale: float, t: int) -> RowPass:
@@ -49,26 +47,20 @@ class RowRule(ABC, Generic[Form]):
         kernels.add_(self.row_pass(scale, t), out, start, stored)
 
     def begin(self, t: int) -> int:
-        """The last round up to t before which nothing needs to be known: replay starts there."""
+        """The last round up to t before which nothing needs to be known: replay starts there, from zeros."""
         return 0
-
-    def reset(self, kernels: NoiseKernels, start: int, t: int, stored: torch.Tensor) -> None:
-        """Make `stored` precede round t, one that `begin` gave."""
-        stored.zero_()
 
     def _scaled(self, scale: float, t: int) -> float:
         return scale * float(self.inverse.row_scale[t])
 
 
-class RegeneratedRows(RowRule[Recurrence | SparseRows]):
+class RegeneratedRows(RowRule):
     """All earlier z are drawn again and nothing is stored."""
-
-    vectors = 0
 
     def __init__(self, inverse: Recurrence | SparseRows) -> None:
         self.inverse = inverse
         self._row = inverse.row if isinstance(inverse, SparseRows) else _Inputs(inverse)
-        # A single z is scaled first, which rounds otherwise; several are to give the bits of `CachedRows`.
+        # A single z is scaled, and rounded, before it is added.
         self._at_once = isinstance(inverse, SparseRows) or inverse.feedforward.shape[-1] == 1
 
     def begin(self, t: int) -> int:
@@ -84,53 +76,17 @@ class RegeneratedRows(RowRule[Recurrence | SparseRows]):
         return RowPass(tuple(rounds), tuple(weights), scale)
 
 
-class CachedRows(RowRule[Recurrence]):
-    """The last q − 1 z are stored in float64 instead of being drawn again: the same bits, sooner.
-
-    Place i mod (q − 1) holds z_i. After row t, which is the last to read z_{t−q+1}, z_t is put there.
-    """
-
-    def __init__(self, inverse: Recurrence) -> None:
-        self.inverse = inverse
-        self.vectors = inverse.feedforward.shape[-1] - 1
-        self._inputs = _Inputs(inverse)
-
-    def begin(self, t: int) -> int:
-        """t itself: `reset` draws what is missing."""
-        return t
-
-    def reset(self, kernels: NoiseKernels, start: int, t: int, stored: torch.Tensor) -> None:
-        """Draw the q − 1 rounds before t."""
-        for earlier in range(max(0, t - self.vectors), t):
-            self._store(kernels, start, earlier, stored)
-
-    def row_pass(self, scale: float, t: int) -> RowPass:
-        """See `RowRule.row_pass`."""
-        rounds, weights = self._inputs(t)
-        drawn = 1 if rounds[:1] == [t] else 0
-        reads = tuple(i % self.vectors for i in rounds[drawn:])
-        past = tuple(-weight for weight in weights[drawn:])
-        return RowPass(tuple(rounds[:drawn]), tuple(weights[:drawn]), self._scaled(scale, t), reads, past)
-
-    def row_(
-        self, kernels: NoiseKernels, out: Row, scale: float, start: int, t: int, stored: torch.Tensor
-    ) -> None:
-        """See `RowRule.row_`."""
-        super().row_(kernels, out, scale, start, t, stored)
-        self._store(kernels, start, t, stored)
-
-    def _store(self, kernels: NoiseKernels, start: int, t: int, stored: torch.Tensor) -> None:
-        kernels.add_(RowPass((t,), (1.0,)), stored[t % self.vectors].zero_(), start)
-
-
-class FeedbackRows(RowRule[Recurrence]):
+class FeedbackRows(RowRule):
     """The last r outputs y are stored in a ring; row t overwrites y_{t−r}, which it is the last to read."""
 
     def __init__(self, inverse: Recurrence) -> None:
         self.inverse = inverse
         self.vectors = inverse.memory_vectors
-        self._fresh = _fresh_rounds(inverse)
         self._inputs = _Inputs(inverse)
+        n, lags = inverse.rounds, np.arange(1, self.vectors + 1)
+        reach = np.broadcast_to(np.where(inverse.feedback != 0, lags, 0).max(axis=-1), (n,))
+        earliest = np.minimum.accumulate(np.maximum(np.arange(n) - reach, 0)[::-1])[::-1]
+        self._fresh = np.append(earliest >= np.arange(n), True)  # no row from t on reads an output before t
 
     def begin(self, t: int) -> int:
         """The last round up to t from which on no row reads an earlier output."""
@@ -145,7 +101,7 @@ class FeedbackRows(RowRule[Recurrence]):
         return RowPass(tuple(rounds), tuple(weights), scale, reads, past, (place,), (0.0,))
 
 
-class StateRows(RowRule[StateSpace]):
+class StateRows(RowRule):
     """m decaying sums of past outputs are stored, one pass a round."""
 
     def __init__(self, inverse: StateSpace) -> None:
@@ -172,8 +128,8 @@ class StateRows(RowRule[StateSpace]):
         super().row_(kernels, out, scale, start, t, stored)
 
 
-class BlockRows(RowRule[BlockSums]):
-    """A place for each level holds the sum of x over the last complete block of that level, in float64."""
+class BlockRows(RowRule):
+    """A place for each level holds the sum of x over the last complete block of that level."""
 
     def __init__(self, inverse: BlockSums) -> None:
         self.inverse = inverse
@@ -205,7 +161,7 @@ class BlockRows(RowRule[BlockSums]):
         return level if level < self.vectors else 0
 
 
-def of_inverse(inverse: StreamingInverse) -> RowRule[Any]:
+def rule_of(inverse: StreamingInverse) -> RowRule:
     """The rule that stores what this form of C⁻¹ names and draws the rest again."""
     match inverse:
         case Recurrence() if inverse.memory_vectors:
@@ -227,25 +183,46 @@ def of_inverse(inverse: StreamingInverse) -> RowRule[Any]:
             )
 
 
-def choose_rows(inverse: StreamingInverse, length: int, device: torch.device, whole: int) -> RowRule[Any]:
-    """The rule for making rows: that of the form of C⁻¹, with past z stored where that is cheap.
+def made_together(inverse: Recurrence, length: int) -> bool:
+    """Whether several rows of this length, with all that they draw, fit the memory of `add_rows`."""
+    return 2 * inverse.feedforward.shape[-1] * min(length, _COLUMNS) <= _MOST_NORMALS
 
-    Past z are stored on a CPU if they take at most 4 MiB and save at least 2¹⁴ draws a row. Stored or drawn
-    again, they give the same bits.
+
+def add_rows(
+    kernels: Any, inverse: Recurrence, out: Array, scale: float, start: int, t: int, stored: Array
+) -> None:
+    """out[i] ← out[i] + scale·[C⁻¹z]_{t+i}, and stored as after the last of these rounds, on a processor.
+
+    A row of a few hundred elements costs far less than the calls that make it. Here the keystreams of a block
+    of rounds go through Box–Muller together, and the recurrence runs in one compiled loop.
 
     Args:
+        kernels: `CpuKernels` that draw z.
         inverse: C⁻¹.
-        length: elements of a vector.
-        device: of the vector.
-        whole: elements of the vector that it is a part of.
+        out: shape (count, length), contiguous.
+        scale: standard deviation per unit of C⁻¹z.
+        start: global index of column 0.
+        t: the round of out[0].
+        stored: as for the rule of the inverse.
+
+    Guarantees:
+        The bits of out and stored are those that `RowRule.row_` gives round by round.
     """
-    rule = of_inverse(inverse)
-    if rule.vectors or not isinstance(inverse, Recurrence) or inverse.feedforward.shape[-1] == 1:
-        return rule
-    cached = CachedRows(inverse)
-    few = device.type == "cpu" and cached.vectors * whole * 8 <= _LARGEST_CACHE
-    saved = (inverse.mean_regenerated_vectors - 1) * length
-    return cached if few and saved >= _WORTH_DRAWS else rule
+    from fedmf.noise.box_muller import recur
+
+    count, length = out.shape
+    scales = scale * inverse.row_scale[t : t + count]
+    forward, back = (_of_rounds(each, t, count) for each in (inverse.feedforward, inverse.feedback))
+    lags = forward.shape[1]
+    for low in range(0, length, _COLUMNS):
+        high = min(low + _COLUMNS, length)
+        step = max(1, _MOST_NORMALS // (high - low) - lags)
+        for top in range(0, count, step):
+            part, at = out[top : top + step], t + top
+            first = max(0, at - lags + 1)
+            z, skip = kernels.normals(range(first, at + len(part)), start + low, start + high)
+            f, g = (each if len(each) == 1 else each[top : top + step] for each in (forward, back))
+            recur(z, skip, at - first, at, scales[top : top + step], f, g, stored, part, low, high)
 
 
 class _Inputs:
@@ -261,20 +238,16 @@ class _Inputs:
         return [t - lag for lag in lags[:count]], weights[:count]
 
 
-def _nonzero(coefficients: NDArray[np.float64]) -> tuple[list[int], list[float]]:
+def _nonzero(coefficients: Array) -> tuple[list[int], list[float]]:
     """Where coefficients are not zero, and those."""
     places = np.flatnonzero(coefficients)
     return places.tolist(), coefficients[places].tolist()
 
 
-def _of_round(coefficients: NDArray[np.float64], t: int) -> NDArray[np.float64]:
+def _of_round(coefficients: Array, t: int) -> Array:
     return coefficients[t] if coefficients.ndim == 2 else coefficients
 
 
-def _fresh_rounds(inverse: Recurrence) -> NDArray[np.bool_]:
-    """Whether no row from t on reads an output before t, shape (n + 1,)."""
-    n = inverse.rounds
-    lags = np.arange(1, inverse.memory_vectors + 1)
-    reach = np.broadcast_to(np.where(inverse.feedback != 0, lags, 0).max(axis=-1), (n,))
-    earliest = np.minimum.accumulate(np.maximum(np.arange(n) - reach, 0)[::-1])[::-1]
-    return np.append(earliest >= np.arange(n), True)
+def _of_rounds(coefficients: Array, t: int, count: int) -> Array:
+    """A row per round, or one row for all."""
+    return np.array(coefficients[t : t + count] if coefficients.ndim == 2 else coefficients[None])

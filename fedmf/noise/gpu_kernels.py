@@ -1,4 +1,10 @@
-"""ChaCha20, Box-Muller and the pass over a vector in Triton; `gpu` imports this module when it needs it."""
+"""ChaCha20, Box-Muller and the pass over a vector in Triton; `gpu` imports this module when it needs it.
+
+The machine code of a division or a square root of float64 numbers tests whether its operands are of ordinary
+size and calls a subroutine if not; threads part and meet again around each test. Those of Box–Muller are
+always of ordinary size, so `quotient` and `root` do without. That their bits are those of IEEE 754 is proved
+in docs/theory/noise.md.
+"""
 # pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false, reportArgumentType=false
 # pyright: reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
 # pyright: reportIndexIssue=false, reportOptionalOperand=false, reportReturnType=false, reportInvalidTypeForm=false
@@ -8,9 +14,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-import fedmf.noise.kernels.polynomials as polynomials
-from fedmf.noise.kernels.gpu_roots import double, quotient, root
-from fedmf.noise.kernels.layout import REFINED_BELOW
+import fedmf.noise.box_muller as constants
+from fedmf.noise.row_pass import REFINED_BELOW
 
 BLOCKS = 128
 """Keystream blocks per program, one to a thread: 2,048 elements."""
@@ -25,19 +30,57 @@ compile again in every other round."""
 
 _BELOW = tl.constexpr(REFINED_BELOW)
 _REFINEMENT = tl.constexpr(0x80000000)
-_S0, _S1, _S2, _S3, _S4, _S5 = map(tl.constexpr, polynomials.SIN)
-_C0, _C1, _C2, _C3, _C4, _C5 = map(tl.constexpr, polynomials.COS)
-_L0, _L1, _L2, _L3, _L4, _L5, _L6 = map(tl.constexpr, polynomials.LOG)
-_HALF_PI = tl.constexpr(polynomials.HALF_PI)
-_LN2_HIGH = tl.constexpr(polynomials.LN2_HIGH)
-_LN2_LOW = tl.constexpr(polynomials.LN2_LOW)
-_ROOT_HALF = tl.constexpr(polynomials.ROOT_HALF)
-_EXPONENT_SHIFT = tl.constexpr(polynomials.EXPONENT_SHIFT)
-_EXPONENT_BIAS = tl.constexpr(polynomials.EXPONENT_BIAS)
+_S0, _S1, _S2, _S3, _S4, _S5 = map(tl.constexpr, constants.SIN)
+_C0, _C1, _C2, _C3, _C4, _C5 = map(tl.constexpr, constants.COS)
+_L0, _L1, _L2, _L3, _L4, _L5, _L6 = map(tl.constexpr, constants.LOG)
+_HALF_PI = tl.constexpr(constants.HALF_PI)
+_LN2_HIGH = tl.constexpr(constants.LN2_HIGH)
+_LN2_LOW = tl.constexpr(constants.LN2_LOW)
+_ROOT_HALF = tl.constexpr(constants.ROOT_HALF)
+_EXPONENT_SHIFT = tl.constexpr(constants.EXPONENT_SHIFT)
+_EXPONENT_BIAS = tl.constexpr(constants.EXPONENT_BIAS)
 _FRACTION = tl.constexpr((1 << 52) - 1)
 _TWO_52 = tl.constexpr(2.0**52)
 _TWO_52_BITS = tl.constexpr(0x4330000000000000)  # float64 whose last bit is worth 1
 _TWO_21_BITS = tl.constexpr(0x4140000000000000)  # float64 whose last bit is worth 2⁻³¹
+_R1, _R2, _R3 = map(tl.constexpr, (-0.2503469213479934, 0.12761423759441376, -0.056903559418761136))
+_MAGIC = tl.constexpr(0x5FE6EB50)  # less half of the upper bits of w: those of 1/√w, to 3.5 %
+
+
+@triton.jit
+def double(value: tl.constexpr):
+    """A float64 constant: where Triton makes tensors of Python numbers itself it rounds them to float32."""
+    return tl.full([], value, tl.float64)
+
+
+@triton.jit
+def quotient(f):
+    """f/(f + 2) for √½ − 1 ≤ f ≤ √2 − 1, with f + 2 rounded first."""
+    b = f + double(2.0)
+    y = tl.fma(tl.fma(tl.fma(f, double(_R3), double(_R2)), f, double(_R1)), f, double(0.5))
+    e = tl.fma(-b, y, double(1.0))
+    y = tl.fma(y, tl.fma(e, e, e), y)
+    e = tl.fma(-b, y, double(1.0))
+    y = tl.fma(y, e, y)
+    s = f * y
+    s = tl.fma(tl.fma(-b, s, f), y, s)
+    return tl.fma(tl.fma(-b, s, f), y, s)
+
+
+@triton.jit
+def root(w):
+    """√w for 2⁻⁴⁰ ≤ w ≤ 2¹⁰."""
+    high = _MAGIC - (w.to(tl.uint64, bitcast=True) >> 33).to(tl.uint32)
+    y = (high.to(tl.uint64) << 32).to(tl.float64, bitcast=True)
+    e = tl.fma(-(w * y), y, double(1.0))
+    p = tl.fma(tl.fma(e, double(0.3125), double(0.375)), e, double(0.5))
+    y = tl.fma(y * e, p, y)
+    e = tl.fma(-(w * y), y, double(1.0))
+    y = tl.fma(y * double(0.5), e, y)
+    g, h = w * y, y * double(0.5)
+    r = tl.fma(-h, g, double(0.5))
+    g, h = tl.fma(g, r, g), tl.fma(h, r, h)
+    return tl.fma(tl.fma(-g, g, w), h, g)
 
 
 @triton.jit
@@ -104,7 +147,7 @@ def _eight(x0, x1, x2, x3, x4, x5, x6, x7):
 
 @triton.jit
 def _radius(v):
-    """√(−2 ln(2⁻³²v)), in the order of operations of `polynomials`."""
+    """√(−2 ln(2⁻³²v)), in the order of operations of `box_muller`."""
     b = v.to(tl.uint64, bitcast=True) + _EXPONENT_SHIFT
     e = _exactly((b >> 52).to(tl.uint32)) - double(_TWO_52 + _EXPONENT_BIAS)
     m = ((b & _FRACTION) + _ROOT_HALF).to(tl.float64, bitcast=True)
@@ -119,7 +162,7 @@ def _radius(v):
 
 @triton.jit
 def _pair(v, angle):
-    """(r cos φ, r sin φ) for v = 2³²u and angle words, in the order of operations of `polynomials`."""
+    """(r cos φ, r sin φ) for v = 2³²u and angle words, in the order of operations of `box_muller`."""
     turned = angle + 0x20000000  # its top two bits are the quadrant, the other thirty (x + ½)·2³⁰ − ½
     twice = turned << 1
     fraction = ((twice & 0x7FFFFFFF) | 1).to(tl.uint64) | _TWO_21_BITS
@@ -169,12 +212,12 @@ def _refined(w, low, high):
 
 @triton.jit
 def _read(row, at, length, inside):
-    """Elements of a vector as float64; bfloat16 comes as its bits in int16."""
+    """Elements of a vector as float64."""
     if inside:  # noqa: SIM108
         x = tl.load(row + at)
     else:
         x = tl.load(row + at, mask=(at >= 0) & (at < length), other=0)
-    return _widen(x)
+    return x.to(tl.float64)
 
 
 @triton.jit
@@ -183,34 +226,6 @@ def _write(row, at, length, inside, x):
         tl.store(row + at, x)
     else:
         tl.store(row + at, x, mask=(at >= 0) & (at < length))
-
-
-@triton.jit
-def _widen(x):
-    if x.dtype == tl.int16:
-        wide = (x.to(tl.int32) << 16).to(tl.float32, bitcast=True).to(tl.float64)
-    else:
-        wide = x.to(tl.float64)
-    return wide
-
-
-@triton.jit
-def _narrow(x, dtype: tl.constexpr):
-    """Nearest, ties to even, from float64 in one step; int16 stands for the bits of bfloat16.
-
-    By way of float32 rounded to odd, which keeps what the second rounding must know.
-    """
-    if dtype == tl.int16:
-        near = x.to(tl.float32)
-        back = near.to(tl.float64)
-        bits = near.to(tl.uint32, bitcast=True)
-        toward_zero = bits - (tl.abs(back) > tl.abs(x)).to(tl.uint32)
-        odd = tl.where(back == x, bits, toward_zero | 1)
-        rounded = (odd + 0x7FFF + ((odd >> 16) & 1)) >> 16
-        out = tl.where(x == x, rounded, 0x7FC0).to(tl.uint16).to(tl.int16, bitcast=True)
-    else:
-        out = x.to(dtype)
-    return out
 
 
 @triton.jit
@@ -274,7 +289,7 @@ def add_row(
     y = _weighted(y, k0, k1, k2, k3, k4, k5, k6, k7, tag, blocks, table, rows, keys, MANY)
     scale = tl.load(table + 2 * rows).to(tl.float64, bitcast=True)
     total = tl.fma(scale, y, _read(out, at, length, inside))
-    _write(out, at, length, inside, _narrow(total, out.dtype.element_ty))
+    _write(out, at, length, inside, total.to(out.dtype.element_ty))
 
 
 @triton.jit(do_not_specialize=SECRET)
@@ -307,9 +322,9 @@ def add_stored_row(
         sum = y
         if decay != 0.0:
             sum = tl.fma(decay, _read(vector, at, length, inside), y)
-        _write(vector, at, length, inside, _narrow(sum, stored.dtype.element_ty))
+        _write(vector, at, length, inside, sum)
     total = tl.fma(scale, y, _read(out, at, length, inside))
-    _write(out, at, length, inside, _narrow(total, out.dtype.element_ty))
+    _write(out, at, length, inside, total.to(out.dtype.element_ty))
 
 
 @triton.jit

@@ -5,30 +5,27 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
-from fedmf.noise.domain import Domain
-from fedmf.noise.kernels.cpu import FEWEST_PER_THREAD, TILE, CpuKernels
-from fedmf.noise.kernels.layout import MAX_DIMENSION
-from fedmf.noise.kernels.reference import ReferenceKernels, normals, round_to
-from fedmf.noise.kernels.row_pass import DTYPES, RowPass
-from fedmf.noise.key import NoiseKey
+from fedmf.noise.cpu import FEWEST_PER_THREAD, TILE, CpuKernels
+from fedmf.noise.key import Domain, NoiseKey
+from fedmf.noise.reference import ReferenceKernels, normals
+from fedmf.noise.row_pass import MAX_DIMENSION, RowPass
 
 KEY = NoiseKey.from_seed(3)
 SPANS = [(0, 40), (5, 1), (15, 2), (16 * 1000 + 3, 5000), (TILE - 9, TILE + 30), (MAX_DIMENSION - 100, 100)]
 
 # Of sums of a few terms below 12 in float64.
 ROUNDING = 1e-14
-DIGITS = {torch.float64: 52, torch.float32: 23, torch.bfloat16: 7}
+DIGITS = {torch.float64: 52, torch.float32: 23}
 
 
 def vector(seed: int, *shape: int, dtype: torch.dtype) -> torch.Tensor:
-    return round_to(np.random.default_rng(seed).standard_normal(shape), dtype)
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape)).to(dtype)
 
 
 ONE, FOUR = RowPass((0,), (1.0,)), (0, 1, 2, 3)
@@ -58,7 +55,7 @@ def close(got: torch.Tensor, expected: torch.Tensor) -> bool:
     return bool(((a - b).abs() <= unit).all()) and int(parted.sum()) <= 1 + got.numel() // 10_000
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", DIGITS, ids=str)
 @pytest.mark.parametrize("name", PASSES)
 def test_passes_equal_the_reference(name, dtype):
     for start, length in SPANS:
@@ -70,15 +67,14 @@ def test_passes_equal_the_reference(name, dtype):
 
 
 @pytest.mark.parametrize("name", PASSES)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_cuts_and_threads_do_not_change_a_bit(name, dtype):
+def test_cuts_and_threads_do_not_change_a_bit(name):
     """Long enough for refined pairs in every pass, and for three threads."""
     start, length = 21, 3 * FEWEST_PER_THREAD + 777
     cuts = [0, 1, 16, 1003, TILE - 21, TILE, 2 * FEWEST_PER_THREAD + 5, length]
-    out, rows = vector(1, length, dtype=dtype), vector(2, 4, length, dtype=torch.float64)
+    out, rows = vector(1, length, dtype=torch.float32), vector(2, 4, length, dtype=torch.float64)
     whole = out.clone(), rows.clone()
     CpuKernels(KEY, Domain.TRAINING, threads=1).add_(PASSES[name], whole[0], start, whole[1])
-    for threads in (2, 3, 7):
+    for threads in (2, 3):
         got = out.clone(), rows.clone()
         CpuKernels(KEY, Domain.TRAINING, threads).add_(PASSES[name], got[0], start, got[1])
         assert all(torch.equal(a, b) for a, b in zip(got, whole, strict=True)), threads
@@ -89,59 +85,20 @@ def test_cuts_and_threads_do_not_change_a_bit(name, dtype):
         assert torch.equal(got[1], whole[1][:, low:high]), (low, high)
 
 
-def nearest(value: float, dtype: torch.dtype) -> Fraction:
-    """Round to nearest, ties to even, in rational arithmetic."""
-    digits, least = (8, -133) if dtype == torch.bfloat16 else (24, -149)
-    exponent = max(math.frexp(value)[1] - digits, least)
-    scaled = Fraction(value) / Fraction(2) ** exponent
-    whole = math.floor(scaled)
-    rest = scaled - whole
-    up = rest > Fraction(1, 2) or (rest == Fraction(1, 2) and whole % 2 == 1)
-    return (whole + up) * Fraction(2) ** exponent
-
-
-AWKWARD = [1.0 + 2.0**-8, 1.0 + 3 * 2.0**-8, 1.0 + 2.0**-8 + 2.0**-40, 1.0 + 2.0**-8 - 2.0**-40, -1.00390625]
-AWKWARD += [1.0 + 2.0**-24, 1.0 + 2.0**-24 + 2.0**-50, 2.0**-126, 2.0**-127 * 1.01, 2.0**-133, 2.0**-134, 0.0]
-AWKWARD += [1.5 * 2.0**-133, 2.0**-134 * 1.0001, -(2.0**-130) * 1.3, 2.0**-149 * 1.5, 3.999, 255.5, 3e38]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_narrow_outputs_are_float64_rounded_once(dtype):
-    """A row that writes one of two float64 vectors stores any number we like: zero noise, −(−1)·row."""
-    rng = np.random.default_rng(4)
-    values = np.array([*AWKWARD, *(rng.standard_normal(500) * 2.0 ** rng.integers(-140, 100, 500))])
-    expected = [float(nearest(value, dtype)) for value in values.tolist()]
-    assert round_to(values, dtype).double().tolist() == expected
-    out = torch.zeros(values.size, dtype=dtype)
-    wide = torch.from_numpy(np.stack([values, values]))
-    kernels = CpuKernels(KEY, Domain.TRAINING)
-    kernels.add_(RowPass((0,), (0.0,), 1.0, (0,), (-1.0,), (1,), (0.0,)), out, 0, wide)
-    assert wide[1].tolist() == values.tolist()
-    assert out.double().tolist() == expected
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_narrow_noise_is_the_wide_noise_rounded_once(dtype):
-    wide, narrow = torch.zeros(200_000, dtype=torch.float64), torch.zeros(200_000, dtype=dtype)
+def test_narrow_noise_is_the_wide_noise_rounded_once():
+    wide, narrow = torch.zeros(200_000, dtype=torch.float64), torch.zeros(200_000)
     for out in (wide, narrow):
         CpuKernels(KEY, Domain.FIRST_MOMENT).add_(RowPass((8, 7), (1.0, 0.25)), out, 3)
-    assert torch.equal(narrow, round_to(wide.numpy(), dtype))
+    assert torch.equal(narrow, wide.float())
     z = [normals(KEY, Domain.FIRST_MOMENT, t, 3, 200_003) for t in (8, 7)]
     np.testing.assert_allclose(wide.numpy(), z[0] + 0.25 * z[1], rtol=0, atol=ROUNDING)
-
-
-def test_infinite_and_missing_numbers_stay_what_they_are():
-    out = torch.tensor([math.inf, -math.inf, math.nan, 1.0], dtype=torch.bfloat16)
-    CpuKernels(KEY, Domain.TRAINING).add_(ONE, out, 0)
-    assert out[:3].isinf().tolist() == [True, True, False]
-    assert bool(out[2].isnan())
 
 
 def test_a_failing_thread_fails_the_call(monkeypatch):
     def fail(*arguments):
         raise RuntimeError("injected")
 
-    monkeypatch.setattr("fedmf.noise.kernels.cpu.find_coarse", fail)
+    monkeypatch.setattr("fedmf.noise.cpu.find_coarse", fail)
     with pytest.raises(RuntimeError, match="injected"):
         CpuKernels(KEY, Domain.TRAINING, 2).add_(ONE, torch.zeros(2 * FEWEST_PER_THREAD), 0)
 
@@ -193,15 +150,6 @@ def test_unfit_tensors_are_refused_before_anything_is_written(kernels):
             kernels.add_(row, *arguments)
         assert not OUT.any()
         assert not STORED.any()
-
-
-def test_a_vector_elsewhere_is_refused():
-    with pytest.raises(ValueError, match=r"^out \(vector\) must be on the CPU; got meta"):
-        CpuKernels(KEY, Domain.TRAINING).add_(ONE, torch.zeros(4, device="meta"), 0)
-
-
-def test_an_empty_vector_is_no_work(kernels):
-    kernels.add_(ONE, torch.zeros(0), 5)
 
 
 def test_noise_is_imported_without_the_compiler():

@@ -13,13 +13,11 @@ import torch
 from support.openings import fresh, schedule_of
 from support.triton_worker import compiler, interpreter, needs_gpu, needs_triton
 
-from fedmf.noise.domain import Domain, nonce
-from fedmf.noise.kernels.cpu import CpuKernels
-from fedmf.noise.kernels.gpu import TritonKernels
-from fedmf.noise.kernels.layout import MAX_DIMENSION, REFINED_BELOW
-from fedmf.noise.kernels.reference import ReferenceKernels, normals, round_to
-from fedmf.noise.kernels.row_pass import RowPass
-from fedmf.noise.key import NoiseKey
+from fedmf.noise.cpu import CpuKernels
+from fedmf.noise.gpu import TritonKernels
+from fedmf.noise.key import Domain, NoiseKey, nonce
+from fedmf.noise.reference import ReferenceKernels, normals
+from fedmf.noise.row_pass import MAX_DIMENSION, REFINED_BELOW, RowPass
 
 SECRET = bytes(range(32))
 KEY = NoiseKey(SECRET)
@@ -27,7 +25,7 @@ TILE = 2048
 REFINED = (19, 8, 6)
 """A round t and block in which the radius word of this pair is below 2¹⁶."""
 
-SLACK = {torch.float64: 1e-14, torch.float32: 2.0**-20, torch.bfloat16: 2.0**-4}
+SLACK = {torch.float64: 1e-14, torch.float32: 2.0**-20}
 """Against the reference: its log, cos and sin differ in the last bits, and so may a rounding of |x| < 16."""
 
 
@@ -71,20 +69,18 @@ def buffers(dtype: torch.dtype, stored: torch.dtype, start: int, count: int):
     return {"row": row, "out": out, "start": start, "stored": rows}
 
 
-F64, F32, BF16 = torch.float64, torch.float32, torch.bfloat16
+F64, F32 = torch.float64, torch.float32
 CASES = {
     "one lag, two tiles, the second cut off": sums(F32, 16 * 5, TILE + 300, [3], [1.5]),
     "three lags, unaligned, rounds to the last": sums(
         F64, 7, 40, [0, 2**32 + 1, 2**64 - 1], [0.5, -2.0, 1.0]
     ),
-    "last blocks of the counter": sums(BF16, MAX_DIMENSION - 37, 37, [2**40], [1.0]),
+    "last blocks of the counter": sums(F32, MAX_DIMENSION - 37, 37, [2**40], [1.0]),
     "refined in one lag of two": sums(F32, 16 * REFINED[1] + 3, 20, [20, REFINED[0]], [1.0, 1.0]),
     "scaled after it was summed": several(F32, 5, 100),
     "feedback float64": recurrence(F64, F64, 3, 70),
     "feedback in float32, one whole tile": recurrence(F32, F64, 16, TILE),
-    "feedback in bfloat16": recurrence(BF16, F64, 0, 33),
     "state space float64": buffers(F64, F64, 1, 60),
-    "state space in bfloat16": buffers(BF16, F64, 9, 45),
 }
 
 
@@ -110,7 +106,7 @@ def test_a_pass_gives_the_bits_of_the_cpu_and_the_values_of_the_reference(case, 
 OF_SEVERAL_KEYS = (
     "three lags, unaligned, rounds to the last",
     "refined in one lag of two",
-    "feedback in bfloat16",
+    "feedback float64",
     "state space float64",
 )
 
@@ -118,17 +114,6 @@ OF_SEVERAL_KEYS = (
 @needs_triton
 @pytest.mark.parametrize("case", OF_SEVERAL_KEYS)
 def test_rows_of_several_keys_give_the_bits_of_the_cpu(case, interpret):
-    check_several_keys(case, interpret)
-
-
-@pytest.mark.weekly
-@needs_triton
-@pytest.mark.parametrize("case", [case for case in CASES if case not in OF_SEVERAL_KEYS])
-def test_rows_of_several_keys_give_the_bits_of_the_cpu_in_further_passes(case, interpret):
-    check_several_keys(case, interpret)
-
-
-def check_several_keys(case, interpret):
     arguments = CASES[case]
     edges = sorted({0, *arguments["row"].rounds})
     openings = [(first, fresh(f"{case} {first}")) for first in edges]
@@ -208,7 +193,7 @@ def test_quotients_and_roots_are_rounded_as_ieee_754_says(interpret):
 @needs_triton
 def test_the_approximations_are_as_near_as_the_proof_says():
     """Steps 1 and 7: of 1/(f + 2), better near 0, and of 1/√w over one period of its exponent."""
-    roots = importlib.import_module("fedmf.noise.kernels.gpu_roots")
+    roots = importlib.import_module("fedmf.noise.gpu_kernels")
     f = np.linspace(math.sqrt(0.5) - 1, math.sqrt(2) - 1, 1 << 16)
     first, second, third = roots._R1.value, roots._R2.value, roots._R3.value
     error = np.abs(1 - (f + 2) * (0.5 + f * (first + f * (second + f * third))))
@@ -219,20 +204,6 @@ def test_the_approximations_are_as_near_as_the_proof_says():
     assert np.abs(1 - w * (high << 32).view(np.float64) ** 2).max() < 0.07
 
 
-@needs_triton
-def test_bfloat16_is_rounded_once(interpret):
-    """Numbers near the middle of two, where rounding to float32 first goes wrong; and extremes."""
-    middle = 1 + 2.0**-8
-    special = [middle, middle + 2.0**-40, middle - 2.0**-40, 3 * 2.0**-134 + 2.0**-170, 2.0**-134, 3.4e38,
-               2.0**128, 3.3961775292304957e38, 0.0, -0.0, float("inf"), float("-inf")]  # fmt: skip
-    values = torch.cat([torch.tensor(special, dtype=F64), vectors(3, F64, 256 - len(special))])
-    values[100:] *= torch.tensor(2.0, dtype=F64) ** torch.arange(-140, 16)
-    found, wanted = interpret("to_bfloat16", values), round_to(values.numpy(), BF16)
-    assert torch.equal(found.view(torch.int16), wanted.view(torch.int16))
-    assert not torch.equal(found, values.to(BF16)), "torch rounds twice, and no value shows it"
-    assert interpret("to_bfloat16", torch.tensor([float("nan")], dtype=F64)).isnan().all()
-
-
 @pytest.mark.weekly
 @needs_triton
 @pytest.mark.parametrize(
@@ -241,8 +212,7 @@ def test_bfloat16_is_rounded_once(interpret):
         ("add_row", "fp32", "fp32", 90, False),
         ("add_row", "fp32", "fp32", 90, True),
         ("add_stored_row", "fp32", "fp64", 90, False),
-        ("add_stored_row", "i16", "fp32", 90, False),
-        ("add_stored_row", "i16", "fp32", 90, True),
+        ("add_stored_row", "fp32", "fp64", 90, True),
     ],
 )
 def test_a_pass_compiles_without_spills_to_exact_arithmetic(name, out, stored, arch, many, compile_):
@@ -273,7 +243,7 @@ def test_key_words_are_handed_over_as_signed_32_bit_numbers(monkeypatch):
     """An unsigned word would get a wider type from 2³¹ on, which Triton would write into its cache."""
     launched = {}
     gpu_kernels = pytest.importorskip(
-        "fedmf.noise.kernels.gpu_kernels", reason="Triton is not installed (Linux only)"
+        "fedmf.noise.gpu_kernels", reason="Triton is not installed (Linux only)"
     )
 
     class Launcher:
@@ -292,20 +262,20 @@ def test_key_words_are_handed_over_as_signed_32_bit_numbers(monkeypatch):
 
 def test_without_a_gpu_the_reason_is_one_line(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr("fedmf.noise.kernels.gpu.find_spec", lambda name: object())
+    monkeypatch.setattr("fedmf.noise.gpu.find_spec", lambda name: object())
     with pytest.raises(RuntimeError, match=r"^device \(of the noise\) must be an available CUDA device"):
         TritonKernels(KEY, Domain.TRAINING, torch.device("cuda"))
 
 
 def test_without_triton_the_reason_is_one_line(monkeypatch):
-    monkeypatch.setattr("fedmf.noise.kernels.gpu.find_spec", lambda name: None)
+    monkeypatch.setattr("fedmf.noise.gpu.find_spec", lambda name: None)
     with pytest.raises(RuntimeError, match=r"^triton .* must be installed for noise on a GPU"):
         TritonKernels(KEY, Domain.TRAINING, torch.device("cuda"))
 
 
 def test_the_key_is_not_shown_and_foreign_tensors_are_refused(monkeypatch):
     monkeypatch.setattr(TritonKernels, "_check_device", lambda self: None)
-    monkeypatch.setattr("fedmf.noise.kernels.gpu.find_spec", lambda name: object())
+    monkeypatch.setattr("fedmf.noise.gpu.find_spec", lambda name: object())
     kernels = TritonKernels(KEY, Domain.TRAINING, torch.device("cuda:0"))
     assert repr(kernels) == f"TritonKernels({KEY!r}, TRAINING, device='cuda:0')"
     with pytest.raises(ValueError, match=r"^out \(vector\) must be on cuda:0, where these .* got cpu"):
@@ -336,8 +306,8 @@ def test_a_gpu_gives_the_bits_of_the_cpu_in_a_long_vector():
     CpuKernels(KEY, Domain.TRAINING).add_(RowPass((1, 0), (1.0, -0.9)), cpu, 5)
     kernels.add_(RowPass((1, 0), (1.0, -0.9)), gpu, 5)
     assert torch.equal(gpu.cpu(), cpu)
-    long = torch.zeros(2**31 + 5000, dtype=BF16, device="cuda")
+    long = torch.zeros(2**31 + 5000, dtype=F32, device="cuda")
     kernels.add_(RowPass((1,), (1.0,)), long, 0)
-    tail = torch.zeros(10_000, dtype=BF16)
+    tail = torch.zeros(10_000, dtype=F32)
     CpuKernels(KEY, Domain.TRAINING).add_(RowPass((1,), (1.0,)), tail, long.numel() - 10_000)
     assert torch.equal(long[-10_000:].cpu(), tail)

@@ -1,18 +1,28 @@
-"""A row of noise as a value: what one pass over a vector draws, reads, stores and adds."""
+"""Where the bits of z(t, i) lie in the keystream, and what one pass over a vector does with them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, Protocol
 
 import torch
 
-from fedmf.noise.kernels.layout import MAX_DIMENSION
+BLOCK_BYTES: Final = 64
+"""A ChaCha20 block: sixteen little-endian 32-bit words w_0 … w_15."""
 
-DTYPES = (torch.float32, torch.float64, torch.bfloat16)
-"""Of vectors that noise is added to."""
+NORMALS_PER_BLOCK: Final = 16
+"""One variable per word: element i is in block ⌊i/16⌋."""
+
+PAIRS_PER_BLOCK: Final = 8
+"""Pair k has radius word w_k and angle word w_{8+k}; it gives elements 16c + k (cosine) and 16c + 8 + k."""
+
+REFINED_BELOW: Final = 1 << 16
+"""A radius word below this is followed by 64 bits from the refinement stream."""
+
+MAX_DIMENSION: Final = NORMALS_PER_BLOCK * 2**32 - 1
+"""Largest d: beyond it the 32-bit block counter of ChaCha20 would wrap and repeat noise."""
 
 
 @dataclass(frozen=True)
@@ -21,12 +31,12 @@ class TileWork:
 
     Args:
         count: of the row's elements.
-        work: given a tile as `passes.chunk_of` reads it, and its place among the elements; called once for
-            each tile, by several threads for different ones.
+        work: given y and the scale of a `RowPass` for some elements, and the place of the first; called once
+            for each tile, by several threads for different ones. It may change y.
     """
 
     count: int
-    work: Callable[[Any, int, int], None]
+    work: Callable[[Any, float, int], None]
 
     @property
     def device(self) -> torch.device:
@@ -128,10 +138,11 @@ def check_vector(out: Row, start: int) -> None:
     Raises:
         ValueError: its type, shape or layout, or the elements it stands for, are out of range.
     """
+    kinds = torch.float32, torch.float64
     plain = isinstance(out, TileWork)
-    if not plain and (out.dtype not in DTYPES or out.ndim != 1 or not out.is_contiguous()):
+    if not plain and (out.dtype not in kinds or out.ndim != 1 or not out.is_contiguous()):
         raise ValueError(
-            "out (vector) must be a contiguous vector of float32, float64 or bfloat16; "
+            "out (vector) must be a contiguous vector of float32 or float64; "
             f"got {out.dtype} of shape {tuple(out.shape)}, strides {out.stride()}. No noise was added."
         )
     if not 0 <= start <= start + out.numel() <= MAX_DIMENSION:
@@ -144,3 +155,26 @@ def check_vector(out: Row, start: int) -> None:
 def _check_numbers(name: str, numbers: tuple[float, ...], count: int) -> None:
     if len(numbers) != count or not all(map(math.isfinite, numbers)):
         raise ValueError(f"{name} must be {count} finite numbers; got {list(numbers)}. No noise was added.")
+
+
+class NoiseKernels(Protocol):
+    """The passes of one (key schedule, domain) on one device; horizons and calibration are not known here."""
+
+    def add_(self, row: RowPass, out: Row, start: int, stored: torch.Tensor | None = None) -> None:
+        """Add a row of noise to a vector, as `RowPass` says.
+
+        Each element is computed in float64 with fused multiply-adds in the order in which terms are written
+        there, y from 0, and rounded to nearest, ties to even, once per stored number.
+
+        Args:
+            row: coefficients, rounds and places.
+            out: contiguous vector of float32 or float64 on the kernels' device; on a processor also what is
+                done with y instead.
+            start: global index of out[0]: z is z(t, start), z(t, start + 1), … .
+            stored: (vectors, len(out)), contiguous, float64, on the device of `out`; None if the row neither
+                reads nor writes any.
+
+        Raises:
+            ValueError: the tensors are not those of the row; nothing was written.
+        """
+        ...

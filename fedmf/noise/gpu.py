@@ -9,10 +9,8 @@ from importlib.util import find_spec
 import numpy as np
 import torch
 
-from fedmf.noise.domain import Domain
-from fedmf.noise.kernels.layout import NORMALS_PER_BLOCK
-from fedmf.noise.kernels.row_pass import Row, RowPass
-from fedmf.noise.key import NoiseKey
+from fedmf.noise.key import Domain, NoiseKey
+from fedmf.noise.row_pass import NORMALS_PER_BLOCK, Row, RowPass
 from fedmf.noise.schedule import KeySchedule
 
 
@@ -74,10 +72,10 @@ class TritonKernels:
         table = self._table(row.rounds, row.weights, [], [row.scale], *places, words)
         key = keys[0] if one else None
         if stored is None or not row.vectors:
-            self._launch("add_row", out, start, (_bits(out),), key, table, len(row.rounds))
+            self._launch("add_row", out, start, (out,), key, table, len(row.rounds))
         else:
             counts = len(row.rounds), len(row.reads), len(row.writes)
-            self._launch("add_stored_row", out, start, (_bits(out), stored), key, table, *counts)
+            self._launch("add_stored_row", out, start, (out, stored), key, table, *counts)
         if not one:
             table.zero_()
 
@@ -102,7 +100,7 @@ class TritonKernels:
         table: torch.Tensor,
         *counts: int,
     ) -> None:
-        import fedmf.noise.kernels.gpu_kernels as gpu_kernels
+        import fedmf.noise.gpu_kernels as gpu_kernels
 
         if not out.numel():
             return
@@ -117,11 +115,6 @@ class TritonKernels:
 
     def __repr__(self) -> str:
         return f"TritonKernels({self.keys.root!r}, {self.domain.name}, device={str(self.device)!r})"
-
-
-def _bits(values: torch.Tensor) -> torch.Tensor:
-    """bfloat16 as int16: the kernels convert it themselves, rounding once."""
-    return values.view(torch.int16) if values.dtype == torch.bfloat16 else values
 
 
 def _signed(word: int) -> int:

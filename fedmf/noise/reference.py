@@ -10,15 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedmf.noise.domain import Domain, nonce, refinement_nonce
-from fedmf.noise.kernels.layout import (
-    BLOCK_BYTES,
-    NORMALS_PER_BLOCK,
-    PAIRS_PER_BLOCK,
-    REFINED_BELOW,
-)
-from fedmf.noise.kernels.row_pass import RowPass
-from fedmf.noise.key import NoiseKey
+from fedmf.noise.key import Domain, NoiseKey, nonce, refinement_nonce
+from fedmf.noise.row_pass import BLOCK_BYTES, NORMALS_PER_BLOCK, PAIRS_PER_BLOCK, REFINED_BELOW, RowPass
 from fedmf.noise.schedule import KeySchedule
 
 
@@ -57,27 +50,6 @@ def normals(key: NoiseKey, domain: Domain, t: int, start: int, stop: int) -> NDA
     return z[start - first * NORMALS_PER_BLOCK :][: stop - start]
 
 
-def round_to(values: NDArray[np.float64], dtype: torch.dtype) -> torch.Tensor:
-    """Nearest, ties to even, from float64 in one step.
-
-    Torch converts float64 to bfloat16 by way of float32 and so rounds twice.
-    """
-    if dtype != torch.bfloat16:
-        return torch.from_numpy(np.ascontiguousarray(values)).to(dtype)
-    bits = values.view(np.int64)
-    half = (1 << 44) - 1 + (bits >> 45 & 1)  # 45 of float64's 52 fraction bits go
-    rounded = (bits + half & ~((1 << 45) - 1)).view(np.float64)
-    grid = 1.5 * 2.0 ** (52 - 133)  # below 2⁻¹²⁶ bfloat16 numbers are multiples of 2⁻¹³³
-    tiny = np.copysign(values + grid - grid, values)
-    with np.errstate(over="ignore"):
-        exact = np.where(np.abs(values) < 2.0**-126, tiny, rounded).astype(np.float32)
-    return torch.from_numpy(exact).to(dtype)
-
-
-def _wide(values: torch.Tensor) -> NDArray[np.float64]:
-    return values.to(torch.float64).numpy()
-
-
 class ReferenceKernels:
     """`NoiseKernels` on CPU tensors, one NumPy expression per term.
 
@@ -100,11 +72,11 @@ class ReferenceKernels:
         for t, weight in zip(row.rounds, row.weights, strict=True):
             y = y + weight * normals(self.keys.key_of(t), self.domain, t, start, start + out.numel())
         for place, weight in zip(row.reads, row.read_weights, strict=True):
-            y = y - weight * _wide(vectors[place])
+            y = y - weight * vectors[place].numpy()
         for place, decay in zip(row.writes, row.decays, strict=True):
-            total = decay * _wide(vectors[place]) + y if decay else y
-            vectors[place] = round_to(total, vectors.dtype)
-        out.copy_(round_to(_wide(out) + row.scale * y, out.dtype))
+            total = decay * vectors[place].numpy() + y if decay else y
+            vectors[place] = torch.from_numpy(total)
+        out.copy_(torch.from_numpy(out.to(torch.float64).numpy() + row.scale * y))
 
     def __repr__(self) -> str:
         return f"ReferenceKernels({self.keys.root!r}, {self.domain.name})"

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 
 from fedmf.errors import HorizonExceededError
-from fedmf.mechanisms.streaming import StreamingInverse
-from fedmf.noise.kernels import NoiseKernels, Row, check_vector
-from fedmf.noise.rows.row_rules import choose_rows
+from fedmf.mechanisms.streaming import Recurrence, StreamingInverse
+from fedmf.noise.row_pass import NoiseKernels, Row, check_vector
+from fedmf.noise.rows import add_rows, made_together, rule_of
 from fedmf.noise.source import GaussianSource
 
-_DIGEST_LABEL = b"fedmf correlated noise, layout 2\x00"
+_DIGEST_LABEL: Final = b"fedmf correlated noise, layout 2\x00"
+#: Elements of a block of `BlockedNoise`: 8 MiB in float64.
+BLOCK: Final = 1 << 20
 
 
 class NoiseStream:
@@ -89,7 +91,7 @@ class NoiseStream:
         self.source, self.rounds = source, rounds
         self.start, self.stop = start, stop
         self._device = torch.device(device)
-        self._rule = choose_rows(inverse, stop - start, self._device, source.dimension)
+        self._rule = rule_of(inverse)
         self.digest = _digest(self._rule.inverse, rounds)
         self._t = 0
         self._stored: torch.Tensor | None = None
@@ -116,7 +118,7 @@ class NoiseStream:
         The row is formed in float64, and its sum with `out` is rounded once to the type of `out`.
 
         Args:
-            out: contiguous vector of shape (stop − start,), float32, float64 or bfloat16; stored vectors
+            out: contiguous vector of shape (stop − start,), float32 or float64; stored vectors
                 move to its device. Or what is done with the row instead, tile by tile.
             scale: absolute standard deviation per unit of C⁻¹z, that is ζ·σ·sens(C); finite.
 
@@ -152,8 +154,6 @@ class NoiseStream:
             HorizonExceededError: fewer rows are left; nothing has changed.
             ValueError: `out` or `scale` is unfit; nothing has changed.
         """
-        from fedmf.noise.rows.noise_block import add_block, suits
-
         length = self.stop - self.start
         fit = out.dtype == torch.float64 and out.device.type == "cpu" and out.is_contiguous()
         if not fit or out.ndim != 2 or out.shape[1] != length:
@@ -162,16 +162,19 @@ class NoiseStream:
                 f"shape {tuple(out.shape)} on {out.device}. No noise was added."
             )
         self._check_horizon(len(out))
-        quick = type(self.source) is GaussianSource and suits(self._rule, length)
+        inverse, kernels = self._rule.inverse, self.source.kernels(out.device)
+        quick = (
+            isinstance(inverse, Recurrence) and made_together(inverse, length) and hasattr(kernels, "normals")
+        )
         if not quick or not math.isfinite(scale):
             for row in out:
                 self.add_(row, scale)
             return
         with torch.no_grad():
             self._device = out.device
-            stored = self._ready(self.source.kernels(out.device)).numpy()
+            stored = self._ready(kernels).numpy()
             self._stored_t, values = None, out.detach().numpy()
-            add_block(self.source, self._rule, values, scale, self.start, self._t, stored)
+            add_rows(kernels, inverse, values, scale, self.start, self._t, stored)
         self._stored_t = self._t = self._t + len(out)
 
     def skip(self) -> None:
@@ -287,10 +290,10 @@ class NoiseStream:
         begin = self._rule.begin(self._t)
         at, self._stored_t = self._stored_t, None
         if at is None or not begin <= at <= self._t:
-            self._rule.reset(kernels, self.start, begin, stored)
+            stored.zero_()
             at = begin
         if at < self._t:
-            unseen = torch.zeros(stored.shape[1], dtype=torch.bfloat16, device=self._device)
+            unseen = torch.zeros(stored.shape[1], device=self._device)
             for earlier in range(at, self._t):
                 self._rule.row_(kernels, unseen, 0.0, self.start, earlier, stored)
         self._stored_t = self._t
@@ -314,6 +317,74 @@ class NoiseStream:
     def __repr__(self) -> str:
         shard = f"[{self.start}, {self.stop})"
         return f"NoiseStream(t={self._t}, rounds={self.rounds}, shard={shard}, source={self.source!r})"
+
+
+class BlockedNoise:
+    """The rows of `NoiseStream` for consecutive blocks of a vector, each added when its part is at hand.
+
+    Args:
+        source: z(t, i), for the whole vector of dimension d.
+        inverse: a streaming form of C⁻¹.
+        rounds: n.
+        block: elements of a block.
+        device: where stored vectors live.
+
+    Guarantees:
+        The same bits as one `NoiseStream` for the whole vector. All blocks are at the same row.
+
+    >>> from fedmf.mechanisms.closed_forms import identity
+    >>> from fedmf.noise import NoiseKey
+    >>> source = GaussianSource(NoiseKey.from_seed(0), dimension=5)
+    >>> noise = BlockedNoise(source, identity(2).recurrence(), 2, block=3)
+    >>> out = torch.zeros(5, dtype=torch.float64)
+    >>> for part, stream in noise.blocks():
+    ...     stream.add_(out[part], 1.0)
+    >>> torch.equal(out, source.block(0, 0, 5)), noise.t
+    (True, 1)
+    """
+
+    def __init__(
+        self,
+        source: GaussianSource,
+        inverse: StreamingInverse,
+        rounds: int,
+        block: int = BLOCK,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        d = source.dimension
+        self._streams = [
+            NoiseStream(source, inverse, rounds, start, stop, device=device)
+            for start, stop in ((start, min(start + block, d)) for start in range(0, d, block))
+        ]
+
+    @property
+    def t(self) -> int:
+        """The next row, 0-based."""
+        return self._streams[0].t
+
+    def blocks(self) -> Iterator[tuple[slice, NoiseStream]]:
+        """Each block's place in the vector and its noise."""
+        for stream in self._streams:
+            yield slice(stream.start, stream.stop), stream
+
+    def seek(self, t: int) -> None:
+        """Make t the next row of every block; as `NoiseStream.seek`."""
+        for stream in self._streams:
+            stream.seek(t)
+
+    def skip(self) -> None:
+        """Consume a row without using it; as `NoiseStream.skip`."""
+        for stream in self._streams:
+            stream.skip()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Position and identity of the whole, JSON-able."""
+        return self._streams[0].state_dict()
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go to a saved position; as `NoiseStream.load_state`."""
+        for stream in self._streams:
+            stream.load_state(state)
 
 
 def _digest(inverse: StreamingInverse, rounds: int) -> str:

@@ -10,13 +10,12 @@ import torch
 from support import noise_oracle
 
 from fedmf.noise import key as key_module
-from fedmf.noise.domain import Domain
-from fedmf.noise.kernels.cpu import TILE
-from fedmf.noise.kernels.layout import MAX_DIMENSION, NORMALS_PER_BLOCK
-from fedmf.noise.kernels.reference import normals
-from fedmf.noise.key import NoiseKey
-from fedmf.noise.rows.noise_stream import NoiseStream
+from fedmf.noise.cpu import TILE
+from fedmf.noise.key import Domain, NoiseKey
+from fedmf.noise.reference import normals
+from fedmf.noise.row_pass import MAX_DIMENSION, NORMALS_PER_BLOCK
 from fedmf.noise.source import GaussianSource
+from fedmf.noise.stream import NoiseStream
 
 SECRET = bytes(range(32))
 
@@ -35,16 +34,6 @@ def test_keystream_is_rfc_8439():
     """The test vector of RFC 8439 §2.3.2, which a device kernel must reproduce too."""
     assert NoiseKey(SECRET).keystream(RFC_NONCE, 1).update(bytes(64)) == RFC_BLOCK
     assert noise_oracle.chacha20_block(SECRET, 1, RFC_NONCE) == RFC_BLOCK
-
-
-def test_the_oracle_reproduces_the_block_of_rfc_8439_section_2_4_2():
-    """Second keystream block of the encryption example, from its plaintext and ciphertext."""
-    nonce = bytes.fromhex("000000000000004a00000000")
-    text = b"Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the future, "
-    cipher = bytes.fromhex("6e2e359a2568f98041ba0728dd0d6981e97e7aec1d4360c20a27afccfd9fae0b")
-    stream = bytes(a ^ b for a, b in zip(text, cipher, strict=False))
-    assert noise_oracle.chacha20_block(SECRET, 1, nonce)[:32] == stream
-    assert NoiseKey(SECRET).keystream(nonce, 1).update(bytes(32)) == stream
 
 
 def test_layout_is_the_documented_one():
@@ -80,49 +69,20 @@ def test_pairs_in_the_tail_use_their_own_words_of_the_refinement_stream():
 
 @pytest.fixture(scope="module")
 def whole():
-    source = GaussianSource(NoiseKey.from_seed(5), 17 * TILE + 777)  # enough for several threads
+    source = GaussianSource(NoiseKey.from_seed(5), 3 * TILE + 777)  # enough for several threads
     return source, source.block(4, 0, source.dimension)
-
-
-def test_blocks_are_new_float64_vectors(whole):
-    source, expected = whole
-    first, second = source.block(4, 0, 10), source.block(5, 0, 10)
-    assert first.dtype == torch.float64
-    assert first.shape == (10,)
-    assert torch.equal(first, expected[:10])
-    assert not torch.equal(first, second)
-    assert source.block(4, 10, 10).shape == (0,)
 
 
 def test_any_cut_of_the_vector_gives_the_same_bits(whole):
     source, expected = whole
     generator = np.random.default_rng(0)
     edges = [1, 7, 8, 9, 15, 16, 17, 63, 1023, 1024, 1025, TILE - 1, TILE, TILE + 1, 2 * TILE + 5]
-    starts = [0, *edges, *generator.integers(0, source.dimension, 40).tolist()]
+    starts = [0, *edges, *generator.integers(0, source.dimension, 5).tolist()]
     for start in starts:
         lengths = [1, 2, 3, 13, *generator.integers(1, source.dimension - start + 1, 2).tolist()]
         for length in lengths:
             stop = min(start + length, source.dimension)
             assert torch.equal(source.block(4, start, stop), expected[start:stop]), (start, stop)
-
-
-def test_dimension_and_order_of_requests_do_not_matter(whole):
-    expected = whole[1]
-    for dimension in (1, 2, 9, 17, 1025, TILE + 3):
-        smaller = GaussianSource(NoiseKey.from_seed(5), dimension)
-        smaller.block(9, 0, dimension)
-        assert torch.equal(smaller.block(4, 0, dimension), expected[:dimension])
-
-
-@pytest.mark.parametrize("threads", [1, 2, 3, 5])
-def test_thread_count_does_not_matter(whole, threads):
-    source, expected = whole
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(threads)
-        assert torch.equal(source.block(4, 0, source.dimension), expected)
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_requests_from_several_threads_do_not_disturb_each_other(whole):
@@ -259,40 +219,19 @@ def test_no_value_ever_repeats():
     assert values.unique().numel() == values.numel()
 
 
-def test_the_last_element_of_the_largest_vector_exists_and_differs_from_the_first():
-    source = GaussianSource(NoiseKey(SECRET), MAX_DIMENSION)
-    tail = source.block(0, MAX_DIMENSION - 16, MAX_DIMENSION)
-    assert not set(tail.tolist()) & set(source.block(0, 0, 64).tolist())
-
-
-@pytest.mark.parametrize("dimension", [0, -1, 2**36, 10.0, True])
-def test_a_bad_dimension_is_refused(dimension):
-    with pytest.raises(ValueError, match=r"^d \(dimension\) must be an integer with 1 <= d < 2\^36; got"):
-        GaussianSource(NoiseKey(SECRET), dimension)
-
-
-@pytest.mark.parametrize("domain", [0, 7, "TRAINING", None])
-def test_an_unknown_domain_is_refused(domain):
-    expected = r"^domain .* TRAINING=1, FIRST_MOMENT=2, .*, COHORTS=4, CLIPPING=6; got"
-    with pytest.raises(ValueError, match=expected):
-        GaussianSource(NoiseKey(SECRET), 8, domain)
-
-
-@pytest.mark.parametrize("t", [-1, 2**64])
-def test_a_round_without_a_nonce_is_refused(t):
-    with pytest.raises(ValueError, match=r"^t \(round\) must satisfy 0 <= t < 2\^64; got"):
-        GaussianSource(NoiseKey(SECRET), 8).block(t, 0, 8)
-
-
-@pytest.mark.parametrize(("start", "stop"), [(-1, 3), (0, 9), (5, 4)])
-def test_a_block_outside_the_vector_is_refused(start, stop):
-    with pytest.raises(ValueError, match=r"^start, stop \(elements\) must satisfy"):
-        GaussianSource(NoiseKey(SECRET), 8).block(0, start, stop)
-
-
-@pytest.mark.parametrize(
-    ("nonce", "counter"), [(bytes(11), 0), (bytes(16), 0), (bytes(12), -1), (bytes(12), 2**32)]
-)
-def test_a_position_outside_the_keystream_is_refused(nonce, counter):
-    with pytest.raises(ValueError, match=r"^nonce and counter"):
-        NoiseKey(SECRET).keystream(nonce, counter)
+def test_arguments_out_of_range_are_refused():
+    key = NoiseKey(SECRET)
+    source = GaussianSource(key, 8)
+    for message, use in (
+        (r"^d \(dimension\) must be an integer with 1 <= d < 2\^36; got", lambda: GaussianSource(key, 0)),
+        (r"^d \(dimension\) must be an integer", lambda: GaussianSource(key, 2**36)),
+        (r"^domain .* TRAINING=1, FIRST_MOMENT=2, .*; got 7", lambda: GaussianSource(key, 8, 7)),
+        (r"^t \(round\) must satisfy 0 <= t < 2\^64; got", lambda: source.block(-1, 0, 8)),
+        (r"^t \(round\) must satisfy 0 <= t < 2\^64; got", lambda: source.block(2**64, 0, 8)),
+        (r"^start, stop \(elements\) must satisfy", lambda: source.block(0, -1, 3)),
+        (r"^start, stop \(elements\) must satisfy", lambda: source.block(0, 0, 9)),
+        (r"^nonce and counter", lambda: key.keystream(bytes(11), 0)),
+        (r"^nonce and counter", lambda: key.keystream(bytes(12), 2**32)),
+    ):
+        with pytest.raises(ValueError, match=message):
+            use()

@@ -1,0 +1,50 @@
+"""Loops over arrays, compiled by numba, and machine code that is kept on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from numba import njit
+from numba.extending import intrinsic
+
+_OPTIONS: Final = {"nogil": True, "error_model": "numpy"}
+
+part: Final[Any] = njit(**_OPTIONS)
+"""Compile a function that only `compiled` ones of the same file call: it becomes a part of each of them."""
+
+
+def compiled(*signatures: str) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a function for these types of arguments as it is defined; no argument of another type is taken.
+
+    Machine code is kept in ``__pycache__``, else in the user's cache directory, or where NUMBA_CACHE_DIR
+    says; where nothing can be written, each process compiles. numba numbers the kept files of a function in
+    the order in which types are asked for, and mixes them up if processes that start together ask in
+    different orders: declared types are always asked for in this one. A kept file is made again when the
+    file of its function changes, not when another one does: call `part`s of the same file, and `fma`.
+
+    Args:
+        signatures: numba's, such as ``"void(float64[::1], int64)"``.
+    """
+
+    def compile_now(function: Callable[..., Any]) -> Any:
+        try:
+            return njit(list(signatures), cache=True, **_OPTIONS)(function)
+        except (RuntimeError, OSError):  # no directory for it, or no space there
+            return njit(list(signatures), **_OPTIONS)(function)
+
+    return compile_now
+
+
+def _fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
+    del typing_context
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        del context, signature
+        return builder.fma(*arguments)
+
+    return (a(a, b, c), generate) if a == b == c else None
+
+
+fma: Final[Any] = intrinsic(_fma)
+"""For compiled functions: fma(a, b, c) = a·b + c of three floats of one type, rounded once."""
