@@ -62,6 +62,23 @@ def require_canonical(user_ids: Iterable[str]) -> None:
         )
 
 
+def id_of_float(number: float | None, bits: int) -> str | None:
+    """The id that a floating number stands for; None for a missing, infinite or too large one.
+
+    Args:
+        number: of a column.
+        bits: of the column's type: 16, 32 or 64.
+
+    >>> id_of_float(7.0, 64), id_of_float(0.5, 64), id_of_float(2.0**53, 64)
+    ('7', '0.5', None)
+    """
+    if number is None or not abs(number) < _EXACT[bits]:
+        return None
+    if number.is_integer():
+        return str(int(number))
+    return str(np.float32(number)) if bits == 32 else repr(number)
+
+
 def id_column(column: Any, place: str) -> Any:
     """A column of ids as bytes in canonical form.
 

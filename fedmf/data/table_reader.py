@@ -1,0 +1,468 @@
+"""The one reader of tables: CSV, JSON lines and Parquet, files or a pipe, as batches of columns of cells.
+
+What stands in a row decides that row alone: a line that is no row of its table gives a row without cells and
+says why. Cells are parsed by `fedmf.data.cells`.
+
+    with open_table(Path("rows.csv.gz")) as table:
+        table.select(["age", "user"])
+        while (batch := table.read(4096)) is not None:
+            batch.columns["age"], batch.faults
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import re
+import zlib
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+import pyarrow as arrow
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as parquet
+
+from fedmf.data.lines import LONGEST_LINE, Lines, TooLong, arriving
+
+#: How rows are written: each format with the endings of files that have it, where ``.gz`` may follow.
+FORMATS: Final = {
+    "csv": (".csv",),
+    "jsonl": (".jsonl", ".ndjson", ".json"),
+    "parquet": (".parquet", ".pq"),
+}
+#: The column of rows that have no names: lines of JSON that are arrays.
+UNNAMED: Final = ""
+_CHUNK: Final = 1 << 20
+_MOST_NAMES: Final = 20
+_MOST_CHARACTERS: Final = 100
+#: A field of CSV: in quotes, each inner one doubled, or not beginning with one.
+_FIELD: Final = rb'(?:"(?:[^"]|"")*+"|[^",\r][^,\r]*+|)'
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_BROKEN: Final = (arrow.ArrowException, OSError, EOFError, zlib.error)
+
+
+class InputError(ValueError):
+    """A table that cannot be read, or not on; the message is one line and holds no value of a row."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowBatch:
+    """Consecutive rows.
+
+    Args:
+        rows: how many.
+        columns: Arrow arrays by name, of those selected; null where a cell is missing. Text of CSV and JSON
+            lines as it stands there, in lists where the first row has a list; in Parquet each of its type.
+        faults: why the row at a place of this batch has no cells, in words that follow "row 7".
+    """
+
+    rows: int
+    columns: Mapping[str, Any]
+    faults: Mapping[int, str]
+
+
+class TableReader(ABC):
+    """The rows of one table, front to back, each once.
+
+    Attributes:
+        names: of all columns, as the header or the first row has them; of rows without names `UNNAMED`.
+        headed: whether the first line holds names, which then is no row.
+    """
+
+    names: tuple[str, ...]
+    headed: bool = False
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.selected: tuple[str, ...] = ()
+
+    def select(self, names: Sequence[str]) -> None:
+        """Choose the columns to read, before the first row is read.
+
+        Raises:
+            InputError: one of them is not there, or there twice.
+        """
+        times = Counter(self.names)
+        for name in names:
+            if times[name] != 1:
+                fault = "is there more than once" if times[name] else "is missing"
+                raise InputError(f"column {name!r} {fault}; {self.place} has {shown_names(self.names)}.")
+        self.selected = tuple(names)
+
+    @abstractmethod
+    def read(self, most: int) -> RowBatch | None:
+        """Up to that many of the next rows, of a pipe those that are at hand; None at the end.
+
+        Raises:
+            InputError: the input breaks off.
+        """
+
+    @abstractmethod
+    def skip(self, rows: int) -> int:
+        """Pass over that many rows without looking at them; how many there were."""
+
+    def where(self, row: int) -> str:
+        """How to find the n-th row of this table again, counted from 1."""
+        return f"row {row}"
+
+
+class _LineReader(TableReader):
+    """One row a line; abstract."""
+
+    def __init__(self, lines: Lines, place: str) -> None:
+        super().__init__(place)
+        self._lines = lines
+        with _readable(place):
+            first = lines.peek()
+        if first is None:
+            raise InputError(f"{place} must have rows; got an empty table.")
+        if isinstance(first, TooLong):
+            raise InputError(
+                f"{place} (first line) must take at most {LONGEST_LINE} bytes; got a longer one."
+            )
+        try:
+            self._first = first.decode()
+        except UnicodeDecodeError:
+            raise InputError(f"{place} must be UTF-8 text; its first line is not.") from None
+
+    def read(self, most: int) -> RowBatch | None:
+        """See `TableReader.read`."""
+        with _readable(self.place):
+            lines = self._lines.take(most)
+        return self._batch(lines) if lines else None
+
+    def skip(self, rows: int) -> int:
+        """See `TableReader.skip`."""
+        left = rows
+        with _readable(self.place):
+            while left and (lines := self._lines.take(left)):
+                left -= len(lines)
+        return rows - left
+
+    def where(self, row: int) -> str:
+        """See `TableReader.where`; with the line where no blank line was passed over."""
+        return f"row {row}" if self._lines.blank else f"row {row} (line {row + self.headed})"
+
+    @abstractmethod
+    def _batch(self, lines: list[bytes]) -> RowBatch:
+        """The rows that lines are."""
+
+
+@final
+class CsvTable(_LineReader):
+    """Comma-separated values. A line ends at a line feed, quoted or not, so that no quote swallows a row.
+
+    A first line of numbers alone is a row, and columns are called 1, 2, ….
+
+    Args:
+        lines: of the text, UTF-8; bytes that are not count as U+FFFD.
+        place: what the table is called in messages.
+
+    Raises:
+        InputError: no lines, or a first one that is none of CSV.
+    """
+
+    def __init__(self, lines: Lines, place: str) -> None:
+        super().__init__(lines, place)
+        try:
+            names = [name.strip() for name in next(csv.reader([self._first], strict=True))]
+        except csv.Error:
+            raise InputError(f"{place} (header) must be one line of CSV; got another one.") from None
+        self.headed = not all(map(is_number, names))
+        if self.headed:
+            lines.take(1)
+        self.names = tuple(names) if self.headed else tuple(map(str, range(1, len(names) + 1)))
+        self._row = re.compile(_FIELD + rb"(?:,%b){%d}" % (_FIELD, len(names) - 1))
+
+    def _batch(self, lines: list[bytes]) -> RowBatch:
+        faults = {i: fault for i, line in enumerate(lines) if (fault := self._fault(line))}
+        whole = [line for i, line in enumerate(lines) if i not in faults]
+        if not self.selected:
+            return RowBatch(len(lines), {}, faults)
+        table = _cells(whole, len(self.names), [self.names.index(name) for name in self.selected])
+        if faults:  # rows without cells, each in its place
+            place = iter(range(len(whole)))
+            order = [None if i in faults else next(place) for i in range(len(lines))]
+            table = table.take(arrow.array(order, arrow.int64()))
+        return RowBatch(len(lines), dict(zip(self.selected, map(_whole, table.columns), strict=True)), faults)
+
+    def _fault(self, line: bytes) -> str | None:
+        """What is wrong with a line, if anything is."""
+        if isinstance(line, TooLong):
+            return f"must take at most {LONGEST_LINE} bytes"
+        plain = b'"' not in line and b"\r" not in line
+        if plain and (fields := line.count(b",") + 1) != len(self.names):
+            return f"must have {len(self.names)} fields; got {fields}"
+        if plain or self._row.fullmatch(line):
+            return None
+        return f"must be one line of CSV with {len(self.names)} fields"
+
+
+def _cells(lines: list[bytes], fields: int, wanted: Sequence[int]) -> Any:
+    """Columns of text from lines that each are a row, read by Arrow."""
+    filler = b",".join([b"-"] * fields)  # keeps a mark at the front of a line from being one of the text
+    text = b"\n".join([filler, *lines])
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        text = text.decode(errors="replace").encode()
+    names = [str(i) for i in range(fields)]
+    options: dict[str, Any] = {
+        "read_options": arrow_csv.ReadOptions(
+            use_threads=False, block_size=len(text) + 1, column_names=names
+        ),
+        "convert_options": arrow_csv.ConvertOptions(
+            column_types=dict.fromkeys(names, arrow.large_string()),
+            include_columns=[names[i] for i in wanted],
+            check_utf8=False,
+        ),
+    }
+    table = arrow_csv.read_csv(io.BytesIO(text), **options).slice(1)
+    assert table.num_rows == len(lines)
+    return table
+
+
+@final
+class JsonLinesTable(_LineReader):
+    """JSON lines: objects by the names of the first one, or arrays, which are one column `UNNAMED`.
+
+    Args:
+        lines: of the text.
+        place: what the table is called in messages.
+
+    Raises:
+        InputError: no lines, or a first one that is neither an object nor an array.
+    """
+
+    def __init__(self, lines: Lines, place: str) -> None:
+        super().__init__(lines, place)
+        row = _json(self._first)
+        if not isinstance(row, dict | list):
+            raise InputError(f"{place} must be JSON objects or arrays, one a line; its first row is neither.")
+        self._form = type(row)
+        self._known = row if isinstance(row, dict) else {UNNAMED: row}
+        self.names = tuple(self._known)
+
+    def select(self, names: Sequence[str]) -> None:
+        """See `TableReader.select`; a name that the first object lacks is one of missing cells there."""
+        self.selected = tuple(names)
+        if self._form is list and self.selected not in ((), (UNNAMED,)):
+            raise InputError(f"{self.place} must be JSON objects where columns are named; row 1 is an array.")
+
+    def _batch(self, lines: list[bytes]) -> RowBatch:
+        rows, faults = [], {}
+        for i, line in enumerate(lines):
+            row = None if isinstance(line, TooLong) else _json(line.decode(errors="replace"))
+            if not isinstance(row, self._form):
+                form = "object" if self._form is dict else "array of numbers"
+                faults[i] = (
+                    f"must take at most {LONGEST_LINE} bytes"
+                    if isinstance(line, TooLong)
+                    else f"must be a JSON {form}"
+                )
+                row = {}
+            rows.append(row if isinstance(row, dict) else {UNNAMED: row})
+        columns = {name: self._column(name, [row.get(name) for row in rows]) for name in self.selected}
+        return RowBatch(len(lines), columns, faults)
+
+    def _column(self, name: str, cells: list[Any]) -> Any:
+        """Cells of one column; one of another form than the first row's is null."""
+        if isinstance(self._known.get(name), list):
+            lists = [[_text(part) for part in cell] if isinstance(cell, list) else None for cell in cells]
+            return _strings(lists, arrow.list_(arrow.large_string()))
+        return _strings([_text(cell) for cell in cells], arrow.large_string())
+
+
+def _json(line: str) -> object:
+    """What a line of JSON says, numbers as they are written; None for what is none."""
+    try:
+        return json.loads(line, parse_float=str, parse_int=str, parse_constant=str)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _text(cell: object) -> str | None:
+    if isinstance(cell, bool):
+        return str(cell).lower()
+    return cell if isinstance(cell, str) else None
+
+
+def _strings(cells: list[Any], kind: Any) -> Any:
+    """An Arrow array; halves of surrogate pairs, which JSON can name and UTF-8 cannot hold, are U+FFFD."""
+    try:
+        return arrow.array(cells, kind)
+    except UnicodeEncodeError:
+
+        def whole(cell: Any) -> Any:
+            if isinstance(cell, list):
+                return [whole(part) for part in cell]
+            return None if cell is None else _SURROGATE.sub("\ufffd", cell)
+
+        return arrow.array([whole(cell) for cell in cells], kind)
+
+
+@final
+class ParquetTable(TableReader):
+    """A Parquet file.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
+        with _readable(self.place):
+            self._file = parquet.ParquetFile(path)
+        #: Of the columns.
+        self.schema = self._file.schema_arrow
+        self.names = tuple(self.schema.names)
+        self.rows = int(self._file.metadata.num_rows)
+        self._seen = 0
+        self._batches: Iterator[Any] | None = None
+        self._rest: Any = None
+
+    def read(self, most: int) -> RowBatch | None:
+        """See `TableReader.read`."""
+        while self._rest is None or not self._rest.num_rows:
+            self._rest = self._next()
+            if self._rest is None:
+                return None
+        batch, self._rest = self._rest.slice(0, most), self._rest.slice(most)
+        self._seen += batch.num_rows
+        return RowBatch(batch.num_rows, {name: batch.column(name) for name in self.selected}, {})
+
+    def skip(self, rows: int) -> int:
+        """See `TableReader.skip`; whole row groups are not read."""
+        target = min(self._seen + rows, self.rows)
+        group, before = 0, 0
+        sizes = [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
+        while group < len(sizes) and before + sizes[group] <= target:
+            before += sizes[group]
+            group += 1
+        self._batches, self._rest, left = self._from(group), None, target - before
+        while left:
+            if (batch := self._next()) is None:
+                raise InputError(
+                    f"{self.place} cannot be read on: it says that it has more rows than it has."
+                )
+            self._rest, left = batch.slice(left), left - min(left, batch.num_rows)
+        passed, self._seen = target - self._seen, target
+        return passed
+
+    def _next(self) -> Any:
+        if self._batches is None:
+            self._batches = self._from(0)
+        with _readable(self.place):
+            return next(self._batches, None)
+
+    def _from(self, group: int) -> Iterator[Any]:
+        groups = list(range(group, self._file.num_row_groups))
+        return self._file.iter_batches(4096, row_groups=groups, columns=[*self.selected], use_threads=False)
+
+
+@contextmanager
+def open_table(source: Path | int, form: str | None = None) -> Iterator[TableReader]:
+    """The table in a file, or of a descriptor such as that of standard input, 0.
+
+    Args:
+        source: the file, where a name that ends in ``.gz`` is unpacked; or a descriptor, whose rows come as
+            they arrive and which is not closed here.
+        form: a name of `FORMATS`; None guesses by the file's name, else by its first byte.
+
+    Raises:
+        InputError: it cannot be opened, or tells no columns.
+    """
+    if form not in (None, *FORMATS):
+        raise InputError(f"format must be one of {', '.join(FORMATS)}; got {form!r}.")
+    if isinstance(source, int):
+        if form == "parquet":
+            raise InputError("input must be a file for Parquet; a pipe takes csv or jsonl.")
+        yield _table_of(Lines(arriving(source)), "the input", form)
+        return
+    form = form or format_of(source)
+    with ExitStack() as opened:
+        try:
+            file = opened.enter_context(source.open("rb"))
+            form = "parquet" if form is None and file.read(4) == b"PAR1" else form
+            file.seek(0)
+        except OSError as error:
+            raise InputError(f"{source} cannot be opened: {error.strerror}.") from None
+        if form == "parquet":
+            yield ParquetTable(source)
+            return
+        packed = gzip.GzipFile(fileobj=file) if source.suffix.lower() == ".gz" else file
+        yield _table_of(Lines(lambda: packed.read1(_CHUNK)), str(source), form)
+
+
+def _table_of(lines: Lines, place: str, form: str | None) -> TableReader:
+    if form is None:
+        with _readable(place):
+            first = (lines.peek() or b"").lstrip()
+        form = "jsonl" if first.startswith((b"{", b"[")) else "csv"
+    return (CsvTable if form == "csv" else JsonLinesTable)(lines, place)
+
+
+def format_of(path: Path) -> str | None:
+    """The format that a file's name tells; None for one that tells none.
+
+    >>> format_of(Path("rows.CSV.gz")), format_of(Path("rows.txt"))
+    ('csv', None)
+    """
+    suffix = Path(path.stem).suffix if path.suffix.lower() == ".gz" else path.suffix
+    return next((name for name, endings in FORMATS.items() if suffix.lower() in endings), None)
+
+
+def table_files(path: Path) -> list[Path]:
+    """The file itself, or all tables of a folder in the order of their names.
+
+    Raises:
+        InputError: there is none.
+    """
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if format_of(file) and file.is_file())
+    else:
+        files = [path] if format_of(path) and path.is_file() else []
+    if not files:
+        endings = ", ".join(ending for several in FORMATS.values() for ending in several)
+        raise InputError(f"path must name a file ({endings}) that exists, or a folder with some; got {path}.")
+    return files
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a number as Python writes them, NaN and infinity included."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "_" not in text
+
+
+def shown_names(names: Sequence[str]) -> str:
+    """The first few names, for a message of one line."""
+    few = [repr(name[:_MOST_CHARACTERS]) for name in names[:_MOST_NAMES]]
+    more = [f"… ({len(names)} in all)"] if len(names) > _MOST_NAMES else []
+    return ", ".join([*few, *more]) or "none"
+
+
+@contextmanager
+def _readable(place: str) -> Iterator[None]:
+    try:
+        yield
+    except _BROKEN as error:
+        reason = " ".join(str(error).split())[:200].rstrip(".")
+        raise InputError(f"{place} cannot be read on: {reason}.") from None
+
+
+def _whole(column: Any) -> Any:
+    """One array, of chunks or of one."""
+    return column.combine_chunks() if isinstance(column, arrow.ChunkedArray) else column

@@ -1,0 +1,311 @@
+"""The reader of tables: what a row is, what is wrong with it, and that no row decides another."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as arrow
+import pyarrow.parquet as parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmf.data.cells import cells_of, ids, lists_of_numbers, numbers
+from fedmf.data.lines import LONGEST_LINE, LineCutter, Lines, TooLong
+from fedmf.data.table_reader import CsvTable, InputError, open_table
+
+laws = settings(derandomize=True, max_examples=100, deadline=None, database=None)
+HEAD = b"who,a,note\n"
+FIELDS, LINE = "must have 3 fields; got {}", "must be one line of CSV with 3 fields"
+#: A line, and its cells or what is wrong with it.
+LINES: dict[str, tuple[bytes, list[str] | str]] = {
+    "plain": (b"ann,0.5,x", ["ann", "0.5", "x"]),
+    "empty cells": (b",,", ["", "", ""]),
+    "quoted comma": (b'"a, b","2",', ["a, b", "2", ""]),
+    "doubled quotes": (b'ann,1,"say ""hi"""', ["ann", "1", 'say "hi"']),
+    "a quote inside": (b"ann,1,5'10\"", ["ann", "1", "5'10\""]),
+    "carriage return at the end": (b"ann,1,x\r", ["ann", "1", "x"]),
+    "carriage return inside": (b"ann,1\r,x", LINE),
+    "carriage return in quotes": (b'ann,"1\r",x', ["ann", "1\r", "x"]),
+    "a quote that never ends": (b'ann,"1,x', LINE),
+    "the end of a quoted newline": (b'2",x', LINE),
+    "text behind quotes": (b'ann,"1"2,x', LINE),
+    "a field too many": (b"ann,1,x,y", FIELDS.format(4)),
+    "fields too few": (b"ann", FIELDS.format(1)),
+    "not UTF-8": (b"ann,1,caf\xe9", ["ann", "1", "caf\ufffd"]),
+    "a mark at the front": (b"\xef\xbb\xbfann,1,x", ["\ufeffann", "1", "x"]),
+    "a zero byte": (b"ann,1\x00,x", ["ann", "1\x00", "x"]),
+    "words for nothing": (b"NA,null,nan", ["NA", "null", "nan"]),
+    "a long field": (b"ann,1," + b"x" * 200_000, ["ann", "1", "x" * 200_000]),
+}
+LINES["quoted newline"] = (b'ann,1,"x', LINE)
+
+
+class Pipe:
+    """A descriptor through which bytes arrive in pieces."""
+
+    def __init__(self, content: bytes, seed: int) -> None:
+        self.read_end, self._write_end = os.pipe()
+        self._writer = threading.Thread(target=self._write, args=(content, random.Random(seed)))
+        self._writer.start()
+
+    def _write(self, content: bytes, rng: random.Random) -> None:
+        with suppress(BrokenPipeError):
+            while content:
+                size = rng.randint(1, max(40, len(content) // 20))
+                os.write(self._write_end, content[:size])
+                content = content[size:]
+        os.close(self._write_end)
+
+    def __enter__(self) -> int:
+        return self.read_end
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.read_end)
+        self._writer.join()
+
+
+def rows_of(
+    source: Path | int, columns: tuple[str, ...], most: int = 5, form: str | None = None
+) -> list[Any]:
+    """Cells of each row as a list of text, or what is wrong with it."""
+    rows: list[Any] = []
+    with open_table(source, form) as table:
+        table.select(columns)
+        while (batch := table.read(most)) is not None:
+            cells = list(zip(*(cells_of(batch.columns[name]) for name in columns), strict=True))
+            rows += [batch.faults.get(i, list(cells[i])) for i in range(batch.rows)]
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_lines_of_csv_are_rows_in_any_company_and_however_they_arrive(tmp_path: Path, seed: int) -> None:
+    cases = list(LINES.values())
+    random.Random(seed).shuffle(cases)
+    mark = b"\xef\xbb\xbf" * (seed % 2)
+    content = mark + HEAD + b"".join(line + b"\n" * (1 + seed) for line, _ in cases)
+    expected = [cells for _, cells in cases]
+    (tmp_path / "rows.csv").write_bytes(content)
+    (tmp_path / "rows.csv.gz").write_bytes(gzip.compress(content))
+    for name in ("rows.csv", "rows.csv.gz"):
+        assert rows_of(tmp_path / name, ("who", "a", "note"), seed + 1) == expected
+    with Pipe(content, seed) as descriptor:
+        assert rows_of(descriptor, ("who", "a", "note")) == expected
+    for line, cells in cases:
+        (tmp_path / "alone.csv").write_bytes(HEAD + line + b"\n")
+        assert rows_of(tmp_path / "alone.csv", ("note", "who", "a")) == [
+            cells if isinstance(cells, str) else [cells[2], *cells[:2]]
+        ]
+
+
+@laws
+@given(line=st.binary(max_size=60).filter(lambda line: b"\n" not in line))
+def test_whatever_a_line_holds_others_are_read_as_before(
+    line: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "law.csv"
+    path.write_bytes(HEAD + b"u1,1,x\n" + line + b'\nu2,2,"y"\n')
+    rows = rows_of(path, ("who", "a", "note"))
+    assert [rows[0], rows[-1]] == [["u1", "1", "x"], ["u2", "2", "y"]]
+    assert len(rows) == (3 if line.strip() else 2)
+
+
+JSON: dict[str, tuple[bytes, Any]] = {
+    "a row": (b'{"who": "ann", "a": 0.5}', ["ann", "0.5"]),
+    "a number for an id": (b'{"a": 12, "who": 7}', ["7", "12"]),
+    "a truth value": (b'{"who": "ann", "a": true}', ["ann", "true"]),
+    "NaN": (b'{"who": "ann", "a": NaN}', ["ann", "NaN"]),
+    "a huge integer": (b'{"who": "ann", "a": 1' + b"0" * 5000 + b"}", ["ann", "1" + "0" * 5000]),
+    "null": (b'{"who": null, "a": null}', ["", ""]),
+    "a missing key": (b'{"a": 1}', ["", "1"]),
+    "a list for a number": (b'{"who": "ann", "a": [1]}', ["ann", ""]),
+    "an object for a number": (b'{"who": "ann", "a": {"b": 1}}', ["ann", ""]),
+    "half a pair": (b'{"who": "\\ud800", "a": 1}', ["\ufffd", "1"]),
+    "an array": (b"[1, 2]", "must be a JSON object"),
+    "a number alone": (b"5", "must be a JSON object"),
+    "half an object": (b'{"who": ', "must be a JSON object"),
+    "deep brackets": (b"[" * 200_000, "must be a JSON object"),
+    "not UTF-8": (b'{"who": "\xff", "a": 1}', ["\ufffd", "1"]),
+}
+
+
+def test_lines_of_json_are_rows_in_any_company(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(b"".join(line + b"\n" for line, _ in JSON.values()))
+    for most in (1, 4, 100):
+        assert rows_of(tmp_path / "rows.jsonl", ("who", "a"), most) == [row for _, row in JSON.values()]
+
+
+def test_vectors_of_json_are_lists(tmp_path: Path) -> None:
+    lines = ["[1, 2.5]", "[3]", '["4", true]', "{}", "[1e999, NaN]", "[[1], 2]"]
+    (tmp_path / "rows").write_text("\n".join(lines) + "\n")
+    with open_table(tmp_path / "rows") as table:
+        assert table.names == ("",)
+        table.select(table.names)
+        batch = table.read(10)
+    assert batch is not None
+    assert batch.faults == {3: "must be a JSON array of numbers"}
+    found = lists_of_numbers(batch.columns[""], 2)
+    nan, inf = np.nan, np.inf
+    expected = [[1, 2.5], [nan, nan], [4, nan], [nan, nan], [inf, nan], [nan, 2]]
+    assert np.array_equal(found, expected, equal_nan=True)
+
+
+def test_parquet_is_read_and_skipped_by_row_groups(tmp_path: Path) -> None:
+    x, users = np.arange(50) / 7, [f"u{i}" if i % 9 else None for i in range(50)]
+    parquet.write_table(arrow.table({"x": x, "user": users}), tmp_path / "rows.parquet", row_group_size=12)
+    for skipped in (0, 1, 11, 12, 13, 36, 49):
+        with open_table(tmp_path / "rows.parquet") as table:
+            table.select(("user", "x"))
+            assert table.skip(skipped) == skipped
+            batch = table.read(3)
+            assert batch is not None
+            assert numbers(batch.columns["x"]).tolist() == x[skipped : skipped + batch.rows].tolist()
+            assert ids(batch.columns["user"]).to_pylist() == users[skipped : skipped + batch.rows]
+            assert table.skip(100) == 50 - skipped - batch.rows
+            assert (table.read(3), table.skip(3)) == (None, 0)
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_rows_are_skipped_and_found_again(tmp_path: Path, form: str) -> None:
+    lines = [json.dumps({"a": i}) if form == "jsonl" else str(i) for i in range(9)]
+    text = "\n".join((["a"] if form == "csv" else []) + lines)
+    (tmp_path / f"rows.{form}").write_text(text)
+    with open_table(tmp_path / f"rows.{form}") as table:
+        table.select(("a",))
+        assert table.skip(4) == 4
+        batch = table.read(2)
+        assert batch is not None
+        assert cells_of(batch.columns["a"]) == ["4", "5"]
+        assert table.where(5) == f"row 5 (line {6 if form == 'csv' else 5})"
+        assert table.skip(10) == 3
+
+
+Name = str
+REFUSED: dict[str, tuple[Name, bytes, tuple[str, ...], str]] = {
+    "an empty file": ("rows.csv", b"", (), "must have rows; got an empty table"),
+    "blank lines": ("rows.jsonl", b"\n \n", (), "must have rows; got an empty table"),
+    "a header twice": ("rows.csv", b"a,a\n1,2\n", ("a",), "column 'a' is there more than once"),
+    "no such column": ("rows.csv", b"a,b\n1,2\n", ("c",), "column 'c' is missing; .* has 'a', 'b'"),
+    "other separators": ("rows.csv", b"a;b\n1;2\n", ("a",), "column 'a' is missing; .* has 'a;b'"),
+    "a latin header": ("rows.csv", b"caf\xe9,b\n1,2\n", (), "must be UTF-8 text; its first line is not"),
+    "UTF-16": ("rows.csv", "a,b\n1,2\n".encode("utf-16"), (), "must be UTF-8 text"),
+    "a quote in the header": ("rows.csv", b'a,"b\n1,2\n', (), "must be one line of CSV"),
+    "a long header": ("rows.csv", b"a" * (LONGEST_LINE + 1), (), "must take at most 16777216 bytes"),
+    "no JSON": ("rows.jsonl", b"{\n", (), "must be JSON objects or arrays"),
+    "arrays by name": ("rows.jsonl", b"[1]\n", ("a",), "must be JSON objects where columns are named"),
+    "no Parquet": ("rows.parquet", b"PAR1 and nothing more", (), "cannot be read on"),
+    "Parquet by its mark": ("rows", b"PAR1 and nothing more", (), "cannot be read on"),
+    "no gzip": ("rows.csv.gz", b"a,b\n1,2\n", (), "cannot be read on: Not a gzipped file"),
+    "gzip that breaks off": (
+        "rows.csv.gz",
+        gzip.compress(b"a,b\n" + os.urandom(9999).hex().encode())[:-99],
+        ("a",),
+        "cannot be read on: Compressed file ended",
+    ),
+    "gzip with a flipped bit": (
+        "rows.csv.gz",
+        gzip.compress(b"a,b\n1,2\n")[:-8] + b"\0" * 8,
+        ("a",),
+        "cannot be read on: CRC check failed",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_table_that_cannot_be_read_is_refused_in_one_line(tmp_path: Path, case: str) -> None:
+    name, content, columns, message = REFUSED[case]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        rows_of(tmp_path / name, columns)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    for path, message in (
+        (tmp_path, "cannot be opened: Is a directory"),
+        (tmp_path / "x.csv", "No such file"),
+    ):
+        with pytest.raises(InputError, match=message), open_table(path):
+            pass
+    with pytest.raises(InputError, match="format must be one of csv, jsonl, parquet"), open_table(0, "xml"):
+        pass
+    with pytest.raises(InputError, match="must be a file for Parquet"), open_table(0, "parquet"):
+        pass
+
+
+def test_numbers_in_the_first_line_are_a_row(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("1,2\n3,nan\n")
+    assert rows_of(tmp_path / "rows.csv", ("1", "2")) == [["1", "2"], ["3", "nan"]]
+
+
+@laws
+@given(st.lists(st.text("ab\n", max_size=9).map(str.encode), max_size=8), st.integers(1, 6))
+def test_lines_do_not_depend_on_how_they_arrive(pieces: list[bytes], longest: int) -> None:
+    cutter, text = LineCutter(longest), b"".join(pieces)
+    lines = [line for piece in pieces for line in cutter.add(piece)] + cutter.end()
+    assert lines == text.removesuffix(b"\n").split(b"\n") if text else lines == []
+    assert [isinstance(line, TooLong) for line in lines] == [len(line) > longest for line in lines]
+
+
+def test_a_line_that_is_too_long_is_a_row_without_cells() -> None:
+    pieces: list[bytes] = [b"a,b\n1,2\n", *5 * [b"3" * (LONGEST_LINE // 4)], b"\n4,5\n", b""]
+    read: Callable[[], bytes] = iter(pieces).__next__
+    table = CsvTable(Lines(read), "rows")
+    table.select(("a",))
+    rows: list[str] = []
+    while (batch := table.read(9)) is not None:
+        rows += [batch.faults.get(i, cell) for i, cell in enumerate(cells_of(batch.columns["a"]))]
+    assert rows == ["1", "must take at most 16777216 bytes", "4"]
+
+
+CELLS: dict[str, tuple[Any, list[float], list[str]]] = {
+    "text": (["1", " 2 ", "1_0", "", None, "many", "-inf", "٣"], [1, 2, *4 * [np.nan], -np.inf, 3], []),
+    "integers": (arrow.array([1, None, -3]), [1, np.nan, -3], ["1", "", "-3"]),
+    "huge integers": (arrow.array([2**62 + 1]), [float(2**62)], [str(2**62 + 1)]),
+    "floats": (arrow.array([0.5, None, np.nan]), [0.5, np.nan, np.nan], ["0.5", "", "nan"]),
+    "truth values": (arrow.array([True, False, None]), [1, 0, np.nan], ["true", "false", ""]),
+    "categories": (arrow.array(["1", None, "x"]).dictionary_encode(), [1, np.nan, np.nan], ["1", "", "x"]),
+    "bytes": (arrow.array([b"7", b"\xff", None]), [7, np.nan, np.nan], ["7", "\ufffd", ""]),
+    "text that is no text": (
+        arrow.array([b"7", b"\xff"], arrow.binary()).view(arrow.string()),
+        [7, np.nan],
+        ["7", "\ufffd"],
+    ),
+    "nothing": (arrow.nulls(2), [np.nan, np.nan], ["", ""]),
+    "chunks": (arrow.chunked_array([["1"], ["b"]]), [1, np.nan], ["1", "b"]),
+}
+
+
+@pytest.mark.parametrize("case", CELLS)
+def test_cells_become_numbers_and_text_each_by_itself(case: str) -> None:
+    column, expected, words = CELLS[case]
+    column = arrow.array(column) if isinstance(column, list) else column
+    assert np.array_equal(numbers(column), expected, equal_nan=True)
+    alone = [
+        numbers(column[i : i + 1] if hasattr(column, "slice") else column)[0] for i in range(len(column))
+    ]
+    assert np.array_equal(alone, expected, equal_nan=True)
+    if words:
+        assert cells_of(column) == words
+
+
+def test_columns_of_other_types_are_refused_by_their_type() -> None:
+    times = arrow.array([0], arrow.timestamp("s"))
+    for parse, column in (
+        (numbers, times),
+        (numbers, arrow.array([[1]])),
+        (ids, times),
+        (cells_of, arrow.array([[1]])),
+    ):
+        with pytest.raises(ValueError, match="column 'x' must hold"):
+            parse(column, "column 'x'")
+    assert cells_of(times) == ["1970-01-01 00:00:00"]
