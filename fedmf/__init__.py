@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from fedmf.optim import JmeAdam, Sgd
     from fedmf.participation import Participation
     from fedmf.parts import OwnStatistic, QuantileClipping
-    from fedmf.running import load, plan, resume, simulate, start
     from fedmf.runs import (
         Classification,
         Execution,
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
         load_model,
         load_run,
     )
+    from fedmf.runs.simulation import load, plan, resume, simulate, start
     from fedmf.statements import PrivacyStatement
     from fedmf.streaming import PrivateStream
     from fedmf.sweeps import Sweep, carry_out, load_sweep

@@ -107,10 +107,12 @@ def told(path, models, name):
     return {"counted": counted, **figures(statement)}
 def run(name, text):
     import fedmf
-    from fedmf.flower import InProcessGrid
-    from fedmf.flower.simulation import run_on_grid
-    from fedmf.rounds import run_in_process
+    from fedmf.flower import InProcessGrid, run_on_grid
     from fedmf.runs import parse_assignments, run_of
+    try:
+        from fedmf.runs import run_in_process
+    except ImportError:
+        from fedmf.rounds import run_in_process
     from support.small_runs import client_for
     models, given = [], dict(word.split("=", 1) for word in text.split())
     keys = parse_assignments([f"{key}={value}" for key, value in given.items() if value])

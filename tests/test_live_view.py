@@ -15,8 +15,7 @@ import fedmf
 from fedmf.cli.account import released
 from fedmf.cli.view import RunView
 from fedmf.parts import OwnStatistic, QuantileClipping
-from fedmf.rounds import run_in_process
-from fedmf.runs import Run
+from fedmf.runs import Run, run_in_process
 from fedmf.training import Task
 
 KEYS = {"mechanism": "bisr", "bands": 2, "evaluate_every": 4}

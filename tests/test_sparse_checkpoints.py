@@ -14,7 +14,7 @@ from support.small_runs import client_for, linear_task, run_small, small_run
 
 import fedmf
 from fedmf.flower.local_run.grid import InProcessGrid
-from fedmf.flower.simulation import run_on_grid
+from fedmf.flower.strategy import run_on_grid
 from fedmf.runs import Session
 
 #: Updates do not depend on the model and the server has no momentum, so the model is a sum over its rounds.
@@ -55,7 +55,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
         run_on_grid(
             session,
             InProcessGrid(client_for(session)),
-            lambda _report, _row: models.append(session.server.parameters.numpy().astype(np.float64)),
+            lambda _: models.append(session.server.parameters.numpy().astype(np.float64)),
         )
     return np.diff(models, axis=0)
 

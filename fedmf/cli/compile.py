@@ -5,14 +5,13 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 if TYPE_CHECKING:
-    from fedmf.rounds import RoundReport
+    from fedmf.runs import RoundRecord
 
 #: Carried out unless configurations are named: each asks for other programs of training, clipping, noise.
 _SHIPPED: Final[tuple[tuple[str, Mapping[str, Any]], ...]] = (
@@ -67,26 +66,19 @@ def compile_programs(
 
 def _carry_out(name: str, overrides: Mapping[str, Any], shipped: bool) -> None:
     """The first rounds of a run, whose model nobody sees."""
-    from fedmf.rounds import run_in_process
-    from fedmf.runs import Session, load_run
+    from fedmf.runs import Session, load_run, run_in_process
     from fedmf.runs.tables import shipped_file
 
     config = Path(str(shipped_file(name))) if shipped else Path(name)
     with (
         tempfile.TemporaryDirectory(prefix="fedmf-compile-") as folder,
         Session.start(Path(folder) / "run", load_run(config, overrides)) as session,
-        suppress(_EnoughError),
     ):
         run_in_process(session, _first_rounds)
 
 
-class _EnoughError(Exception):
-    """The rounds that are wanted are done."""
-
-
-def _first_rounds(report: RoundReport, _row: Mapping[str, Any] | None) -> None:
-    if report.t + 1 >= _ROUNDS:
-        raise _EnoughError
+def _first_rounds(record: RoundRecord) -> bool:
+    return record.rounds >= _ROUNDS
 
 
 def _stream() -> None:

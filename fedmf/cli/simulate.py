@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from fedmf.cli.interruption import going_on
 
 if TYPE_CHECKING:
-    from fedmf.rounds import RoundReport
-    from fedmf.runs import Run, Session
+    from fedmf.runs import OnRound, Run, Session
 
 
 class Engine(StrEnum):
@@ -74,8 +72,8 @@ def simulate(
     Example: fedmf simulate configs/digits.toml --set mechanism.kind=cgd --set privacy.epsilon=2
     """
     from fedmf.errors import ConfigError
-    from fedmf.running import load
     from fedmf.runs import Session, dotted_keys, load_run, parse_assignments, run_of
+    from fedmf.runs.simulation import load
 
     overrides = parse_assignments(assignments)
     if resume is not None and out is not None:
@@ -147,15 +145,13 @@ def _place(configured: str, config: Path | None) -> Path:
     return Path("runs") / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def _run(
-    session: Session, engine: Engine, after_round: Callable[[RoundReport, Mapping[str, Any] | None], None]
-) -> None:
+def _run(session: Session, engine: Engine, on_round: OnRound) -> None:
     if engine is Engine.ray:
         from fedmf.flower import run_on_ray
 
-        run_on_ray(session, after_round)
+        run_on_ray(session, on_round)
     else:
-        from fedmf.rounds import run_in_process
+        from fedmf.runs import run_in_process
 
-        run_in_process(session, after_round)
+        run_in_process(session, on_round)
     session.draw()

@@ -14,8 +14,7 @@ from fedmf.cli.account import released
 from fedmf.runs import FAILURES, STATEMENT_TEXT, NoiseAndSignal, central
 
 if TYPE_CHECKING:
-    from fedmf.rounds import RoundReport
-    from fedmf.runs import Session
+    from fedmf.runs import RoundRecord, Session
     from fedmf.training import Metric
 
 
@@ -75,10 +74,10 @@ class RunView:
     def _print(self, line: str) -> None:
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-    def update(self, report: RoundReport, row: Mapping[str, Any] | None) -> None:
+    def update(self, record: RoundRecord) -> None:
         """Show a finished round."""
-        rounds = report.t + 1
-        self._row = row or self._row
+        rounds = record.rounds
+        self._row = self._session.metrics.get(rounds) or self._row
         text = "" if self._row is None else self._describe(self._row)
         self._bar.update(self._task, completed=rounds, description=text)
         due = rounds % max(1, self._horizon // 10) == 0 or rounds == self._horizon

@@ -20,8 +20,8 @@ from fedmf.flower.version import look_at_flower  # noqa: E402
 look_at_flower()
 
 from fedmf.flower.local_run import InProcessGrid, run_app  # noqa: E402
-from fedmf.flower.simulation import check_ray, run_on_grid, run_on_ray, worker_pool  # noqa: E402
-from fedmf.flower.strategy import CorrelatedNoiseStrategy  # noqa: E402
+from fedmf.flower.simulation import check_ray, run_on_ray, worker_pool  # noqa: E402
+from fedmf.flower.strategy import CorrelatedNoiseStrategy, run_on_grid  # noqa: E402
 from fedmf.flower.wrapper import (  # noqa: E402
     CorrelatedNoise,
     EnrolledUsers,

@@ -18,7 +18,6 @@ from fedmf.flower.messages import (
     read_request,
     roster_reply,
 )
-from fedmf.rounds import trained
 from fedmf.runs import NamedTask, Scalar, clipped_sums, local_trainer, run_of
 from fedmf.training import ClippedSums, LocalTrainer
 
@@ -55,7 +54,7 @@ def make_client_app(
     def train(message: Message, context: Context) -> Message:
         trainer, sums = trainer_of(context)
         request = read_request(message)
-        return answer_reply(message, request.t, request.users, trained(request, trainer, sums))
+        return answer_reply(message, request.t, request.trained(trainer, sums))
 
     return client_app
 

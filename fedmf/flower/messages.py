@@ -3,37 +3,16 @@
 from __future__ import annotations
 
 import json
-from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from torch import Tensor
 
 from fedmf.flower.arrays import array_record, checked_tensor, tensor_of
-from fedmf.flower.boundary import ServedUsers, shown
-from fedmf.rounds import Answer, Dialogue, Request
-from fedmf.runs import roster_digest
+from fedmf.flower.boundary import shown
+from fedmf.runs import Reply, Request, roster_digest
 from fedmf.training import UserFailure, copied_vector
-
-
-class MessageDialogue(Dialogue):
-    """With clients on a grid.
-
-    Args:
-        served: which node serves whom.
-        most_bytes: of a reply, beside what its exchange allows.
-    """
-
-    def __init__(self, served: ServedUsers, most_bytes: int) -> None:
-        super().__init__(served)
-        self.nodes, self.most_bytes = served, most_bytes
-
-    @property
-    @abstractmethod
-    def arrays(self) -> ArrayRecord:
-        """The released model, as Flower's result and functions of the caller hold it."""
-
 
 _ARRAYS, _CONFIG = "arrays", "config"
 _PARAMETERS, _ROWS, _FAILURES = "parameters", "rows", "failures"
@@ -72,12 +51,13 @@ def read_request(message: Message) -> Request:
     )
 
 
-def answer_reply(message: Message, t: int, users: Sequence[str], answer: Answer) -> Message:
+def answer_reply(message: Message, t: int, reply: Reply) -> Message:
     """A node's answer: one row a user, in the order of the request, or exact sums by name, int64; who is in
     them and who failed."""
-    held = {_ROWS: answer.held} if isinstance(answer.held, Tensor) else answer.held
-    failures = [json.dumps(failure.to_dict()) for failure in answer.failures]
-    config = ConfigRecord({"round": t, "users": list(users), _FAILURES: failures})
+    assert not isinstance(reply.held, str)
+    held = {_ROWS: reply.held} if isinstance(reply.held, Tensor) else reply.held
+    failures = [json.dumps(failure.to_dict()) for failure in reply.failures]
+    config = ConfigRecord({"round": t, "users": list(reply.users), _FAILURES: failures})
     return Message(RecordDict({_ARRAYS: array_record(held), _CONFIG: config}), reply_to=message)
 
 

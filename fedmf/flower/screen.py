@@ -41,19 +41,18 @@ def say_plan(session: Session) -> None:
         say(line)
 
 
-def say_round(number: int, horizon: int, row: Mapping[str, Any] | None, more: Mapping[str, Any]) -> None:
+def say_round(number: int, horizon: int, metrics: Mapping[str, Any]) -> None:
     """One line about a released round: figures that are public or were released with noise.
 
     Args:
         number: of the round, from 1 on.
         horizon: n.
-        row: of the table of metrics, if the round has one.
-        more: what the app's own function says of the released model.
+        metrics: as `RoundRecord` has them.
     """
-    shown = dict(row or {})
+    shown = dict(metrics)
     epsilon = shown.pop("epsilon", None)
     figures = [f"epsilon {at_least(epsilon, 4)}"] if epsilon is not None else []
-    figures += [f"{name} {value:.4g}" for name, value in {**shown, **more}.items() if _is_number(value)]
+    figures += [f"{name} {value:.4g}" for name, value in shown.items() if _is_number(value)]
     say(", ".join([f"round {number}/{horizon}", *figures]))
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedmf.errors import ConfigError
 from fedmf.flower.screen import say, say_plan, say_round
-from fedmf.flower.simulation import run_on_grid
-from fedmf.rounds import RoundReport
-from fedmf.runs import Place, Session, run_of
+from fedmf.flower.strategy import run_on_grid
+from fedmf.runs import Place, RoundRecord, Session, run_of
 
 app = ServerApp()
 
@@ -28,10 +25,10 @@ def main(grid: Grid, context: Context) -> None:
     with opened as session:
         say_plan(session)
 
-        def after_round(report: RoundReport, row: Mapping[str, Any] | None) -> None:
-            say_round(report.t + 1, session.server.horizon, row, {})
+        def told(record: RoundRecord) -> None:
+            say_round(record.rounds, record.horizon, record.metrics)
 
-        run_on_grid(session, grid, after_round)
+        run_on_grid(session, grid, told)
         session.draw()
         for line in session.statement().render_text().splitlines():
             say(line)

@@ -22,13 +22,12 @@ from fedmf.flower.boundary import ServedUsers
 from fedmf.flower.client_app import cached_trainer, make_client_app
 from fedmf.flower.messages import ROSTER, RejectedReply, served_roster
 from fedmf.flower.population import handshakes
-from fedmf.flower.strategy import CorrelatedNoiseStrategy
-from fedmf.rounds import Observer, check_users_here, unseen
-from fedmf.runs import Run, Scalar, Session, Workers, dotted_keys, roster_digest
+from fedmf.flower.strategy import run_on_grid
+from fedmf.runs import OnRound, Run, Scalar, Session, Workers, check_users_here, dotted_keys, roster_digest
 from fedmf.training import example_counts
 
 
-def run_on_ray(session: Session, observer: Observer = unseen) -> None:
+def run_on_ray(session: Session, on_round: OnRound | None = None) -> None:
     """Run a session on Flower's simulation engine: a cohort is cut into ``workers`` slices, one an actor.
 
     Every worker process builds the task from the configuration, so the session's task must be the one
@@ -46,7 +45,7 @@ def run_on_ray(session: Session, observer: Observer = unseen) -> None:
 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
-        run_on_grid(session, grid, observer, worker_pool(session))
+        run_on_grid(session, grid, on_round, worker_pool(session))
 
     run_simulation(
         server_app,
@@ -210,26 +209,6 @@ class WorkerPool(ServedUsers):
 
 
 _log = logging.getLogger("fedmf")
-
-
-def run_on_grid(
-    session: Session,
-    grid: Grid,
-    observer: Observer = unseen,
-    assignment: ServedUsers | None = None,
-) -> None:
-    """Run a session to its horizon on any Flower grid and write its reports.
-
-    Args:
-        session: what to run.
-        grid: where the client apps are.
-        observer: called after each round.
-        assignment: which node is asked for which user; default: each user's own node, as nodes claim.
-
-    If the run stops early, by an error or by the user, the reports describe what was released.
-    """
-    strategy = CorrelatedNoiseStrategy(session, observer, assignment)
-    strategy.start(grid)
 
 
 def worker_pool(session: Session) -> WorkerPool:

@@ -1,62 +1,316 @@
-"""The Flower server strategy: correlated noise on sums of clipped updates, user by user."""
+"""Server strategies whose rounds are those of `fedmf.runs.loop`, and the clients of a run on a grid."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Final
+import math
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy import Result, Strategy
+from numpy.typing import NDArray
 
 from fedmf.flower.arrays import array_record
-from fedmf.flower.asking import Asked, GridLink
-from fedmf.flower.boundary import Enrolment, ServedUsers
-from fedmf.flower.messages import MessageDialogue
+from fedmf.flower.boundary import Enrolment, ServedUsers, Wait, pull_until
+from fedmf.flower.compat import arrived, is_of_the_link
+from fedmf.flower.messages import read_failures, read_rows_reply, read_slice_reply, request_content
 from fedmf.flower.population import Population
-from fedmf.flower.round_strategy import RoundStrategy
-from fedmf.rounds import (
-    ByNode,
-    MessageForm,
-    Observer,
-    Rounds,
-    unseen,
-)
-from fedmf.runs import Session, Waiting
+from fedmf.runs import Clients, OnRound, Reply, Request, RoundRecord, Rounds, Session, in_messages
 
 _log = logging.getLogger("fedmf")
 
+#: A node, and the users whom one message asks there.
+Part = tuple[int, tuple[str, ...]]
+#: Of Flower's ``start``: called with the number of a round and the result so far; True stops the run.
+ShouldStop = Callable[[int, Result], bool]
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+#: How often a round is asked for again if no reply to it arrives at all.
+RETRIES = 10
+#: Longest pause before that, in seconds.
+_LONGEST_PAUSE: Final = 30.0
+#: Seconds between two looks for nodes while replies are awaited.
+_BETWEEN_LOOKS: Final = 1.0
 #: Bytes of a reply beside what it adds to a sum: ids and failures of its users.
 _SLACK: Final = 2**26
 
 
-class OwnClients(MessageDialogue):
-    """Dialogue with fedmf's own client app: rows of users, or exact sums over them.
+class GridClients(Clients):
+    """The clients of a run on a grid: who is sent what, and what a message that comes back adds.
 
     Args:
         session: of the run.
-        served: which node is asked for which user.
+        nodes: which node serves whom.
+        most_bytes: of a reply, beside `bytes_of` its users.
     """
 
-    def __init__(self, session: Session, served: ServedUsers) -> None:
-        self._server = session.server
-        self._form = MessageForm.of(session.run.execution, session.server.dimension)
-        self.patient = self._form.is_slice
-        super().__init__(served, _SLACK)
+    #: Whether every reply is waited for, however long that takes.
+    patient: bool = False
+
+    def __init__(self, session: Session, nodes: ServedUsers, most_bytes: int) -> None:
+        self.server, self.nodes, self.most_bytes = session.server, nodes, most_bytes
+        self.waiting = session.run.execution
+        self.train_config = ConfigRecord()
+        self._grid: Grid | None = None
+        self._timeout: float | None = None
+        self._messages = list[Message]()
+        self._parts = list[Part]()
+        self._unanswered: dict[str, Part] | None = None
+
+    def over(
+        self, grid: Grid, timeout: float | None = None, train_config: ConfigRecord | None = None
+    ) -> None:
+        """Ask on this grid from now on; the arguments are those of Flower's ``start``."""
+        self._grid, self._timeout, self.train_config = grid, timeout, train_config or ConfigRecord()
+
+    @property
+    def grid(self) -> Grid:
+        """Where the nodes are."""
+        assert self._grid is not None
+        return self._grid
+
+    @property
+    @abstractmethod
+    def arrays(self) -> ArrayRecord:
+        """The released model, as Flower's result and functions of the caller hold it."""
+
+    @abstractmethod
+    def messages(self, number: int, by_node: Mapping[int, list[str]]) -> list[tuple[Message, Part]]:
+        """The messages of round ``number`` to its cohort, users by node, and whom each asks."""
+
+    @abstractmethod
+    def read(self, message: Message, part: Part) -> Reply:
+        """What a reply holds, with whom it was asked of; raises for what cannot be used."""
+
+    def bytes_of(self, part: Part) -> int:
+        """What the arrays of a reply may take beyond what every reply may."""
+        del part
+        return 0
+
+    @property
+    def _seconds(self) -> float:
+        return self.waiting.round_timeout if self._timeout is None else self._timeout
+
+    def gather(self) -> None:
+        """See `Clients.gather`."""
+        self.nodes.gather(self.grid, self._seconds, self.waiting.handshake_timeout)
+
+    def refresh(self) -> None:
+        """See `Clients.refresh`."""
+        self.nodes.refresh(self.grid)
+
+    def connected(self, users: NDArray[np.int64]) -> list[bool]:
+        """See `Clients.connected`."""
+        return [node is not None for node in self.nodes.nodes_of(users)]
+
+    def prepare(self, number: int, cohort: Mapping[int, str]) -> list[Message]:
+        """The messages of a round to those of a cohort whom a node serves; `reply` then reads the answers."""
+        by_node = dict[int, list[str]]()
+        nodes = self.nodes.nodes_of(np.array(list(cohort), dtype=np.int64))
+        for user, node in zip(cohort.values(), nodes, strict=True):
+            if node is not None:
+                by_node.setdefault(node, []).append(user)
+        asked = self.messages(number, dict(sorted(by_node.items())))
+        self._messages, self._parts = [message for message, _ in asked], [part for _, part in asked]
+        self._unanswered = None
+        return self._messages
+
+    @property
+    def unanswered(self) -> dict[str, Part]:
+        """Whom each message asked that was sent and not answered, by the id that the grid gave it."""
+        if self._unanswered is None:
+            ids = (message.metadata.message_id for message in self._messages)
+            self._unanswered = dict(zip(ids, self._parts, strict=True))
+        return self._unanswered
+
+    def reply(self, message: Message) -> Reply:
+        """What a message adds that came from a node; nothing if it is a second answer, or to nothing."""
+        part = self.unanswered.pop(message.metadata.reply_to_message_id, None)
+        if part is None:
+            return Reply((), "nobody was asked", node=message.metadata.src_node_id)
+        try:
+            return self.read(message, part)
+        except Exception as reason:  # whatever a stranger's bytes may cause
+            return Reply(part[1], str(reason) or type(reason).__name__, node=part[0])
+
+    def ask(self, number: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
+        """See `Clients.ask`."""
+        sent = list(self.grid.push_messages(self.prepare(number, cohort)))
+        patience = (math.inf, 0) if self.patient else (self._seconds, self.waiting.min_replies)
+
+        def more_bytes(message_id: str) -> int:
+            return self.bytes_of(self.unanswered.get(message_id, (0, ())))
+
+        wait = Wait(*patience, self.most_bytes, more_bytes)
+        came = filter(arrived, pull_until(self.grid, sent, wait, self._looks_for_nodes()))
+        return map(self.reply, came)
+
+    def again(self, number: int, attempt: int) -> bool:
+        """See `Clients.again`: a bounded number of times, fixed in advance; who is there ends nothing.
+
+        Nothing was released yet, so asking again costs nothing.
+        """
+        if attempt >= RETRIES:
+            _log.warning(
+                "round %d: no reply arrived in %d attempts; it goes on without any, and a release is noise "
+                "alone. Are the nodes gone? Stop the run, and continue it when they are back.",
+                number,
+                RETRIES + 1,
+            )
+            return False
+        _log.warning("round %d: no reply arrived; asking again (%d)", number, attempt + 1)
+        seconds = math.inf if self.patient else self._seconds
+        time.sleep(min(seconds, _LONGEST_PAUSE, 0.1 * 2**attempt))
+        return True
+
+    def _looks_for_nodes(self) -> Callable[[], None]:
+        """Handshakes beside training: at most one look a second. A link that fails there fails no round."""
+        last = time.monotonic()
+
+        def look() -> None:
+            nonlocal last
+            if time.monotonic() - last < _BETWEEN_LOOKS:
+                return
+            last = time.monotonic()
+            try:
+                self.refresh()
+            except Exception as error:
+                if not is_of_the_link(error):
+                    raise
+
+        return look
+
+
+class RoundStrategy(Strategy):
+    """A server strategy whose four methods are steps of `Rounds`, so that Flower's loop drives them too.
+
+    Attributes:
+        rounds: of its run, and the clients that they ask; None before it began.
+    """
+
+    rounds: Rounds | None = None
+    clients: GridClients | None = None
+
+    def begun(self, arrays: ArrayRecord | None) -> tuple[Rounds, GridClients]:
+        """The rounds and clients, begun from this model if they are not yet."""
+        del arrays
+        assert self.rounds is not None
+        assert self.clients is not None
+        return self.rounds, self.clients
+
+    def carry_out(
+        self,
+        num_rounds: int | None,
+        evaluate_fn: EvaluateFn | None,
+        should_stop: ShouldStop | None,
+        on_round: OnRound | None,
+    ) -> Result:
+        """`Rounds.carry_out`; what ``evaluate_fn`` says goes into the result.
+
+        Raises:
+            Exception: see there.
+        """
+        (rounds, clients), result = self.begun(None), Result()
+
+        def evaluate(number: int) -> Mapping[str, Any] | None:
+            assert evaluate_fn is not None
+            metrics = evaluate_fn(number, clients.arrays)
+            if metrics is not None:
+                result.evaluate_metrics_serverapp[number] = metrics
+            return metrics
+
+        def told(record: RoundRecord) -> bool:
+            stop = on_round is not None and bool(on_round(record))
+            if should_stop is not None and record.report is not None:
+                result.arrays = clients.arrays
+                stop |= should_stop(record.rounds, result)
+            return stop
+
+        rounds.on_round, rounds.evaluate = told, None if evaluate_fn is None else evaluate
+        rounds.carry_out(num_rounds)
+        result.arrays = clients.arrays
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """The messages of a round to its cohort.
+
+        ``arrays`` is not read once the run has begun: the model of the private server is what is sent.
+
+        Raises:
+            RuntimeError: an inner strategy asks other nodes, or one twice.
+        """
+        rounds, clients = self.begun(arrays)
+        clients.over(grid, train_config=config)
+        return clients.prepare(server_round, rounds.cohort(server_round))
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Clip, sum, noise, step, commit. Whose reply arrived is present, whatever it holds."""
+        rounds, clients = self.begun(None)
+        rounds.release(server_round, map(clients.reply, filter(arrived, replies)))
+        return clients.arrays, None
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Nobody is asked: what clients say of a model has no noise."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Nobody was asked."""
+        return None
+
+
+class OwnClients(GridClients):
+    """fedmf's own client app: a message asks for rows of users, or for their exact sum.
+
+    Args:
+        session: of the run.
+        nodes: which node is asked for which user.
+    """
+
+    def __init__(self, session: Session, nodes: ServedUsers) -> None:
+        super().__init__(session, nodes, _SLACK)
+        self.patient = self.waiting.messages == "slice"
+        self._t, self._lengths = 0, session.server.new_sum().lengths
 
     @property
     def arrays(self) -> ArrayRecord:
-        """See `Dialogue.arrays`."""
-        return array_record({"parameters": self._server.parameters})
+        """See `GridClients.arrays`."""
+        return array_record({"parameters": self.server.parameters})
 
-    def training(self, number: int, by_node: ByNode, link: GridLink) -> Asked:
-        """One message for each node that serves users of the cohort; several where their rows are too large.
+    def messages(self, number: int, by_node: Mapping[int, list[str]]) -> list[tuple[Message, Part]]:
+        """One message for each node that serves users of the cohort; several if their rows are too large."""
+        server, self._t = self.server, number - 1
+        asked = list[tuple[Message, Part]]()
+        for node, hosted in by_node.items():
+            for users in in_messages(hosted, self.waiting, server.dimension):
+                request = Request(server.parameters, self._t, users, self.patient, server.clip_norm)
+                content = request_content(request)
+                message = Message(content, node, MessageType.TRAIN, group_id=str(number))
+                asked.append((message, (node, users)))
+        return asked
 
-        Its model may be that of a commit under way: it leaves the process committed.
-        """
-        parts = self._form.parts(by_node)
-        return Asked(self._form, parts, self._server.parameters, number - 1, clip_norm=self._server.clip_norm)
+    def bytes_of(self, part: Part) -> int:
+        """See `GridClients.bytes_of`: twice what they take; slices hold up to four int64 a parameter."""
+        return (64 if self.patient else 8 * len(part[1])) * self.server.dimension
+
+    def read(self, message: Message, part: Part) -> Reply:
+        """See `GridClients.read`."""
+        node, users = part
+        if self.patient:
+            held: Any = read_slice_reply(message, t=self._t, asked=users, lengths=self._lengths)
+        else:
+            held = read_rows_reply(message, t=self._t, asked=users, dimension=self.server.dimension)
+        return Reply(users, held, read_failures(message, users), node)
 
 
 class CorrelatedNoiseStrategy(RoundStrategy):
@@ -67,8 +321,8 @@ class CorrelatedNoiseStrategy(RoundStrategy):
 
     Args:
         session: the run that is carried out, open.
-        observer: called after each round with its report and metrics.
-        assignment: which node is asked for which user; default: each user's own node, as nodes claim.
+        on_round: see `OnRound`.
+        nodes: which node is asked for which user; default: each user's own node, as nodes claim.
 
     References:
         Kairouz et al. (2021), "Practical and Private (Deep) Learning without Sampling or Shuffling";
@@ -76,24 +330,13 @@ class CorrelatedNoiseStrategy(RoundStrategy):
     """
 
     def __init__(
-        self,
-        session: Session,
-        observer: Observer = unseen,
-        assignment: ServedUsers | None = None,
+        self, session: Session, on_round: OnRound | None = None, nodes: ServedUsers | None = None
     ) -> None:
-        waiting: Waiting = session.run.execution
-        self.session, keys = session, Enrolment.of(waiting.enrolment) if waiting.enrolment else None
-        self._dialogue = OwnClients(session, assignment or Population(session.roster, _log.warning, keys))
-        self.rounds = Rounds(session, self._dialogue, observer)
-
-    @property
-    def dialogue(self) -> OwnClients:
-        """See `RoundStrategy.dialogue`."""
-        return self._dialogue
-
-    def initial_arrays(self) -> ArrayRecord:
-        """The model the next round starts from, as Flower's ``start`` wants it."""
-        return self.dialogue.arrays
+        keys = session.run.execution.enrolment
+        found = nodes or Population(session.roster, _log.warning, Enrolment.of(keys) if keys else None)
+        self.session, self._on_round = session, on_round
+        self.clients = OwnClients(session, found)
+        self.rounds = Rounds(session, self.clients, on_round)
 
     def summary(self) -> None:
         """Log what will run."""
@@ -116,7 +359,8 @@ class CorrelatedNoiseStrategy(RoundStrategy):
         timeout: float | None = None,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+        should_stop: ShouldStop | None = None,
     ) -> Result:
         """Run from the server's committed round up to ``num_rounds`` (default: the horizon).
 
@@ -127,8 +371,22 @@ class CorrelatedNoiseStrategy(RoundStrategy):
             Exception: as `Rounds.carry_out`.
         """
         self.summary()
-        result = Result()
-        link = self.link(grid, timeout, train_config)
-        self.carry_out(link, result, num_rounds, evaluate_fn)
-        result.arrays = self.initial_arrays()
-        return result
+        _, clients = self.begun(None)
+        clients.over(grid, timeout, train_config)
+        return self.carry_out(num_rounds, evaluate_fn, should_stop, self._on_round)
+
+
+def run_on_grid(
+    session: Session, grid: Grid, on_round: OnRound | None = None, nodes: ServedUsers | None = None
+) -> None:
+    """Run a session to its horizon on any Flower grid and write its reports.
+
+    Args:
+        session: what to run.
+        grid: where the client apps are.
+        on_round: see `OnRound`.
+        nodes: which node is asked for which user; default: each user's own node, as nodes claim.
+
+    If the run stops early, by an error or by the user, the reports describe what was released.
+    """
+    CorrelatedNoiseStrategy(session, on_round, nodes).start(grid)

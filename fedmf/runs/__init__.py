@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from fedmf.runs.execution import Execution, Messages, Place, Waiting, Workers
     from fedmf.runs.given import TaskSource, require_single_examples
+    from fedmf.runs.loop import Clients, OnRound, Reply, RoundRecord, RoundReport, Rounds, RunResult
     from fedmf.runs.mechanism import NoiseMechanism
     from fedmf.runs.named_tasks import (
         NAMED_TASKS,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
         Regression,
         Tagging,
     )
-    from fedmf.runs.observing import OnRound, RoundRecord, RunResult, carried_out
     from fedmf.runs.outputs import (
         METRICS,
         STATEMENT_TEXT,
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from fedmf.runs.run import Run, difference
     from fedmf.runs.server import PrivateServer
     from fedmf.runs.session import Session, new_directory
+    from fedmf.runs.simulation import Request, check_users_here, in_messages, run_in_process
     from fedmf.runs.tables import Scalar, dotted_keys, load_run, parse_assignments, render_toml, run_of
 else:
     __getattr__ = lazily(__name__)
@@ -62,6 +63,7 @@ __all__ = [
     "PHASES",
     "STATEMENT_TEXT",
     "Classification",
+    "Clients",
     "Evidence",
     "Execution",
     "FunctionTask",
@@ -78,7 +80,11 @@ __all__ = [
     "PrivateServer",
     "Regression",
     "ReleasedModel",
+    "Reply",
+    "Request",
     "RoundRecord",
+    "RoundReport",
+    "Rounds",
     "Run",
     "RunDirectory",
     "RunResult",
@@ -93,14 +99,15 @@ __all__ = [
     "account",
     "asked_cohorts",
     "asked_privacy",
-    "carried_out",
     "central",
     "check_type",
+    "check_users_here",
     "clipped_sums",
     "costs_of_run",
     "difference",
     "dotted_keys",
     "dry_run",
+    "in_messages",
     "initial_parameters",
     "load_model",
     "load_run",
@@ -115,6 +122,7 @@ __all__ = [
     "render_toml",
     "require_single_examples",
     "roster_digest",
+    "run_in_process",
     "run_of",
     "seconds_of_a_round",
     "session_of",

@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from fedmf.records import write_durably
-from fedmf.rounds import run_in_process
-from fedmf.running import resume, start
 from fedmf.runs import (
     LEDGER,
+    RoundRecord,
     Run,
     Scalar,
     central,
     metric_columns,
+    run_in_process,
     run_of,
 )
+from fedmf.runs.simulation import resume, start
 from fedmf.training import Task
 
 
@@ -34,9 +35,9 @@ def carry_out_run(keys: Mapping[str, Scalar], place: Path, finished: Path, keep:
     """
     begun, run, failures = time.monotonic(), run_of(keys), 0
 
-    def count(report: Any, _row: object) -> None:
+    def count(record: RoundRecord) -> None:
         nonlocal failures
-        failures += len(report.failures)
+        failures += len(record.report.failures) if record.report else 0
 
     opened = resume if (place / LEDGER).is_file() else start
     with opened(run, place) as session:

@@ -16,9 +16,8 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +28,7 @@ from fedmf.accounting.gaussian.calibration import gaussian_epsilon
 from fedmf.data import InMemoryDataset
 from fedmf.models import with_lora
 from fedmf.optim import Sgd
-from fedmf.rounds import RoundReport, run_in_process
+from fedmf.runs import RoundRecord, run_in_process
 from fedmf.training import Task, classification
 
 USERS, EXAMPLES, CLASSES, COHORT, BATCH = 500, 20, 10, 50, 10
@@ -105,7 +104,9 @@ def fedmf_rounds(model: str, mechanism: str) -> list[float]:
     )
     run = dataclasses.replace(run, execution=dataclasses.replace(run.execution, evaluate_every=10**6))
 
-    def note(report: RoundReport, _row: Mapping[str, Any] | None) -> None:
+    def note(record: RoundRecord) -> None:
+        report = record.report
+        assert report is not None
         assert report.present == COHORT, report
         assert not report.failures, report.failures[:1]
         spent.append(report.seconds)

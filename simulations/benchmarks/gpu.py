@@ -18,7 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,7 +40,7 @@ from fedmf.noise import BlockedNoise, Domain, GaussianSource, NoiseKey
 from fedmf.optim import RoundRelease, Sgd
 from fedmf.optim.server_pass import ServerPass
 from fedmf.participation import Participation
-from fedmf.rounds import RoundReport, run_in_process
+from fedmf.runs import RoundRecord, run_in_process
 from fedmf.training import FixedPointSum, Task, classification, next_token
 
 #: A value, what it is of, and what it is compared with.
@@ -185,7 +185,9 @@ def rounds(of: Task, size: int, batch: int, mechanism: str, device: str, **local
     )
     run = dataclasses.replace(run, execution=dataclasses.replace(run.execution, evaluate_every=10**6))
 
-    def note(report: RoundReport, _row: Mapping[str, Any] | None) -> None:
+    def note(record: RoundRecord) -> None:
+        report = record.report
+        assert report is not None
         assert report.present == size, report
         assert not report.failures, report.failures[:1]
         spent.append(report.seconds)

@@ -19,8 +19,7 @@ from catalogue import FIGURES
 from figures import Cell
 
 import fedmf
-from fedmf.rounds import run_in_process
-from fedmf.runs import run_of
+from fedmf.runs import run_in_process, run_of
 
 __all__ = ["Cells", "errors_of"]
 

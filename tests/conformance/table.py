@@ -18,8 +18,7 @@ from support.small_runs import client_for
 import fedmf
 from fedmf.errors import ConfigError
 from fedmf.flower import InProcessGrid, run_on_grid, worker_pool
-from fedmf.rounds import run_in_process
-from fedmf.runs import Session
+from fedmf.runs import Session, run_in_process
 
 from .aggregating import carried_out_aggregated
 from .paths import BFLOAT16_BOUND, BOUND, HOSTS, REFERENCE, Path
@@ -91,7 +90,7 @@ def carried_out(subject: Subject, path: Path) -> Released:
 
 def _by_messages(session: Session) -> None:
     grid = InProcessGrid(client_for(session), nodes=session.run.execution.workers)
-    run_on_grid(session, grid, assignment=worker_pool(session))
+    run_on_grid(session, grid, nodes=worker_pool(session))
 
 
 def _failed(path: Folder) -> Iterator[tuple[int, str]]:

@@ -14,8 +14,7 @@ from fedmf.data import (
 from fedmf.errors import ConfigError
 from fedmf.flower import run_on_grid
 from fedmf.flower.client_app import app
-from fedmf.rounds import RoundReport
-from fedmf.runs import run_of
+from fedmf.runs import RoundRecord, run_of
 from fedmf.training import classification
 
 pytestmark = pytest.mark.usefixtures("own_time")
@@ -98,8 +97,8 @@ def test_a_clinic_that_is_down_is_absent_and_comes_back_when_the_run_goes_on(pla
     class Stops(Exception):
         pass
 
-    def stop(report: RoundReport, _: object) -> None:
-        if report.t == 2:
+    def stop(record: RoundRecord) -> None:
+        if record.rounds == 3:
             raise Stops
 
     with fedmf.start(run, places / "stopped") as session, pytest.raises(Stops):

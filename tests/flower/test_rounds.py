@@ -25,11 +25,10 @@ from support.wrapped_apps import (
 
 import fedmf
 from fedmf.flower import CorrelatedNoise, CorrelatedNoiseStrategy, InProcessGrid, UsersSayWho
-from fedmf.flower.simulation import run_on_grid
+from fedmf.flower.strategy import run_on_grid
 from fedmf.parts import QuantileClipping
 from fedmf.records import Ledger
-from fedmf.rounds import Rounds
-from fedmf.runs import Run, account
+from fedmf.runs import Rounds, Run, Session, account
 
 CLIPPING = QuantileClipping(quantile=0.3, rounds_per_update=1)
 #: The round at which processes die.
@@ -91,8 +90,8 @@ def dies_after(owner: Any, name: str, when: Callable[..., bool]) -> None:
     setattr(owner, name, dying)
 
 
-def _released(rounds: Rounds, *_: Any) -> bool:
-    return rounds.session.server.t == DYING
+def _noted(_: Session, t: int, *__: Any) -> bool:
+    return t + 1 == DYING
 
 
 def _numbered(_: Rounds, number: int, *__: Any) -> bool:
@@ -101,10 +100,10 @@ def _numbered(_: Rounds, number: int, *__: Any) -> bool:
 
 #: Where a process dies, by what it has done of its round.
 STEPS: dict[str, Callable[[], None]] = {
-    "asked": lambda: dies_after(Rounds, "ask", _numbered),
-    "released": lambda: dies_before(Rounds, "_keep", _released),
-    "kept": lambda: dies_before(Rounds, "_end", _numbered),
-    "told": lambda: dies_after(Rounds, "_end", _numbered),
+    "asked": lambda: dies_after(Rounds, "cohort", _numbered),
+    "released": lambda: dies_before(Session, "note_failures", _noted),
+    "kept": lambda: dies_before(Rounds, "_tell", lambda self, _: self.session.server.t == DYING),
+    "told": lambda: dies_after(Rounds, "release", _numbered),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,10 @@ from support.small_runs import (
     tampering,
 )
 
-from fedmf.flower.asking import Asked
 from fedmf.flower.compat import claim_task_identity
 from fedmf.flower.messages import answer_reply
-from fedmf.rounds import Answer, MessageForm, RoundReport
+from fedmf.flower.strategy import OwnClients
+from fedmf.runs import Execution, Reply, RoundReport
 from fedmf.training import FixedPointSum
 
 D, CLIP = 30, 0.5
@@ -44,13 +45,29 @@ def alone(row: torch.Tensor) -> torch.Tensor:
     return total.fixed_point
 
 
-def asked(users: tuple[str, ...] = USERS) -> tuple[Asked, Message]:
-    """Messages of round 4 to one node, and the first of them as a grid sends it."""
+class OneNode:
+    """Node 5 serves everybody."""
+
+    def nodes_of(self, users: np.ndarray) -> list[int]:
+        return [5] * users.size
+
+
+def asked(users: tuple[str, ...] = USERS) -> tuple[OwnClients, Message]:
+    """Clients asked by a message of round 4 to one node, and that message as a grid sends it."""
     claim_task_identity()
-    one = Asked(MessageForm("per-user", 100), [(5, users)], torch.zeros(D), t=3)
-    (message,) = one.messages
+    server = SimpleNamespace(
+        dimension=D, parameters=torch.zeros(D), clip_norm=CLIP, new_sum=lambda: FixedPointSum(D, CLIP)
+    )
+    session = SimpleNamespace(server=server, run=SimpleNamespace(execution=Execution(messages="per-user")))
+    clients = OwnClients(session, OneNode())  # type: ignore[arg-type]
+    (message,) = clients.prepare(4, dict(enumerate(users)))
     message.metadata.__dict__["_message_id"] = "m"
-    return one, message
+    return clients, message
+
+
+def zeros(clients: OwnClients, reply: Message, total: FixedPointSum) -> tuple[str, ...]:
+    """Who counts as zero of a reply."""
+    return tuple(failure.user for failure in clients.reply(reply).add_to(total))
 
 
 def in_bytes(reply: Message) -> Message:
@@ -66,12 +83,12 @@ def test_a_row_that_is_not_finite_is_its_users_zero_vector(value: float | None, 
     if value is not None:
         rows[bad, 11] = value
     one, message = asked()
-    reply = answer_reply(message, 3, USERS, Answer(rows, ()))
+    reply = answer_reply(message, 3, Reply(USERS, rows))
     total = FixedPointSum(D, CLIP)
-    zeros = one.add(in_bytes(reply), USERS, total)
+    lost = zeros(one, in_bytes(reply), total)
     counted = [place for place in range(len(USERS)) if value is None or place != bad]
     assert torch.equal(total.fixed_point, torch.stack([alone(rows[place]) for place in counted]).sum(0))
-    assert list(zeros) == ([] if value is None else [USERS[bad]])
+    assert list(lost) == ([] if value is None else [USERS[bad]])
     assert total.users == len(USERS)
 
 
@@ -79,7 +96,7 @@ def test_every_row_is_clipped_again() -> None:
     one, message = asked()
     rows = torch.full((len(USERS), D), 1e30)
     total = FixedPointSum(D, CLIP)
-    assert not one.add(answer_reply(message, 3, USERS, Answer(rows, ())), USERS, total)
+    assert not zeros(one, answer_reply(message, 3, Reply(USERS, rows)), total)
     norm = float(torch.linalg.vector_norm(total.total()))
     assert len(USERS) * CLIP * (1 - 1e-9) <= norm <= len(USERS) * CLIP
 
@@ -103,8 +120,8 @@ def test_rows_of_float64_are_taken_and_one_beyond_float32_is_zero() -> None:
     one, message = asked()
     wide, total, plain = block().double(), FixedPointSum(D, CLIP), FixedPointSum(D, CLIP)
     wide[2, 0] = 1e300
-    reply = in_bytes(answer_reply(message, 3, USERS, Answer(wide, ())))
-    assert tuple(one.add(reply, USERS, total)) == (USERS[2],)
+    reply = in_bytes(answer_reply(message, 3, Reply(USERS, wide)))
+    assert zeros(one, reply, total) == (USERS[2],)
     plain.add_updates(torch.cat([block()[:2], block()[3:]]))
     assert total.fixed_point.equal(plain.fixed_point)
 
@@ -113,24 +130,23 @@ def test_rows_of_float64_are_taken_and_one_beyond_float32_is_zero() -> None:
 def test_a_malformed_reply_is_zeros_for_all_its_users(kind: str) -> None:
     users, rows = WHOLE[kind](block())
     one, message = asked()
-    reply = answer_reply(message, 3, users, Answer(rows, ()))
+    reply = answer_reply(message, 3, Reply(users, rows))
     total = FixedPointSum(D, CLIP)
-    assert tuple(one.add(in_bytes(reply), USERS, total)) == USERS
+    assert zeros(one, in_bytes(reply), total) == USERS
     assert not total.fixed_point.any()
     assert total.users == len(USERS)
 
 
 def test_a_reply_counts_once_and_for_the_users_its_message_asked() -> None:
     one, message = asked()
-    reply = answer_reply(message, 3, USERS, Answer(block(), ()))
-    assert one.part_of(reply) == (5, USERS)
-    assert one.part_of(reply) is None
+    reply = answer_reply(message, 3, Reply(USERS, block()))
+    assert one.reply(reply).users == USERS
+    assert one.reply(reply).users == ()
 
 
 def test_the_bytes_that_a_reply_may_take_follow_its_users() -> None:
-    one, _ = asked(USERS[:3])
-    assert one.bytes_of("m") == 8 * D * 3
-    assert one.bytes_of("another") == 0
+    one, _ = asked()
+    assert one.bytes_of((5, USERS[:3])) == 8 * D * 3
 
 
 KEYS = {"mechanism": "bisr", "bands": 4, "local_batch_size": 16, "messages": "per-user"}

@@ -16,15 +16,16 @@ from support.small_runs import (
     reply_with,
     run_small,
     schedule_of,
+    seeing,
     small_run,
     tampering,
 )
 
 import fedmf
 from fedmf.flower.local_run.grid import InProcessGrid
-from fedmf.flower.simulation import run_on_grid
+from fedmf.flower.strategy import CorrelatedNoiseStrategy, run_on_grid
 from fedmf.records.ledger import Ledger
-from fedmf.rounds import RoundReport
+from fedmf.runs import RoundReport
 
 pytestmark = pytest.mark.usefixtures("own_time")
 
@@ -197,7 +198,7 @@ def test_late_replies_are_not_waited_for_and_never_enter_a_later_round(tmp_path,
     run = small_run(TASK, messages="per-user", users_per_message=1, private=False, round_timeout=0.3)
     reports: list[RoundReport] = []
     with fedmf.start(run, tmp_path / "late") as session:
-        run_on_grid(session, LateGrid(client_for(session), 0), lambda report, _: reports.append(report))
+        run_on_grid(session, LateGrid(client_for(session), 0), seeing(reports.append))
         ledger = session.directory.ledger
         assert [report.present for report in reports] == [6, 1] + [6] * 10
         assert len([user for t, user in participations(ledger) if t == 1]) == 1
@@ -211,7 +212,7 @@ def test_a_round_to_which_nobody_replies_is_asked_for_again_and_spends_nothing(t
     reports: list[RoundReport] = []
     with fedmf.start(run, tmp_path / "late") as session:
         grid = LateGrid(client_for(session), 2)
-        run_on_grid(session, grid, lambda report, _: reports.append(report))
+        run_on_grid(session, grid, seeing(reports.append))
         assert len(grid.late) >= 6 + 5
         assert [report.present for report in reports] == [6, 1] + [6] * 10
         assert session.directory.ledger.summary().empty_rounds == 0
@@ -235,11 +236,11 @@ def test_a_run_to_which_nobody_replies_any_more_goes_on_to_its_horizon(
     tmp_path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopping would tell, by the number of rounds and without noise, that nobody was there."""
-    monkeypatch.setattr("fedmf.flower.asking.grid_link.RETRIES", 2)
+    monkeypatch.setattr("fedmf.flower.strategy.RETRIES", 2)
     run = small_run(TASK, messages="per-user", round_timeout=0.05)
     reports: list[RoundReport] = []
     with fedmf.start(run, tmp_path / "run") as session:
-        run_on_grid(session, SilentGrid(client_for(session), 4), lambda report, _row: reports.append(report))
+        run_on_grid(session, SilentGrid(client_for(session), 4), seeing(reports.append))
         assert session.server.t == 12
         assert session.directory.ledger.summary().empty_rounds == 9
     assert [report.present for report in reports] == [6] * 3 + [0] * 9
@@ -253,7 +254,7 @@ def test_a_round_of_nobody_is_that_of_users_who_add_nothing(
     tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sum is the same as if the zero vector had come from each, so the same theorem covers it."""
-    monkeypatch.setattr("fedmf.flower.asking.grid_link.RETRIES", 0)
+    monkeypatch.setattr("fedmf.flower.strategy.RETRIES", 0)
     run = small_run(TASK, messages="per-user", round_timeout=0.05)
 
     with fedmf.start(run, tmp_path / "silent") as session:
@@ -287,8 +288,6 @@ def test_what_fails_is_kept_in_a_secret_file_that_is_always_there(tmp_path) -> N
 
 
 def test_more_rounds_than_the_horizon_are_refused(tmp_path) -> None:
-    from fedmf.flower.strategy import CorrelatedNoiseStrategy
-
     run = small_run(TASK)
     with fedmf.start(run, tmp_path / "run") as session:
         strategy = CorrelatedNoiseStrategy(session)
@@ -303,14 +302,12 @@ def test_the_standard_flower_loop_gives_the_same_model(tmp_path) -> None:
     """Strategy.start of Flower itself, driving our five methods, is a second implementation of the loop."""
     from flwr.serverapp.strategy import Strategy
 
-    from fedmf.flower.strategy import CorrelatedNoiseStrategy
-
     run = small_run(TASK, messages="per-user")
     with fedmf.start(run, tmp_path / "flower") as session:
         strategy = CorrelatedNoiseStrategy(session)
         grid = InProcessGrid(client_for(session))
-        strategy.dialogue.served.gather(grid, 5.0)
-        Strategy.start(strategy, grid, strategy.initial_arrays(), num_rounds=run.cohorts.rounds)
+        strategy.clients.nodes.gather(grid, 5.0)
+        Strategy.start(strategy, grid, strategy.clients.arrays, num_rounds=run.cohorts.rounds)
         model = session.server.parameters.numpy().copy()
     assert np.array_equal(model, run_small(tmp_path / "ours", run))
 

@@ -23,7 +23,7 @@ from fedmf.flower.messages import (
     read_slice_reply,
     served_roster,
 )
-from fedmf.rounds import Answer
+from fedmf.runs import Reply
 from fedmf.training import UserFailure
 
 ASKED, D, T = ("ann", "bob"), 3, 4
@@ -115,7 +115,7 @@ def honest() -> tuple[Message, dict[str, bytes]]:
     request = Message(RecordDict(), 7, MessageType.TRAIN)
     set_message_id(request, "asked")
     failure = UserFailure("ann", "training", "no reason")
-    reply = answer_reply(request, T, ["ann"], Answer(torch.tensor([[1.0, 2.0, 3.0]]), [failure]))
+    reply = answer_reply(request, T, Reply(("ann",), torch.tensor([[1.0, 2.0, 3.0]]), [failure]))
     return reply, {name: item.deflate() for name, item in get_all_nested_objects(reply).items()}
 
 

@@ -15,7 +15,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 import fedmf
-from fedmf.rounds import run_in_process
+from fedmf.runs import run_in_process
 from fedmf.training import classification
 
 Matrix = NDArray[np.float64]

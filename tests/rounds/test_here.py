@@ -8,14 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.small_runs import client_for, small_run, write_config
+from support.small_runs import client_for, seeing, small_run, write_config
 from support.traffic import SentMessage, watched_messages
 
 import fedmf
 from fedmf.errors import UnsoundSumError
 from fedmf.flower import InProcessGrid, run_on_grid
-from fedmf.rounds import RoundReport, here, run_in_process
-from fedmf.runs import Session
+from fedmf.runs import Request, RoundReport, Session, run_in_process
 
 WITHOUT_FLOWER = """
 import importlib.metadata, sys
@@ -73,10 +72,7 @@ def test_clients_are_told_what_messages_would_tell_and_the_bits_are_the_same(
     for name, told in sent.items():
         reports[name] = []
         with fedmf.start(run, tmp_path / name) as session, watched_messages(told.append):
-
-            def note(report: RoundReport, _row: object, into: str = name) -> None:
-                reports[into].append(report)
-
+            note = seeing(reports[name].append)
             if name == "here":
                 run_in_process(session, note)
             else:
@@ -101,16 +97,16 @@ def test_clients_are_told_what_messages_would_tell_and_the_bits_are_the_same(
 def test_code_that_fails_outside_a_users_training_makes_zeros_and_never_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: str
 ) -> None:
-    run, train, reports = small_run(messages=messages, rounds=6), here.trained, list[RoundReport]()
+    run, train, reports = small_run(messages=messages, rounds=6), Request.trained, list[RoundReport]()
 
     def failing(request, trainer, sums):
         if request.t == 1:
             raise RuntimeError("no memory")
         return train(request, trainer, sums)
 
-    monkeypatch.setattr(here, "trained", failing)
+    monkeypatch.setattr(Request, "trained", failing)
     with fedmf.start(run, tmp_path / "run") as session:
-        run_in_process(session, lambda report, _row: reports.append(report))
+        run_in_process(session, seeing(reports.append))
         assert session.server.t == 6
     assert [len(report.failures) for report in reports] == [0, 6, 0, 0, 0, 0]
     assert {failure.reason for failure in reports[1].failures} == {"node 0: RuntimeError: no memory"}
@@ -125,11 +121,11 @@ def test_a_sum_that_no_clipped_updates_have_ends_the_run_before_its_release(
 
     run = small_run(rounds=6)
     with fedmf.start(run, tmp_path / "run") as session:
-        sound = here.trained
-        monkeypatch.setattr(here, "trained", unsound)
+        sound = Request.trained
+        monkeypatch.setattr(Request, "trained", unsound)
         with pytest.raises(UnsoundSumError):
             run_in_process(session)
         assert session.server.t == 0
-        monkeypatch.setattr(here, "trained", sound)
+        monkeypatch.setattr(Request, "trained", sound)
         run_in_process(session)
         assert session.server.t == 6

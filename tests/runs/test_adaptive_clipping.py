@@ -18,16 +18,11 @@ import fedmf
 from fedmf.cohorts import BallsInBinsCohorts
 from fedmf.errors import ConfigError
 from fedmf.flower.local_run.grid import InProcessGrid
-from fedmf.flower.simulation import run_on_grid
+from fedmf.flower.strategy import run_on_grid
 from fedmf.noise import Domain, GaussianSource, NoiseKey
 from fedmf.optim import JmeAdam
 from fedmf.parts import FixedClipping, QuantileClipping, update_factor
-from fedmf.rounds import RoundReport
-from fedmf.runs import (
-    Run,
-    local_trainer,
-    run_of,
-)
+from fedmf.runs import RoundRecord, Run, local_trainer, run_of
 from fedmf.runs.outputs import account
 from fedmf.runs.tables import dotted_keys
 from fedmf.statements import Plan
@@ -139,8 +134,8 @@ class Stopped(Exception):
 
 
 def stopped_after(run: Run, path: Path, rounds: int) -> None:
-    def stop(report: RoundReport, _row: object) -> None:
-        if report.t + 1 == rounds:
+    def stop(record: RoundRecord) -> None:
+        if record.rounds == rounds:
             raise Stopped
 
     with fedmf.start(run, path) as session, pytest.raises(Stopped):

@@ -20,8 +20,8 @@ from support.small_runs import Recorder, client_for, linear_task, run_small, sma
 import fedmf
 from fedmf.accounting import RunAmplification, at_least
 from fedmf.flower.local_run.grid import InProcessGrid
-from fedmf.flower.simulation import run_on_grid
-from fedmf.runs import Session, planning
+from fedmf.flower.strategy import run_on_grid
+from fedmf.runs import RoundRecord, Session, planning
 
 DIMENSION = 20_000
 TASK = linear_task(USERS, DIMENSION)
@@ -177,8 +177,8 @@ def test_a_stopped_run_states_what_it_spent_so_far_and_resumes_without_calibrati
     class Stop(Exception):
         pass
 
-    def stop(report: object, _row: object) -> None:
-        if report.t == 2:  # type: ignore[attr-defined]
+    def stop(record: RoundRecord) -> None:
+        if record.rounds == 3:
             raise Stop
 
     with Session.start(tmp_path / "run", run) as session:

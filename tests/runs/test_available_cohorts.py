@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from support.ledgers import participations
-from support.small_runs import client_for, linear_task, run_small, small_run
+from support.small_runs import client_for, linear_task, run_small, seeing, small_run
 
 import fedmf
 from fedmf.cohorts import AvailableCohorts
 from fedmf.errors import ConfigError, ParticipationViolation
 from fedmf.flower.local_run.grid import InProcessGrid
-from fedmf.flower.simulation import WorkerPool, run_on_grid
+from fedmf.flower.simulation import WorkerPool
+from fedmf.flower.strategy import run_on_grid
 from fedmf.records import Admission, Ledger
-from fedmf.rounds import RoundReport
-from fedmf.runs import Run, Session
+from fedmf.runs import RoundRecord, RoundReport, Run, Session
 
 USERS, ROUNDS = 24, 12
 
@@ -49,7 +49,7 @@ def carried_out(path: Path, run: Run, there: Callable[[int, int], bool]) -> list
     reports: list[RoundReport] = []
     with fedmf.start(run, path) as session:
         pool = ComingAndGoing(session, there)
-        run_on_grid(session, InProcessGrid(client_for(session)), lambda r, _: reports.append(r), pool)
+        run_on_grid(session, InProcessGrid(client_for(session)), seeing(reports.append), pool)
     return reports
 
 
@@ -66,8 +66,8 @@ def stopped_after(path: Path, run: Run, rounds: int) -> None:
     class Stop(Exception):
         pass
 
-    def stop(report: RoundReport, _row: object) -> None:
-        if report.t + 1 == rounds:
+    def stop(record: RoundRecord) -> None:
+        if record.rounds == rounds:
             raise Stop
 
     with pytest.raises(Stop), fedmf.start(run, path) as session:

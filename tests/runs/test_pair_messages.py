@@ -17,10 +17,10 @@ from support.small_runs import client_for, linear_task, run_small, tampering
 import fedmf
 from fedmf.errors import ConfigError
 from fedmf.flower.local_run.grid import InProcessGrid
-from fedmf.flower.simulation import run_on_grid
+from fedmf.flower.strategy import run_on_grid
 from fedmf.moments import BlockEnergies
 from fedmf.records import Ledger
-from fedmf.rounds import RoundReport
+from fedmf.runs import RoundRecord, RoundReport
 
 FORMS = ("per-user", "squared-mean")
 DIMENSION = 30
@@ -99,7 +99,7 @@ def test_a_resumed_run_releases_the_same_bits(form: str, tmp_path: Path) -> None
     run = pair_run(halves, TASK, **keys)
     with fedmf.start(run, tmp_path / "halves") as session:
 
-        def stop(_report: RoundReport, _row: object) -> None:
+        def stop(_: RoundRecord) -> None:
             if session.server.t == 5:
                 raise KeyboardInterrupt
 

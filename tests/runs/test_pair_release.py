@@ -27,7 +27,7 @@ from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment, FullMatrix, SecondMoment
 from fedmf.noise.key import NoiseKey
 from fedmf.records.lock import ReleaseRight
-from fedmf.rounds import Answer, Request
+from fedmf.runs import Reply, Request
 from fedmf.runs.planning import plan_run
 from fedmf.runs.releases import second_release as second_moment_module
 from fedmf.runs.server import PrivateServer
@@ -79,7 +79,7 @@ def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple
         request = Message(
             request_content(Request(torch.zeros(d), t, tuple(names), True)), 1, MessageType.TRAIN
         )
-        reply = answer_reply(request, t, names, Answer(worker.parts, ()))
+        reply = answer_reply(request, t, Reply(tuple(names), worker.parts))
         parts = read_slice_reply(reply, t=t, asked=names, lengths=total.lengths)
         total.add_parts(parts, len(names))
         server.release(total, names)

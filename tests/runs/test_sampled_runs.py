@@ -11,9 +11,9 @@ from support.ledgers import participations
 from support.small_runs import client_for, run_small, small_run
 
 from fedmf.flower.local_run.grid import InProcessGrid
-from fedmf.flower.simulation import run_on_grid
+from fedmf.flower.strategy import run_on_grid
 from fedmf.records.ledger import Ledger
-from fedmf.rounds import RoundReport
+from fedmf.runs import RoundRecord, RoundReport
 from fedmf.runs.session import Session
 
 SAMPLED = ("cyclic-poisson", "balls-in-bins", "b-min-sep")
@@ -46,8 +46,8 @@ def test_a_resumed_run_draws_the_same_cohorts(schedule: str, tmp_path: Path) -> 
     class Stop(Exception):
         pass
 
-    def stop(report: RoundReport, _row: object) -> None:
-        if report.t == 4:
+    def stop(record: RoundRecord) -> None:
+        if record.rounds == 5:
             raise Stop
 
     with pytest.raises(Stop), Session.start(tmp_path / "run", run) as session:

@@ -9,9 +9,8 @@ import fedmf
 from fedmf.flower import run_on_grid
 from fedmf.flower.client_app import app
 from fedmf.flower.local_run.grid import InProcessGrid
-from fedmf.rounds import RoundReport
-from fedmf.runs import Run
-from support.small_runs import SMALL, dotted
+from fedmf.runs import RoundReport, Run
+from support.small_runs import SMALL, dotted, seeing
 
 USERS = [f"patient-{u:02d}" for u in range(12)]
 CLINICS = {"a": USERS[:5], "b": USERS[5:9], "c": USERS[9:]}
@@ -70,5 +69,5 @@ def carried_out(
 ) -> tuple[np.ndarray, list[RoundReport], Path]:
     reports: list[RoundReport] = []
     with (fedmf.resume if resume else fedmf.start)(run, path) as session:
-        run_on_grid(session, grid, lambda report, _: reports.append(report))
+        run_on_grid(session, grid, seeing(reports.append))
         return session.server.parameters.numpy().copy(), reports, path

@@ -15,9 +15,8 @@ from fedmf.cohorts import CohortSchedule
 from fedmf.data.memory import InMemoryDataset
 from fedmf.flower.client_app import make_client_app
 from fedmf.flower.local_run.grid import InProcessGrid
-from fedmf.flower.simulation import run_on_grid
-from fedmf.rounds import RoundReport
-from fedmf.runs import Run, Session, local_trainer, run_of
+from fedmf.flower.strategy import run_on_grid
+from fedmf.runs import OnRound, RoundRecord, RoundReport, Run, Session, local_trainer, run_of
 from fedmf.runs.tables import render_toml
 from fedmf.training import Task, classification, regression
 
@@ -204,6 +203,16 @@ def reply_with(request: Message, reply: Message, **changes: object) -> Message:
     return Message(content, reply_to=request)
 
 
+def seeing(on_report: Callable[[RoundReport], object]) -> OnRound:
+    """A callback that hands on the operator's report of each round of this process."""
+
+    def told(record: RoundRecord) -> None:
+        if record.report is not None:
+            on_report(record.report)
+
+    return told
+
+
 def run_small(
     path: Path,
     run: Run,
@@ -213,5 +222,5 @@ def run_small(
     """Run to the horizon on the in-process grid; returns the final model."""
     with fedmf.start(run, path) as session:
         grid = InProcessGrid(client(session), nodes=run.execution.workers)
-        run_on_grid(session, grid, lambda report, _row: on_report(report))
+        run_on_grid(session, grid, seeing(on_report))
         return session.server.parameters.numpy().copy()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 from unittest.mock import patch
 
 from flwr.app import Message
@@ -13,8 +12,8 @@ from torch import Tensor
 
 from fedmf.flower import InProcessGrid
 from fedmf.flower.arrays import tensor_of
-from fedmf.rounds import Request
-from fedmf.rounds.here import _Asked
+from fedmf.runs import Reply, Request
+from fedmf.runs.simulation import ClientsHere
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +38,9 @@ class SentMessage:
 @contextmanager
 def watched_messages(note: Callable[[SentMessage], object]) -> Iterator[None]:
     """While open, ``note`` is called with every message that a run of this process sends."""
-    given, push = _Asked._given, InProcessGrid.push_messages
+    given, push = ClientsHere._reply, InProcessGrid.push_messages
 
-    def asked(self: _Asked, request: Request) -> Any:
+    def asked(self: ClientsHere, request: Request) -> Reply:
         note(_of_request(request))
         return given(self, request)
 
@@ -51,7 +50,7 @@ def watched_messages(note: Callable[[SentMessage], object]) -> Iterator[None]:
             note(_of_message(message))
         return push(self, sent)
 
-    with patch.object(_Asked, "_given", asked), patch.object(InProcessGrid, "push_messages", pushed):
+    with patch.object(ClientsHere, "_reply", asked), patch.object(InProcessGrid, "push_messages", pushed):
         yield
 
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.run import Run
-from torch import Tensor
 
-from fedmf.flower.asking import GridLink, MessageExchange
 from fedmf.flower.boundary import ServedUsers, shown
-from fedmf.flower.messages import MessageDialogue
 from fedmf.flower.screen import hushed
+from fedmf.flower.strategy import GridClients, Part
 from fedmf.flower.wrapper.layout import ArrayLayout
-from fedmf.rounds import ByNode
-from fedmf.runs import Session
-from fedmf.training import FixedPointSum
+from fedmf.runs import Reply, Session
 
 
 class ForwardedGrid(Grid):
@@ -96,37 +93,6 @@ class CohortGrid(ForwardedGrid):
         return [node for node in super().get_nodes() if node.node_id in set(self._nodes)]
 
 
-class UserMessages(MessageExchange):
-    """The messages of an inner strategy, one a user, of whose replies each is one row of numbers.
-
-    Args:
-        messages: to be sent.
-        nodes: the user of each node.
-        row: of a reply; it raises for one that holds none.
-        origin: of which rows differ by what counts; None for zero.
-    """
-
-    def __init__(
-        self,
-        messages: list[Message],
-        nodes: Mapping[int, str],
-        row: Callable[[Message], Tensor],
-        origin: Tensor | None = None,
-    ) -> None:
-        asked = [message.metadata.dst_node_id for message in messages]
-        super().__init__(messages, [(node, (nodes[node],)) for node in asked])
-        self._row, self._origin = row, origin
-
-    def add(self, reply: Message, users: tuple[str, ...], total: FixedPointSum) -> dict[str, str]:
-        """See `Exchange.add`."""
-        try:
-            finite = bool(total.add_updates(self._row(reply)[None], self._origin).all())
-        except Exception as error:  # whatever a stranger's bytes may cause
-            total.add_nothing(1)
-            return dict.fromkeys(users, str(error) or type(error).__name__)
-        return {} if finite else dict.fromkeys(users, "update holds NaN or infinity")
-
-
 @contextmanager
 def _everybody(inner: FedAvg, nodes: int) -> Iterator[None]:
     """A strategy that asks every node it sees: the cohort decides whom to ask, not its fractions."""
@@ -169,42 +135,45 @@ def messages_of(
     return messages
 
 
-class AppClients(MessageDialogue):
-    """Dialogue with the clients of an app, by the messages of an inner strategy: one a user, a row of each.
+class AppClients(GridClients):
+    """The clients of an app, asked by the messages of an inner strategy: one a user, a row of each.
 
     Args:
         session: of the run.
         layout: of its model.
         inner: makes the messages.
-        identity: which node serves whom.
+        nodes: which node serves whom.
     """
 
-    def __init__(self, session: Session, layout: ArrayLayout, inner: FedAvg, identity: ServedUsers) -> None:
-        super().__init__(identity, layout.most_bytes)
-        self._session, self._layout, self._inner = session, layout, inner
+    def __init__(self, session: Session, layout: ArrayLayout, inner: FedAvg, nodes: ServedUsers) -> None:
+        super().__init__(session, nodes, layout.most_bytes)
+        self._layout, self._inner, self._origin = layout, inner, torch.empty(0)
 
     @property
     def arrays(self) -> ArrayRecord:
-        """See `MessageDialogue.arrays`: all arrays, those that stay too."""
-        return self._layout.record(self._session.server.parameters)
+        """See `GridClients.arrays`: all arrays, those that stay too."""
+        return self._layout.record(self.server.parameters)
 
-    def training(self, number: int, by_node: ByNode, link: GridLink) -> UserMessages:
-        """See `Dialogue.training`: a row is what was received minus what was sent.
+    def messages(self, number: int, by_node: Mapping[int, list[str]]) -> list[tuple[Message, Part]]:
+        """See `GridClients.messages`.
 
         Raises:
             RuntimeError: the inner strategy asks other nodes, or one twice.
         """
-        arrays, layout = self.arrays, self._layout
-        base = layout.flat(arrays, layout.number)
-        nodes, cohort = _cohort(by_node, link.grid)
-        messages = messages_of(self._inner, number, arrays, link.train_config, cohort)
-        return UserMessages(messages, nodes, lambda reply: layout.read(_arrays_of(reply)), base)
+        arrays = self.arrays
+        self._origin = self._layout.flat(arrays, self._layout.number)
+        cohort = CohortGrid(self.grid, list(by_node))
+        messages = messages_of(self._inner, number, arrays, self.train_config, cohort)
+        asked = (message.metadata.dst_node_id for message in messages)
+        return [
+            (message, (node, tuple(by_node[node]))) for message, node in zip(messages, asked, strict=True)
+        ]
 
-
-def _cohort(by_node: ByNode, grid: Grid) -> tuple[dict[int, str], CohortGrid]:
-    """The one user of each node, and the grid on which nobody else is."""
-    nodes = {node: user for node, (user,) in by_node.items()}
-    return nodes, CohortGrid(grid, sorted(nodes))
+    def read(self, message: Message, part: Part) -> Reply:
+        """See `GridClients.read`: what counts is what was received minus what was sent."""
+        node, users = part
+        row = self._layout.read(_arrays_of(message))[None]
+        return Reply(users, row, node=node, origin=self._origin)
 
 
 def _arrays_of(reply: Message) -> ArrayRecord:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
@@ -14,8 +14,8 @@ from flwr.serverapp.strategy import FedAvg, Result
 
 from fedmf.cohorts import Cohorts
 from fedmf.errors import ConfigError
-from fedmf.flower.round_strategy import RoundStrategy
 from fedmf.flower.screen import say, say_plan, say_round, warn
+from fedmf.flower.strategy import EvaluateFn, GridClients, RoundStrategy, ShouldStop
 from fedmf.flower.wrapper.cohort_grid import AppClients
 from fedmf.flower.wrapper.identity import NodesAreUsers, UserIdentity
 from fedmf.flower.wrapper.inner_rule import MEANS, InnerRule, check_inner, check_no_rule
@@ -25,18 +25,18 @@ from fedmf.mechanisms.matrix import Factorization
 from fedmf.optim import ChosenOptimizer, ServerOptimizer
 from fedmf.participation import Adjacency
 from fedmf.parts import FixedClipping, Part, QuantileClipping
-from fedmf.rounds import Observer, RoundReport, Rounds
 from fedmf.runs import (
     Execution,
     NoiseAndSignal,
     NoiseMechanism,
     OnRound,
+    RoundRecord,
+    Rounds,
     Run,
     Session,
     TaskElsewhere,
     asked_cohorts,
     asked_privacy,
-    carried_out,
     session_of,
 )
 from fedmf.statements import PrivacyStatement
@@ -193,7 +193,6 @@ class CorrelatedNoise(RoundStrategy):
         self._path = Path(run_dir).expanduser().resolve() if run_dir else _new_place()
         self._on_round = on_round
         self._opened: Session | None = None
-        self._clients: AppClients | None = None
 
     @property
     def run_dir(self) -> Path:
@@ -241,18 +240,11 @@ class CorrelatedNoise(RoundStrategy):
             )
             initial = layout.flat(initial_arrays).float()
             opened = session_of(self._path, run, task, initial, self.identity.lasting)
-            clients = AppClients(opened, layout, self.inner, self.identity)
-            self._opened, self._clients = opened, clients
-            self.rounds = Rounds(opened, clients)
+            self._opened, self.clients = opened, AppClients(opened, layout, self.inner, self.identity)
+            self.rounds = Rounds(opened, self.clients)
         return self._opened
 
-    @property
-    def dialogue(self) -> AppClients:
-        """See `RoundStrategy.dialogue`."""
-        assert self._clients is not None
-        return self._clients
-
-    def begun(self, arrays: ArrayRecord | None) -> Rounds:
+    def begun(self, arrays: ArrayRecord | None) -> tuple[Rounds, GridClients]:
         """See `RoundStrategy.begun`."""
         if self.rounds is None and arrays is not None:
             self.begin(arrays)
@@ -266,7 +258,8 @@ class CorrelatedNoise(RoundStrategy):
         timeout: float = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+        should_stop: ShouldStop | None = None,
     ) -> Result:
         """Run up to ``num_rounds``, from the round after the last that was committed.
 
@@ -276,33 +269,26 @@ class CorrelatedNoise(RoundStrategy):
             LedgerError: a release failed, now or before. Close this strategy and make another one.
             Exception: what ``on_round`` raises; the same call continues the run.
         """
-        result, rounds = Result(), self.begun(initial_arrays)
+        rounds, clients = self.begun(initial_arrays)
         self.summary()
-        link = self.link(grid, timeout, train_config)
-        horizon = rounds.session.server.horizon
-
-        def said(number: int, metrics: MetricRecord | None) -> None:
-            say_round(number, horizon, rounds.session.metrics.get(number), metrics or {})
+        clients.over(grid, timeout, train_config)
+        server = rounds.session.server
 
         def judge(number: int, arrays: ArrayRecord) -> MetricRecord | None:
             assert evaluate_fn is not None
             metrics = evaluate_fn(number, arrays)
-            said(number, metrics)
+            if number == 0:
+                say_round(0, server.horizon, {**rounds.session.metrics.get(0, {}), **(metrics or {})})
             return metrics
 
-        def engine(session: Session, observer: Observer) -> None:
-            def told(report: RoundReport, row: Mapping[str, Any] | None) -> None:
-                observer(report, row)
-                if evaluate_fn is None:
-                    said(report.t + 1, None)
+        def told(record: RoundRecord) -> bool | None:
+            say_round(record.rounds, record.horizon, record.metrics)
+            stop = self._on_round is not None and self._on_round(record)
+            if stop:
+                say(f"on_round stopped the run after round {record.rounds} of {record.horizon}")
+            return stop
 
-            rounds.observer, judged = told, None if evaluate_fn is None else judge
-            self.carry_out(link, result, num_rounds, judged)
-
-        if carried_out(rounds.session, engine, self._on_round).stopped:
-            say(f"on_round stopped the run after round {rounds.session.server.t} of {horizon}")
-        result.arrays = self.dialogue.arrays
-        return result
+        return self.carry_out(num_rounds, judge if evaluate_fn else None, should_stop, told)
 
 
 def _new_place() -> Path:

@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from support.small_runs import client_for, linear_task, small_run
+from support.small_runs import client_for, linear_task, seeing, small_run
 
 import fedmf
 from fedmf.flower import CorrelatedNoise, UsersSayWho, user_id_mod
@@ -67,11 +67,11 @@ def test_a_silent_node_of_ours(tmp_path: Path, own_time) -> None:
         grid = Holding(client_for(session), nodes=3)
         grid.holds = lambda kind, node: kind == "handshake" and node == 2 and len(seconds) < 4
 
-        def observe(report, row) -> None:  # type: ignore[no-untyped-def]
+        def observe(report) -> None:  # type: ignore[no-untyped-def]
             seconds.append(own_time.now)
             present.append(report.present)
 
-        run_on_grid(session, grid, observe)
+        run_on_grid(session, grid, seeing(observe))
     assert seconds == pytest.approx([LIMIT] * 12)
     assert sum(present[:4]) < 4 * 6
     assert present[4:] == [6] * 8
@@ -126,7 +126,7 @@ def test_a_node_that_comes_while_replies_are_awaited_is_asked_in_the_next_round(
 
     Without looks beside training it is asked who it is before round 3, and answers too late for that one.
     """
-    monkeypatch.setattr("fedmf.flower.asking.grid_link._BETWEEN_LOOKS", 0.0 if beside else 1e9)
+    monkeypatch.setattr("fedmf.flower.strategy._BETWEEN_LOOKS", 0.0 if beside else 1e9)
     grid = Holding(_echo([user_id_mod(_who)]), nodes=3)
     looks = {"handshake": 0, "train": 0}
 

@@ -35,9 +35,9 @@ def test_the_judge_sees_a_bad_row_that_takes_others_along(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Were a reply refused whole for one number, honest rows would be lost."""
-    from fedmf.flower.asking import asked
+    from fedmf.flower import strategy
 
-    read = asked.read_rows_reply
+    read = strategy.read_rows_reply
 
     def strict(*given: Any, **named: Any) -> Tensor:
         rows = read(*given, **named)
@@ -45,6 +45,6 @@ def test_the_judge_sees_a_bad_row_that_takes_others_along(
             raise ValueError("a row holds NaN or infinity")
         return rows
 
-    monkeypatch.setattr(asked, "read_rows_reply", strict)
+    monkeypatch.setattr(strategy, "read_rows_reply", strict)
     judge = mutate("per-user", 300, 1, tmp_path, rounds=6)
     assert {name for name, row in judge.kinds().items() if row["lost"]} == {"NaN", "infinity"}

@@ -85,7 +85,7 @@ class Deaf(ForwardedGrid):
 
 @pytest.mark.parametrize("retries", [0, 2])
 def test_silence_is_asked_again(retries: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedmf.flower.asking.grid_link.RETRIES", retries)
+    monkeypatch.setattr("fedmf.flower.strategy.RETRIES", retries)
     grid = Deaf(InProcessGrid(adding(lambda user, _: update_of(user)), nodes=USERS))
     strategy = private(FedAvg(), tmp_path / "run")
     strategy.start(grid=grid, initial_arrays=model(), num_rounds=1, timeout=0.05)

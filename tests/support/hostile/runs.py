@@ -25,14 +25,15 @@ from fedmf.flower.messages import (
     read_request,
     roster_reply,
 )
-from fedmf.flower.simulation import run_on_grid, worker_pool
-from fedmf.rounds import Answer
-from fedmf.runs import run_of
+from fedmf.flower.simulation import worker_pool
+from fedmf.flower.strategy import run_on_grid
+from fedmf.runs import Reply, run_of
 from fedmf.training import FixedPointSum
 from support.hostile.judge import Judge
 from support.hostile.link import FIRST, NODES, OF_THE_LINK, Contributions, HostileLink
 from support.hostile.objects import OF_OBJECTS
 from support.hostile.replies import OF_ARRAYS, OF_CONFIG, OF_ROWS, Draw, named
+from support.small_runs import seeing
 
 CLIP = 1.0
 #: Users asked in a round: three a node. A run asks nobody twice: whose reply was refused is asked alone.
@@ -84,10 +85,10 @@ def own_strategy(judge: Judge, path: Path, rounds: int, draw: Draw) -> None:
             request = read_request(message)
             updates = torch.from_numpy(np.stack([update_of(place_of[user], d) for user in request.users]))
             if not request.as_slice:
-                return in_bytes(answer_reply(message, request.t, request.users, Answer(updates, ())))
+                return in_bytes(answer_reply(message, request.t, Reply(request.users, updates)))
             total = FixedPointSum(d, CLIP)
             total.add_updates(updates)
-            return in_bytes(answer_reply(message, request.t, request.users, Answer(total.parts, ())))
+            return in_bytes(answer_reply(message, request.t, Reply(request.users, total.parts)))
 
         def contributions(message: Message, _: Message) -> Contributions:
             return {user: fixed(update_of(place_of[user], d)) for user in named(message)}
@@ -98,7 +99,7 @@ def own_strategy(judge: Judge, path: Path, rounds: int, draw: Draw) -> None:
         run_on_grid(
             session,
             link,
-            lambda report, _: judge.judge(link.done, {failure.user for failure in report.failures}),
+            seeing(lambda report: judge.judge(link.done, {each.user for each in report.failures})),
             worker_pool(session) if judge.mode == "slice" else None,
         )
 

@@ -1,0 +1,217 @@
+"""Runs simulated in this process: users are trained where the server is, and nothing is sent."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from torch import Tensor
+
+from fedmf.errors import ConfigError, UnsoundSumError
+from fedmf.optim import ServerOptimizer
+from fedmf.runs.execution import Messages
+from fedmf.runs.loop import Clients, OnRound, Reply, Rounds, RunResult
+from fedmf.runs.planning import plan_run
+from fedmf.runs.recorded import LEDGER, read_header
+from fedmf.runs.releases import local_trainer
+from fedmf.runs.run import Run
+from fedmf.runs.session import Session
+from fedmf.statements import Plan
+from fedmf.training import ClippedSums, LocalTrainer, Task, checked_sum, copied_vector
+
+_log = logging.getLogger("fedmf")
+#: Most bytes of the rows of a message with more than one user.
+_MOST_ROW_BYTES: Final = 2**28
+
+
+def in_messages(users: Sequence[str], form: Messages, dimension: int) -> list[tuple[str, ...]]:
+    """Cut a node's users into those of one message each, in their order.
+
+    A message that asks for one exact sum is for all of them; one that asks for a row of each, for at most as
+    many as ``form`` says, or as have rows of 2²⁸ bytes together.
+
+    Args:
+        users: to ask.
+        form: of the messages.
+        dimension: d.
+    """
+    fit = max(1, _MOST_ROW_BYTES // (4 * max(1, dimension)))
+    most = max(1, len(users)) if form.messages == "slice" else min(fit, form.users_per_message or fit)
+    return [tuple(users[start : start + most]) for start in range(0, len(users), most)]
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """Train ``users`` from ``parameters`` in round ``t`` (0-based).
+
+    Args:
+        parameters: of the model, shape (d,); who answers may write into them.
+        t: the round.
+        users: whom.
+        as_slice: whether their contributions are summed; otherwise there is one row of each.
+        clip_norm: ζ_t of the round; None for that of the run.
+    """
+
+    parameters: Tensor
+    t: int
+    users: tuple[str, ...]
+    as_slice: bool
+    clip_norm: float | None = None
+
+    def trained(self, trainer: LocalTrainer, sums: ClippedSums) -> Reply:
+        """Train the users and clip what they changed.
+
+        Raises:
+            UnsoundSumError: a contribution above the clip norm, a mistake of fedmf.
+        """
+        sums = sums.at(self.clip_norm)
+        if self.as_slice:
+            total, failures = checked_sum(trainer, sums, self.parameters, self.users, self.t)
+            return Reply(self.users, total.parts, failures)
+        rows, failures = trainer.clipped_rows(self.parameters, self.users, self.t, sums.clip_norm)
+        return Reply(self.users, rows, failures)
+
+
+class ClientsHere(Clients):
+    """Users whose examples are here; one reply is in memory at a time.
+
+    Args:
+        session: of the run.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._server, self._sums = session.server, session.sums
+        self._form: Messages = session.run.execution
+        self._trainer = local_trainer(session.run, session.task)
+
+    def ask(self, number: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
+        """See `Clients.ask`."""
+        server, as_slice = self._server, self._form.messages == "slice"
+        for users in in_messages(list(cohort.values()), self._form, server.dimension):
+            model = copied_vector(server.parameters)  # training writes into it
+            yield self._reply(Request(model, number - 1, users, as_slice, server.clip_norm))
+
+    def _reply(self, request: Request) -> Reply:
+        try:
+            return request.trained(self._trainer, self._sums)
+        except UnsoundSumError:  # a mistake of fedmf: nothing may be released
+            raise
+        except Exception as error:  # whatever a stranger's task may do
+            line = f"{type(error).__name__}: {error}"
+            _log.error("local code failed: %s", line, exc_info=error)
+            return Reply(request.users, line)
+
+
+def check_users_here(session: Session) -> None:
+    """Refuse to simulate a run whose users cannot be trained here.
+
+    Raises:
+        ConfigError: the run names keys, which only nodes of a deployment have, or users' examples are on
+            such nodes.
+    """
+    if session.run.execution.enrolment:
+        raise ConfigError("enrolment must be left out in a simulation, whose nodes have no keys.")
+    if not session.task.dataset.has_examples:
+        raise ConfigError(
+            "users' examples must be here to simulate a run; got a roster alone. Data on nodes are for "
+            "flwr run on a deployment."
+        )
+
+
+def run_in_process(session: Session, on_round: OnRound | None = None) -> bool:
+    """Carry a session out to its horizon in this process and write its reports: no Flower, no messages.
+
+    Args:
+        session: what to run.
+        on_round: see `OnRound`.
+
+    Returns:
+        Whether ``on_round`` stopped it.
+
+    Raises:
+        ConfigError: as `check_users_here`.
+        Exception: as `Rounds.carry_out`.
+    """
+    check_users_here(session)
+    for line in session.server.beforehand:
+        _log.info(line)
+    return Rounds(session, ClientsHere(session), on_round).carry_out()
+
+
+def plan(run: Run) -> Plan:
+    """The calibrated mechanism. Builds the task, since the model decides the dimension.
+
+    Raises:
+        ConfigError: a mechanism that cannot be built or that the accountant does not cover.
+    """
+    task = run.task_source.build()
+    optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
+    return plan_run(run, optimizer, task.model.dimension)
+
+
+def start(run: Run, path: str | Path, device: str = "cpu") -> Session:
+    """Plan the run, create its directory, draw its key: a session at round 0.
+
+    Args:
+        run: what is carried out.
+        path: the run directory; must not exist, or be empty.
+        device: "cpu" or "cuda".
+
+    Raises:
+        ConfigError: the run cannot be executed, or the place cannot be used; nothing is left there.
+    """
+    return Session.start(Path(path), run, device)
+
+
+def resume(run: Run, path: str | Path, device: str = "cpu") -> Session:
+    """Open a stopped run of this value where its ledger ends.
+
+    Raises:
+        ConfigError: not a run directory, or that of another run.
+        LedgerError: a damaged ledger, or another process is running it.
+    """
+    return Session.resume(Path(path), run, device)
+
+
+def simulate(
+    run: Run,
+    path: str | Path,
+    device: str = "cpu",
+    on_round: OnRound | None = None,
+) -> RunResult:
+    """Carry the run out in this process, to its horizon: start it, or continue it if it was stopped.
+
+    Args:
+        run: what is carried out.
+        path: the run directory.
+        device: "cpu" or "cuda".
+        on_round: called with a `fedmf.runs.RoundRecord` after each committed round, for tracking, saving
+            models, or stopping early: the run ends if it returns True.
+
+    Raises:
+        ConfigError: the run cannot be executed, or the place holds something else.
+        Exception: what ``on_round`` raises; the same call continues the run.
+    """
+    opened = resume if (Path(path) / LEDGER).is_file() else start
+    with opened(run, path, device) as session:
+        stopped = run_in_process(session, on_round)
+        session.draw()
+        parameters = session.server.parameters.detach().clone()
+        return RunResult(Path(path), parameters, session.metrics, session.statement(), stopped)
+
+
+def load(path: str | Path, task: Task | None = None, optimizer: ServerOptimizer | None = None) -> Run:
+    """The run that a directory holds, rebuilt from its header.
+
+    Args:
+        path: its directory.
+        task: the task, where it was given as an object.
+        optimizer: likewise.
+
+    Raises:
+        ConfigError: not a run directory, or an object of the user's own is missing or another one.
+    """
+    return Run.from_dict(read_header(Path(path)).run, task, optimizer)
