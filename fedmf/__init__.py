@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fedmf.moments import MomentStream
     from fedmf.optim import JmeAdam, Sgd
     from fedmf.participation import Participation
-    from fedmf.parts import OwnStatistic, QuantileClipping
+    from fedmf.records import PrivacyStatement
     from fedmf.runs import (
         Classification,
         Execution,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         load_run,
     )
     from fedmf.runs.simulation import load, plan, resume, simulate, start
-    from fedmf.statements import PrivacyStatement
+    from fedmf.runs.statistics import OwnStatistic, QuantileClipping
     from fedmf.streaming import PrivateStream
     from fedmf.sweeps import Sweep, carry_out, load_sweep
     from fedmf.training import LocalSGD, Task

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from fedmf.data import InMemoryDataset, TensorStructure
 from fedmf.errors import ConfigError
-from fedmf.parts.own_release import tried
+from fedmf.runs.statistics.own_rows import tried
 from fedmf.training import LocalSGD, LocalTrainer, Task, classification, dependence, next_token, preflight
 from fedmf.training.engines import OneByOne, OwnRows, Together
 from fedmf.training.fused import FusedProgram, program, steps

@@ -19,7 +19,7 @@ import fedmf
 from fedmf.cli.app import run as cli
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.records import write_tensors
-from fedmf.statements import RunHeader
+from fedmf.runs import RunHeader
 
 RUN = fedmf.Run(
     task=fedmf.Classification(fedmf.Digits(users=20), fedmf.Mlp(hidden_units=(5,))),

@@ -14,8 +14,8 @@ from support.small_runs import linear_regression, small_run
 import fedmf
 from fedmf.cli.account import released
 from fedmf.cli.view import RunView
-from fedmf.parts import OwnStatistic, QuantileClipping
 from fedmf.runs import Run, run_in_process
+from fedmf.runs.statistics import OwnStatistic, QuantileClipping
 from fedmf.training import Task
 
 KEYS = {"mechanism": "bisr", "bands": 2, "evaluate_every": 4}
@@ -52,7 +52,7 @@ def test_what_parts_release_is_shown_and_is_not_called_quality(
         small_run(**KEYS), clipping=QuantileClipping(quantile=0.4), extra_releases=(own,)
     )
     text = shown(tmp_path / "run", run)
-    titles = [column.replace("_", " ") for part in run.parts for column in part.columns]
+    titles = [column.replace("_", " ") for one in run.statistics for column in one.columns]
     assert titles[:2] == ["clip norm", "own first"]
     assert all(title in text for title in titles)
     lines = capsys.readouterr().out.splitlines()

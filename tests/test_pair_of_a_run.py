@@ -19,7 +19,7 @@ from fedmf.noise.key import Domain
 from fedmf.noise.source import GaussianSource
 from fedmf.noise.stream import NoiseStream
 from fedmf.records.ledger import Ledger
-from fedmf.runs.releases import second_release as second_moment
+from fedmf.runs import second_moment
 
 ROUNDS, DIMENSION = 12, 20_000
 TASK = linear_task(24, DIMENSION)

@@ -14,8 +14,8 @@ import typer
 from fedmf.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedmf.records import Ledger
-    from fedmf.statements import Costs, PrivacyStatement, RunHeader
+    from fedmf.records import Costs, Ledger, PrivacyStatement
+    from fedmf.runs import RunHeader
 
 #: Figures of parts on a screen; a file has all of them.
 MOST_SHOWN: Final = 6
@@ -83,7 +83,7 @@ def account(
             raise ConfigError("--public takes one directory; got several.")
         if len({directory.resolve() for directory in run_dirs}) < len(run_dirs):
             raise ConfigError("run directories must differ; got one of them twice.")
-        from fedmf.statements import compose
+        from fedmf.records import compose
 
         _show(compose([*map(costs_of, run_dirs)], namespace, delta), as_json, full, run_dirs)
         return
@@ -118,12 +118,12 @@ def _of_one(directory: Path) -> tuple[PrivacyStatement, list[tuple[str, str]]]:
         from fedmf.streaming import account_stream
 
         return account_stream(directory), []
-    from fedmf.runs import opened_evidence
+    from fedmf.runs import opened_record, run_statement
 
-    with opened_evidence(directory) as evidence:
-        if not evidence.ledger.authenticated:
+    with opened_record(directory) as (header, ledger):
+        if not ledger.authenticated:
             typer.echo(f"{directory}: without noise.key nobody can tell who wrote its ledger.", err=True)
-        return evidence.statement, _noted(evidence.header, evidence.ledger.metrics())
+        return run_statement(header, ledger), _noted(header, ledger.metrics())
 
 
 def _noted(header: RunHeader, rows: Mapping[int, Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -132,7 +132,7 @@ def _noted(header: RunHeader, rows: Mapping[int, Mapping[str, Any]]) -> list[tup
     if not rows:
         return []
     rounds, row = max(rows.items())
-    columns = [column for part in header.plan.parts for column in part.columns]
+    columns = [column for one in header.plan.statistics for column in one.columns]
     quality = []
     for column, value in row.items():
         name = column.removesuffix("_not_private")
@@ -169,13 +169,13 @@ def _is_stream(directory: Path) -> bool:
 
 def _show_counts(directory: Path) -> None:
     """Exact counts, on the screen alone."""
-    from fedmf.runs import opened_evidence
+    from fedmf.runs import opened_record
 
     if _is_stream(directory):
         lines = _stream_lines(directory)
     else:
-        with opened_evidence(directory) as evidence:
-            lines = _operator_lines(directory, evidence.header, evidence.ledger)
+        with opened_record(directory) as (header, ledger):
+            lines = _operator_lines(directory, header, ledger)
     typer.echo("\n".join(lines))
 
 

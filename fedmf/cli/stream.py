@@ -17,7 +17,7 @@ from fedmf.cli.interruption import going_on
 if TYPE_CHECKING:
     from fedmf.data import Schema
     from fedmf.moments import PrivateGaussian
-    from fedmf.statements import PrivacyStatement
+    from fedmf.records import PrivacyStatement
     from fedmf.streaming import Settings
 
 

@@ -30,7 +30,7 @@ class RunView:
         self._session = session
         self._console = console or Console(stderr=True)
         self._horizon = session.server.horizon
-        self._of_parts = [column for part in session.run.parts for column in part.columns]
+        self._of_parts = [column for one in session.run.statistics for column in one.columns]
         self._row: Mapping[str, Any] | None = None
         self._bar = Progress(
             TextColumn("round"),
@@ -57,8 +57,6 @@ class RunView:
             self._print(f"noise: {against.words}")
             if against.warning is not None:
                 self._print(f"warning: {against.warning}")
-        for line in server.beforehand:
-            self._print(line)
         if lost := server.lost:
             self._print(
                 f"rounds {lost.start + 1} to {lost.stop} were released and their model was not kept: going "

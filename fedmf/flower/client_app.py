@@ -18,7 +18,7 @@ from fedmf.flower.messages import (
     read_request,
     roster_reply,
 )
-from fedmf.runs import NamedTask, Scalar, clipped_sums, local_trainer, run_of
+from fedmf.runs import NamedTask, Scalar, clipped_sums, run_of
 from fedmf.training import ClippedSums, LocalTrainer
 
 
@@ -89,7 +89,7 @@ def cached_trainer(
         )
     # Ray shows an actor only the GPU it reserved, which is then the first.
     task = run.task_source.build().to("cuda" if run.execution.worker_gpus > 0 else "cpu")
-    return local_trainer(run, task), clipped_sums(run, task)
+    return LocalTrainer(task, run.client), clipped_sums(run, task)
 
 
 def _trainer_from_configs(context: Context) -> tuple[LocalTrainer, ClippedSums]:

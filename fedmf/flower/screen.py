@@ -37,8 +37,6 @@ def say_plan(session: Session) -> None:
     )
     if plan.noise_std > 0:
         say(f"noise: {NoiseAndSignal.of(plan, server.dimension).words}")
-    for line in server.beforehand:
-        say(line)
 
 
 def say_round(number: int, horizon: int, metrics: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from fedmf.lazy import lazily
 
 if TYPE_CHECKING:
     from fedmf.runs.cost_estimate import NoiseAndSignal, dry_run, seconds_of_a_round
-    from fedmf.runs.directory import FAILURES, RunDirectory
+    from fedmf.runs.directory import FAILURES, LEDGER, RunDirectory, opened_record, read_header
     from fedmf.runs.elsewhere import (
         ModelLayout,
         PrivateAggregator,
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from fedmf.runs.execution import Execution, Messages, Place, Waiting, Workers
     from fedmf.runs.given import TaskSource, require_single_examples
+    from fedmf.runs.header import RunHeader
     from fedmf.runs.loop import Clients, OnRound, Reply, RoundRecord, RoundReport, Rounds, RunResult
     from fedmf.runs.mechanism import NoiseMechanism
     from fedmf.runs.named_tasks import (
@@ -43,14 +44,14 @@ if TYPE_CHECKING:
         metric_columns,
         write_statement,
     )
-    from fedmf.runs.planning import plan_run
-    from fedmf.runs.recorded import LEDGER, PHASES, Evidence, opened_evidence, read_header, read_phases
+    from fedmf.runs.plan import Plan
     from fedmf.runs.released_model import ReleasedModel, WholeModel, initial_parameters, load_model
-    from fedmf.runs.releases import clipped_sums, local_trainer
     from fedmf.runs.run import Run, difference
-    from fedmf.runs.server import PrivateServer
+    from fedmf.runs.server import PrivateServer, clipped_sums
     from fedmf.runs.session import Session, new_directory
     from fedmf.runs.simulation import Request, check_users_here, in_messages, run_in_process
+    from fedmf.runs.statement import run_spent, run_statement
+    from fedmf.runs.statistics import FixedClipping, OwnStatistic, QuantileClipping, Statistic
     from fedmf.runs.tables import Scalar, dotted_keys, load_run, parse_assignments, render_toml, run_of
 else:
     __getattr__ = lazily(__name__)
@@ -60,12 +61,11 @@ __all__ = [
     "LEDGER",
     "METRICS",
     "NAMED_TASKS",
-    "PHASES",
     "STATEMENT_TEXT",
     "Classification",
     "Clients",
-    "Evidence",
     "Execution",
+    "FixedClipping",
     "FunctionTask",
     "Messages",
     "ModelLayout",
@@ -75,9 +75,12 @@ __all__ = [
     "NoiseAndSignal",
     "NoiseMechanism",
     "OnRound",
+    "OwnStatistic",
     "Place",
+    "Plan",
     "PrivateAggregator",
     "PrivateServer",
+    "QuantileClipping",
     "Regression",
     "ReleasedModel",
     "Reply",
@@ -87,9 +90,11 @@ __all__ = [
     "Rounds",
     "Run",
     "RunDirectory",
+    "RunHeader",
     "RunResult",
     "Scalar",
     "Session",
+    "Statistic",
     "Tagging",
     "TaskElsewhere",
     "TaskSource",
@@ -111,19 +116,18 @@ __all__ = [
     "initial_parameters",
     "load_model",
     "load_run",
-    "local_trainer",
     "metric_columns",
     "new_directory",
-    "opened_evidence",
+    "opened_record",
     "parse_assignments",
-    "plan_run",
     "read_header",
-    "read_phases",
     "render_toml",
     "require_single_examples",
     "roster_digest",
     "run_in_process",
     "run_of",
+    "run_spent",
+    "run_statement",
     "seconds_of_a_round",
     "session_of",
     "write_statement",

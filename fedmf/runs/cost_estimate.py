@@ -14,11 +14,10 @@ import torch
 from fedmf.accounting import at_least, at_most
 from fedmf.mechanisms.errors import query_variances
 from fedmf.mechanisms.workload import prefix
-from fedmf.noise import BlockedNoise, Domain, GaussianSource, KeySchedule, NoiseKey
-from fedmf.runs.planning import plan_run
+from fedmf.noise import BlockedNoise, Domain, GaussianSource, NoiseKey
+from fedmf.runs.plan import Plan
 from fedmf.runs.run import Run
 from fedmf.runs.session import check_device
-from fedmf.statements import Plan
 from fedmf.training import Task, preflight, seconds_of_training
 
 _ROUNDS = 3
@@ -92,9 +91,6 @@ def dry_run(run: Run, device: str = "cpu") -> dict[str, str]:
     if plan.amplification is not None:
         promised += f" while cohorts stay secret; {at_least(known)} against whoever knows them"
     against = NoiseAndSignal.of(plan, model.dimension)
-    stage = plan.stage(KeySchedule(NoiseKey.from_os(), [], 0))
-    opened = {part.name: part.open(stage) for part in plan.parts}
-    told = {name: live.beforehand for name, live in opened.items() if live is not None and live.beforehand}
     contract = plan.participation
     return {
         "epsilon": promised if run.is_private else "infinite: no noise",
@@ -105,7 +101,6 @@ def dry_run(run: Run, device: str = "cpu") -> dict[str, str]:
         "noise": f"multiplier {at_most(plan.noise_multiplier)}, standard deviation {at_most(plan.noise_std)}",
         "noise against updates": against.words,
         **({} if against.warning is None else {"warning": against.warning}),
-        **told,
         "model": f"{model.dimension:,} parameters",
         "memory of noise": f"{8 * inverse.memory_vectors * model.dimension / 2**20:,.1f} MiB: "
         f"{inverse.memory_vectors} stored vectors",
@@ -127,7 +122,7 @@ def _planned(run: Run, device: str) -> tuple[Task, Plan]:
     task = run.task_source.build().to(device)
     preflight(task, run.client)
     optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
-    return task, plan_run(run, optimizer, task.model.dimension)
+    return task, Plan.of(run, optimizer, task.model.dimension)
 
 
 def _seconds(run: Run, task: Task, plan: Plan, device: str) -> tuple[float, float]:

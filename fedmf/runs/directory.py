@@ -5,38 +5,32 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from torch import Tensor
-
-from fedmf.data import PublicInput
-from fedmf.errors import ConfigError
+from fedmf.errors import ConfigError, LedgerError
 from fedmf.noise import NoiseKey
 from fedmf.records import (
     Admission,
     Ledger,
     create_directory,
     load_key,
-    pack,
     save_key,
     tighten,
-    unpack,
     write_durably,
 )
-from fedmf.runs.recorded import (
-    KEY,
-    LEDGER,
-    header_of,
-    open_ledger,
-)
-from fedmf.runs.run import Run
-from fedmf.runs.tables import render_toml
-from fedmf.statements import Plan, RunHeader
-from fedmf.training import UserFailure
+from fedmf.runs.header import RunHeader
 
-CONFIG = "config.toml"
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedmf.data import PublicInput
+    from fedmf.runs.plan import Plan
+    from fedmf.runs.run import Run
+    from fedmf.training import UserFailure
+
+KEY, LEDGER, CONFIG = "noise.key", "ledger.sqlite", "config.toml"
 #: All arrays of a model of which only some are trained.
 WHOLE_MODEL = "whole-model.npz"
 #: Which users failed when, and why: a JSON object a line. It tells about users' data: as secret as the key.
@@ -97,7 +91,9 @@ class RunDirectory:
             ConfigError: the place is taken or cannot be written.
             ValueError: the plan was made for another run.
         """
-        header = header_of(run, plan, key, dimension, test_owner, arrays, constants)
+        from fedmf.runs.tables import render_toml
+
+        header = RunHeader.of(run, plan, key, dimension, test_owner, arrays, constants)
         path = path.resolve()
         if os.path.exists(path / LEDGER):  # False for an impossible name, which is refused below
             raise ConfigError(f"output directory {path} holds another run; resume it, or use another place.")
@@ -145,6 +141,8 @@ class RunDirectory:
         kept = self.ledger.state()
         if kept is None or not self.ledger.released:
             return None
+        from fedmf.records import unpack
+
         state = unpack(kept)
         return self.ledger.released, state["parameters"], state["optimizer"], state["noise"]
 
@@ -198,4 +196,53 @@ def _packed(parameters: Tensor, optimizer: Mapping[str, Tensor], noise: Mapping[
 
     Past noise, which is as secret as the key, is not in it: it is made again from the position.
     """
+    from fedmf.records import pack
+
     return pack({"parameters": parameters, "optimizer": dict(optimizer), "noise": dict(noise)})
+
+
+def read_header(path: Path) -> RunHeader:
+    """The header that a run directory's ledger keeps.
+
+    Raises:
+        ConfigError: it is not a run directory.
+        LedgerError, ValueError: a damaged ledger, or one of another format.
+    """
+    with opened_record(path) as (header, _):
+        return header
+
+
+def open_ledger(path: Path, read_only: bool = False) -> tuple[Ledger, RunHeader]:
+    """The ledger of a run directory, verified, and the header that it keeps.
+
+    Raises:
+        ConfigError: it is not a run directory, or its key cannot be used.
+        LedgerError, ValueError: a damaged ledger, or one that holds less than was released.
+    """
+    if not (path / LEDGER).is_file():
+        raise ConfigError(f"{path} is not a run directory: it has no {LEDGER}.")
+    key = load_key(path / KEY) if not read_only or (path / KEY).exists() else None
+    ledger = Ledger.open(path / LEDGER, key, read_only)
+    try:
+        header = RunHeader.from_dict(ledger.header)
+        if key is not None and header.key_public is not key.public:
+            raise LedgerError(
+                f"key_public of the header must be that of {path / KEY}; it is {header.key_public}."
+            )
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger, header
+
+
+@contextlib.contextmanager
+def opened_record(path: Path) -> Iterator[tuple[RunHeader, Ledger]]:
+    """A run's header and ledger for reading, all reads of the same rounds: every reader has them from here. A
+    process that continues the run is not disturbed, and what it commits meanwhile is not seen.
+
+    Raises:
+        ConfigError, LedgerError, ValueError: as `open_ledger`.
+    """
+    ledger, header = open_ledger(path, read_only=True)
+    with ledger:
+        yield header, ledger

@@ -15,7 +15,7 @@ from fedmf.data import PublicInput
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.optim import OPTIMIZERS, ChosenOptimizer, OwnOptimizer, ServerOptimizer, chosen, fingerprint_of
-from fedmf.statements import RunHeader
+from fedmf.runs.header import RunHeader
 from fedmf.training import Task, example_counts
 from fedmf.values import Value, value_of
 

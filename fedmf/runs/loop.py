@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.errors import ConfigError
-from fedmf.statements import PrivacyStatement
+from fedmf.records import PrivacyStatement
 from fedmf.training import FixedPointSum, UserFailure
 
 if TYPE_CHECKING:
@@ -243,10 +243,9 @@ class Rounds:
         """
         server, failures, present = self._server, list[UserFailure](), list[str]()
         total = server.new_sum()
-        with server.times.measure(number, "clients"):
-            for reply in replies:
-                failures += reply.add_to(total)
-                present += reply.users
+        for reply in replies:
+            failures += reply.add_to(total)
+            present += reply.users
         self._report = RoundReport(number - 1, len(self._cohort), len(present), tuple(failures), 0.0)
         server.release(total, sorted(present))
         self._report = replace(self._report, seconds=time.perf_counter() - self._begun)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedmf.parts import Part
-from fedmf.records import write_durably
-from fedmf.runs.recorded import opened_evidence, table_of_rounds
-from fedmf.statements import Costs, PrivacyStatement, run_spent
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import parquet
+
+from fedmf.records import Costs, PrivacyStatement, write_durably
+from fedmf.runs.directory import opened_record
+from fedmf.runs.statement import run_spent, run_statement
 
 if TYPE_CHECKING:
     from fedmf.data import FederatedDataset
+    from fedmf.runs.statistics import Statistic
     from fedmf.training import Metric, Task
 
 
@@ -27,11 +32,11 @@ def central(metric: str, dataset: FederatedDataset) -> str:
     return f"{metric}_not_private" if dataset.test_owner == "training users" else metric
 
 
-def metric_columns(task: Task, parts: Sequence[Part] = ()) -> list[str]:
+def metric_columns(task: Task, statistics: Sequence[Statistic] = ()) -> list[str]:
     """The columns of a run's metrics table, in their order."""
     names = ["loss", *(metric.name for metric in task.metrics)]
     columns = [*(central(name, task.dataset) for name in names), "epsilon"]
-    return columns + [column for part in parts for column in part.columns]
+    return columns + [column for statistic in statistics for column in statistic.columns]
 
 
 def write_statement(path: Path, statement: PrivacyStatement) -> None:
@@ -49,6 +54,24 @@ def write_metrics(path: Path, rows: Mapping[int, Mapping[str, Any]], columns: Se
     row does not have.
     """
     write_durably(path / METRICS, table_of_rounds(rows, columns))
+
+
+def table_of_rounds(rows: Mapping[int, Mapping[str, Any]], columns: Iterable[str]) -> bytes:
+    """A Parquet file with a row a round: its number and float64 columns, null where a row has no number."""
+    order = np.array(sorted(rows), dtype=np.int64)
+    table = {"round": pa.Array.from_buffers(pa.int64(), order.size, [None, pa.py_buffer(order)])}
+    for name in columns:
+        held = (rows[t].get(name) for t in order.tolist())
+        table[name] = _column(np.array([math.nan if value is None else value for value in held], np.float64))
+    buffer = io.BytesIO()
+    parquet.write_table(pa.Table.from_arrays([*table.values()], names=[*table]), buffer)
+    return buffer.getvalue()
+
+
+def _column(numbers: NDArray[np.float64]) -> Any:
+    """With null for NaN. By its buffers: `pyarrow.array` would import pandas, which is slow."""
+    there = np.packbits(~np.isnan(numbers), bitorder="little")
+    return pa.Array.from_buffers(pa.float64(), numbers.size, [pa.py_buffer(there), pa.py_buffer(numbers)])
 
 
 def draw_learning_curve(
@@ -110,8 +133,8 @@ def account(path: str | Path) -> PrivacyStatement:
         ConfigError: it is not a run directory.
         LedgerError: its records are damaged or contradict each other.
     """
-    with opened_evidence(Path(path)) as evidence:
-        return evidence.statement
+    with opened_record(Path(path)) as (header, ledger):
+        return run_statement(header, ledger)
 
 
 def costs_of_run(path: str | Path) -> Costs:
@@ -121,5 +144,5 @@ def costs_of_run(path: str | Path) -> Costs:
         ConfigError: it is not a run directory.
         LedgerError: its records are damaged or contradict each other.
     """
-    with opened_evidence(Path(path)) as evidence:
-        return Costs(str(path), evidence.statement, run_spent(evidence.header.plan, evidence.ledger))
+    with opened_record(Path(path)) as (header, ledger):
+        return Costs(str(path), run_statement(header, ledger), run_spent(header.plan, ledger))

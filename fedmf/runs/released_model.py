@@ -18,8 +18,7 @@ from torch import Tensor
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel
 from fedmf.records import read_tensors, replace_durably, unpack
-from fedmf.runs.directory import WHOLE_MODEL
-from fedmf.runs.recorded import opened_evidence
+from fedmf.runs.directory import WHOLE_MODEL, opened_record
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,9 +112,9 @@ class ReleasedModel:
             ConfigError: it is not a run directory, or no round was released yet.
             LedgerError, ValueError: its records are damaged.
         """
-        with opened_evidence(path) as evidence:
-            header, kept = evidence.header, evidence.ledger.state()
-            if kept is None or not evidence.ledger.released:
+        with opened_record(path) as (header, ledger):
+            kept = ledger.state()
+            if kept is None or not ledger.released:
                 raise ConfigError(f"{path} has no model yet: no round of the run was released.")
         state = unpack(kept)
         flat, noise = state["parameters"], state["noise"]

@@ -15,7 +15,6 @@ from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.workload import ToeplitzWorkload, parse_workload
 from fedmf.optim import OPTIMIZERS, ChosenOptimizer, OwnOptimizer, ServerOptimizer, Sgd, chosen
 from fedmf.participation import Participation
-from fedmf.parts import PARTS, Clipping, FixedClipping, Part, Setting, check_shares, parts_from
 from fedmf.runs.execution import Execution
 from fedmf.runs.given import (
     GivenTask,
@@ -26,6 +25,14 @@ from fedmf.runs.given import (
 )
 from fedmf.runs.mechanism import NoiseMechanism, noise_mechanism
 from fedmf.runs.named_tasks import Classification, task_of
+from fedmf.runs.statistics import (
+    STATISTICS,
+    FixedClipping,
+    QuantileClipping,
+    Statistic,
+    check_statistics,
+    statistics_from,
+)
 from fedmf.training import LocalSGD, Task
 from fedmf.values import Value, by_kind, dotted, value_of
 
@@ -36,7 +43,7 @@ _KINDS: Final[dict[str, Mapping[str, type[Value]]]] = {
     "server": OPTIMIZERS,
     "client": by_kind(LocalSGD),
     "execution": by_kind(Execution),
-    **PARTS,
+    **STATISTICS,
 }
 
 
@@ -58,7 +65,7 @@ class Run:
         client: what users do with the model.
         execution: messages, workers, limits.
         clipping: whether the clip norm of the privacy asked for stays, or is only that of the first round.
-        extra_releases: what else is released under the same ε.
+        extra_releases: statistics that are released in addition, under the same ε.
 
     Raises:
         ConfigError: values that do not fit together.
@@ -77,8 +84,8 @@ class Run:
     server: ChosenOptimizer | ServerOptimizer = field(default_factory=Sgd)
     client: LocalSGD = field(default_factory=LocalSGD)
     execution: Execution = field(default_factory=Execution)
-    clipping: Clipping = field(default_factory=FixedClipping)
-    extra_releases: tuple[Part, ...] = ()
+    clipping: FixedClipping | QuantileClipping = field(default_factory=FixedClipping)
+    extra_releases: tuple[Statistic, ...] = ()
 
     def __post_init__(self) -> None:
         try:
@@ -108,12 +115,11 @@ class Run:
                 f"{', '.join(missing)} (of the data) must be declared for a private run; got none. Without "
                 "them something public would be read off private rows; a run with privacy of kind 'none' may."
             )
-        if strangers := [part for part in self.extra_releases if not isinstance(part, Part)]:
-            raise ValueError(f"extra_releases must hold parts of fedmf.parts; got {strangers[0]!r}.")
-        setting = self.setting(paired=False, dimension=None)
-        check_shares(self.parts)
-        for part in self.parts:
-            part.check(setting)
+        if strangers := [one for one in self.extra_releases if not isinstance(one, Statistic)]:
+            raise ValueError(
+                f"extra_releases must hold statistics such as fedmf.OwnStatistic; got {strangers[0]!r}."
+            )
+        check_statistics(self.statistics, self.privacy.counts_sampling, paired=False)
         self.cohorts.schedule(self.task_source.users, self.participation, secret_seed=0)  # only to check it
         self.optimizer_source.workload(n)  # only to check that its schedule fits the horizon
         for workload in (self.workload, self.second_workload):
@@ -155,18 +161,9 @@ class Run:
         return released(rounds) if name == "auto" else parse_workload(name, rounds)
 
     @property
-    def parts(self) -> tuple[Part, ...]:
-        """What is released beside the model, and how updates are clipped."""
-        return self.clipping, *self.extra_releases
-
-    def setting(self, paired: bool, dimension: int | None) -> Setting:
-        """What its parts stand beside.
-
-        Args:
-            paired: whether the optimizer needs a second moment.
-            dimension: d, once it is known.
-        """
-        return Setting(self.privacy.counts_sampling, paired, dimension)
+    def statistics(self) -> tuple[Statistic, ...]:
+        """What is released with the model, the clip norm among it where it follows what is released."""
+        return (*([self.clipping] if isinstance(self.clipping, Statistic) else []), *self.extra_releases)
 
     @property
     def given_objects(self) -> tuple[Task | None, ServerOptimizer | None]:
@@ -194,7 +191,8 @@ class Run:
             "server": recorded_optimizer(self.optimizer_source),
             "client": self.client.to_dict(),
             "execution": self.execution.to_dict(),
-            **{part.name: part.to_dict() for part in self.parts},
+            "clipping": self.clipping.to_dict(),
+            **{statistic.name: statistic.to_dict() for statistic in self.extra_releases},
         }
 
     @classmethod
@@ -216,9 +214,7 @@ class Run:
         def read(name: str) -> Any:
             return value_of(_KINDS[name], values[name])
 
-        parts = {part.name: part for part in parts_from(values)}
-        clipping = parts.pop("clipping")
-        assert isinstance(clipping, Clipping)
+        statistics = statistics_from(values)
         return cls(
             task=task_of(values["task"], task),
             cohorts=read("cohorts"),
@@ -227,8 +223,8 @@ class Run:
             server=optimizer_of(values["server"], optimizer),
             client=read("client"),
             execution=read("execution"),
-            clipping=clipping,
-            extra_releases=tuple(parts.values()),
+            clipping=statistics.pop("clipping"),
+            extra_releases=tuple(statistics.values()),
         )
 
     def difference(self, other: Run) -> str | None:

@@ -11,12 +11,13 @@ from torch import Tensor
 from fedmf.errors import HorizonExceededError
 from fedmf.noise import BlockedNoise, Domain, GaussianSource, KeySchedule
 from fedmf.optim import RoundRelease, ServerOptimizer, ServerPass
-from fedmf.parts import LivePart
 from fedmf.runs.directory import RunDirectory
-from fedmf.runs.recorded import PhaseTimes
-from fedmf.runs.releases import second_stream, sums_for
-from fedmf.statements import Plan
-from fedmf.training import FixedPointSum, ReusedVectors
+from fedmf.runs.plan import Plan
+from fedmf.runs.run import Run
+from fedmf.runs.second_moment import SecondMomentRelease
+from fedmf.runs.statistics import Statistic
+from fedmf.runs.statistics.release import StatisticRelease
+from fedmf.training import ClippedSums, FixedPointSum, ReusedVectors, Task
 
 
 class PrivateServer:
@@ -26,8 +27,8 @@ class PrivateServer:
 
         u_t = (G_t + ζ·σ·sens(C)·[C⁻¹z]_t) / m,        θ_{t+1} = optimizer(θ_t, u_t),
 
-    with m the planned cohort size, however many users replied. Where a part moves ζ it is ζ_t, and u_t may
-    be in units of it. Each part of the plan releases what it sums with noise of its own. An optimizer that
+    with m the planned cohort size, however many users replied. Where a statistic moves ζ it is ζ_t, and u_t
+    may be in units of it. Each statistic of the plan is released with noise of its own. An optimizer that
     needs a second moment gets one with noise of its own (`SecondMomentRelease`). The new model, the
     optimizer state and the participations are committed to the ledger in one durable step before
     ``release`` returns.
@@ -47,7 +48,6 @@ class PrivateServer:
     Attributes:
         keys: which key makes which row of noise.
         sums: how the updates of the next round are clipped, to ζ_t, and summed.
-        times: where the time of the rounds goes.
         lost: rounds whose work an interruption cost: they were released after the last checkpoint. Their rows
             of noise are never used again.
 
@@ -74,25 +74,28 @@ class PrivateServer:
         self._row_variances = plan.mechanism.factorization.noise_row_variances()
         restored = directory.restore()
         self._t = 0 if restored is None else restored[0]
-        self.times, self._vectors = PhaseTimes(), ReusedVectors()
+        self._vectors = ReusedVectors()
         self.keys = KeySchedule.of_record(directory.key, directory.ledger, self._t)
         self._noise = self._noise_stream(initial.numel())
-        self.sums = sums_for(optimizer, initial.numel(), plan.privacy.clip_norm, plan.parts)
-        opened = [part.open(plan.stage(self.keys)) for part in plan.parts]
-        self._parts: list[LivePart] = [part for part in opened if part is not None]
-        self._second = second_stream(plan, optimizer, self.keys, self.device)
+        self.sums = sums_for(optimizer, initial.numel(), plan.privacy.clip_norm, plan.statistics)
+        self._statistics = [StatisticRelease(statistic, plan, self.keys) for statistic in plan.statistics]
+        moment, self._second = optimizer.second_moment, None
+        if moment is not None:
+            form = optimizer.second_form
+            self._second = SecondMomentRelease(plan, moment, form, self.keys, self.device)
         if restored is None:
             self.lost = range(0)
             self._parameters = initial.to(self.device)
             self._state: Mapping[str, Tensor] = self._optimizer.init(self._parameters)
             if checkpoint_every > 1:
-                directory.keep_initial(self._parameters, self._state, self._noise_state(self._part_states()))
+                states = [released.state for released in self._statistics]
+                directory.keep_initial(self._parameters, self._state, self._noise_state(states))
         else:
             _, parameters, state, noise = restored
             self._check_noise(noise)
-            for part in self._parts:
-                part.load_state(noise[part.name])
-                self.sums = self.sums.at(part.clip_norm)
+            for released in self._statistics:
+                released.load_state(noise[released.statistic.name])
+                self._follow(released)
             self.lost = self._lost_rounds(noise)
             self._parameters = parameters.to(self.device)
             self._state = {name: value.to(self.device) for name, value in state.items()}
@@ -123,7 +126,8 @@ class PrivateServer:
         """Refuse to go on with other noise than the saved; without noise any key will do."""
         if self.plan.noise_std > 0:
             self._noise.load_state(saved)
-            self._second.load_state(saved, int(saved["t"]))
+            if self._second is not None:
+                self._second.load_state(saved.get("second", {}), int(saved["t"]))
 
     @property
     def t(self) -> int:
@@ -145,18 +149,17 @@ class PrivateServer:
         """n, the number of rounds that can ever be released."""
         return self.plan.participation.rounds
 
-    def noted(self) -> dict[str, float]:
-        """What the parts of the run released last, by their columns of the metrics table."""
-        return {name: value for part in self._parts for name, value in part.noted().items()}
+    def statistics(self) -> dict[str, float]:
+        """What the statistics of the run released last, by their columns of the metrics table."""
+        return {
+            column: value
+            for released in self._statistics
+            for column, value in released.statistic.metrics(released.state).items()
+        }
 
-    @property
-    def beforehand(self) -> list[str]:
-        """What the parts will be able to tell, in lines, from the plan alone."""
-        return [part.beforehand for part in self._parts if part.beforehand is not None]
-
-    def _part_states(self) -> dict[str, Mapping[str, Any]]:
-        """What each part needs for the next round."""
-        return {part.name: part.state for part in self._parts}
+    def _follow(self, released: StatisticRelease) -> None:
+        """Clip the updates of the next round as a statistic says."""
+        self.sums = self.sums.at(released.statistic.clip_norm(released.state))
 
     @property
     def clip_norm(self) -> float:
@@ -191,15 +194,13 @@ class PrivateServer:
         t = self._t
         with self.directory.right.exercise(f"round {t + 1}"):
             self.keys.open_in(self.directory.ledger)
-            with self.times.measure(t + 1, "noise and step"):
-                parameters, state = self._stepped(total)
-            parts = {part.name: part.after(t, total) for part in self._parts}
-            with self.times.measure(t + 1, "commit"):
-                self._commit(users, parameters, state, parts)
+            parameters, state = self._stepped(total)
+            states = [released.after(t, total) for released in self._statistics]
+            self._commit(users, parameters, state, states)
             self._t, self._parameters, self._state = t + 1, parameters, state
-            for part in self._parts:
-                part.state = parts[part.name]
-                self.sums = self.sums.at(part.clip_norm)
+            for released, after in zip(self._statistics, states, strict=True):
+                released.state = after
+                self._follow(released)
         return parameters
 
     def require_right(self) -> None:
@@ -228,26 +229,44 @@ class PrivateServer:
             return whole.step(t, total, rule, self._parameters, self._state)
         mean = whole.mean(t, total, self._parameters)
         variance = (std / m) ** 2 * float(self._row_variances[t])
-        release = RoundRelease(mean, variance, *self._second.release(t, total))
+        second = () if self._second is None else self._second.release(t, total)
+        release = RoundRelease(mean, variance, *second)
         return rule.step(t, self._parameters, release, self._state)
 
-    def _noise_state(self, parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """Where each stream of noise stands, and the parts after a round."""
-        state = self._noise.state_dict() | self._second.state_dict()
-        for part in self._parts:
-            state[part.name] = part.state_dict(parts[part.name])
-        return state
+    def _noise_state(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Where each stream of noise stands, and the statistics after a round."""
+        saved = self._noise.state_dict()
+        if self._second is not None:
+            saved["second"] = self._second.state_dict()
+        for released, state in zip(self._statistics, states, strict=True):
+            saved[released.statistic.name] = released.state_dict(state)
+        return saved
 
     def _commit(
         self,
         users: Sequence[str],
         parameters: Tensor,
         state: Mapping[str, Tensor],
-        parts: Mapping[str, Mapping[str, Any]],
+        states: Sequence[Mapping[str, Any]],
     ) -> None:
         """Make the round final; its state is kept if it is due or nothing may follow."""
         released = self._t + 1
         if released == self.horizon or released % self._checkpoint_every == 0:
-            self.directory.commit(self._t, users, parameters, state, self._noise_state(parts))
+            self.directory.commit(self._t, users, parameters, state, self._noise_state(states))
         else:
             self.directory.commit_row(self._t, users)
+
+
+def sums_for(
+    optimizer: ServerOptimizer, dimension: int, clip_norm: float, statistics: Sequence[Statistic]
+) -> ClippedSums:
+    """What to sum over users: updates; features where the optimizer needs them; statistics."""
+    moment = optimizer.second_moment if optimizer.second_form == "per-user" else None
+    summed = dict.fromkeys(statistic.summed() for statistic in statistics)
+    return ClippedSums(dimension, clip_norm, moment, tuple(summed))
+
+
+def clipped_sums(run: Run, task: Task) -> ClippedSums:
+    """What the workers of a run clip and sum."""
+    optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
+    return sums_for(optimizer, task.model.dimension, run.privacy.clip_norm, run.statistics)

@@ -25,7 +25,8 @@ from fedmf.data import NumberedUsers, require_canonical
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.optim import ServerOptimizer
-from fedmf.runs.directory import FAILURES, RunDirectory
+from fedmf.records import PrivacyStatement
+from fedmf.runs.directory import FAILURES, RunDirectory, read_header
 from fedmf.runs.execution import Rhythm
 from fedmf.runs.given import check_constants, data_digest, require_single_examples
 from fedmf.runs.named_tasks import NamedTask
@@ -36,12 +37,11 @@ from fedmf.runs.outputs import (
     write_metrics,
     write_statement,
 )
-from fedmf.runs.planning import plan_run
-from fedmf.runs.recorded import read_header
+from fedmf.runs.plan import Plan
 from fedmf.runs.released_model import initial_parameters
 from fedmf.runs.run import Run
 from fedmf.runs.server import PrivateServer
-from fedmf.statements import Plan, PrivacyStatement, run_statement
+from fedmf.runs.statement import run_statement
 from fedmf.training import Task, UserFailure, preflight
 
 _log = logging.getLogger("fedmf")
@@ -105,9 +105,8 @@ class Session:
     def columns(self) -> list[str]:
         """Of the metrics table, in their order."""
         if self._task is not None:
-            return metric_columns(self._task, self.run.parts)
-        of_parts = (column for part in self.run.parts for column in part.columns)
-        return ["epsilon", *of_parts]
+            return metric_columns(self._task, self.run.statistics)
+        return ["epsilon", *(column for one in self.run.statistics for column in one.columns)]
 
     def _keep(self, t: int, row: dict[str, Any]) -> None:
         self.directory.ledger.put_metrics(t, row)
@@ -137,7 +136,7 @@ class Session:
         directory = new_directory(
             path,
             run,
-            plan_run(run, optimizer, task.model.dimension),
+            Plan.of(run, optimizer, task.model.dimension),
             task.dataset.user_ids,
             dimension=task.model.dimension,
             test_owner=task.dataset.test_owner,
@@ -241,7 +240,7 @@ class Session:
     def evaluate(self) -> dict[str, Any] | None:
         """Make the row of metrics of the released model, if this round is due and has none.
 
-        It has what the central test part says, where the task is known here, ε so far, and what parts
+        It has what the central test part says, where the task is known here, ε so far, and what statistics
         released. A process that died before it was made is made up for by the next call.
 
         Returns:
@@ -249,9 +248,8 @@ class Session:
         """
         t = self.server.t
         if self.evaluation_due(t) and t not in self.metrics:
-            with self.server.times.measure(t, "evaluation"):
-                epsilon, values = self.plan.epsilon_after(t), self._central_values()
-            told = {"epsilon": epsilon if math.isfinite(epsilon) else None, **self.server.noted()}
+            epsilon, values = self.plan.epsilon_after(t), self._central_values()
+            told = {"epsilon": epsilon if math.isfinite(epsilon) else None, **self.server.statistics()}
             self._keep(t, {**values, **told})
             self._warn_of_divergence()
         return self.metrics.get(t)
@@ -312,7 +310,6 @@ class Session:
         Raises:
             ConfigError: the disk failed.
         """
-        self.server.times.write(self.directory.path)
         try:
             write_metrics(self.directory.path, self.metrics, self.columns)
             write_statement(self.directory.path, self.statement())

@@ -12,14 +12,12 @@ from torch import Tensor
 
 from fedmf.errors import ConfigError, UnsoundSumError
 from fedmf.optim import ServerOptimizer
+from fedmf.runs.directory import LEDGER, read_header
 from fedmf.runs.execution import Messages
 from fedmf.runs.loop import Clients, OnRound, Reply, Rounds, RunResult
-from fedmf.runs.planning import plan_run
-from fedmf.runs.recorded import LEDGER, read_header
-from fedmf.runs.releases import local_trainer
+from fedmf.runs.plan import Plan
 from fedmf.runs.run import Run
 from fedmf.runs.session import Session
-from fedmf.statements import Plan
 from fedmf.training import ClippedSums, LocalTrainer, Task, checked_sum, copied_vector
 
 _log = logging.getLogger("fedmf")
@@ -85,7 +83,7 @@ class ClientsHere(Clients):
     def __init__(self, session: Session) -> None:
         self._server, self._sums = session.server, session.sums
         self._form: Messages = session.run.execution
-        self._trainer = local_trainer(session.run, session.task)
+        self._trainer = LocalTrainer(session.task, session.run.client)
 
     def ask(self, number: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
         """See `Clients.ask`."""
@@ -136,8 +134,6 @@ def run_in_process(session: Session, on_round: OnRound | None = None) -> bool:
         Exception: as `Rounds.carry_out`.
     """
     check_users_here(session)
-    for line in session.server.beforehand:
-        _log.info(line)
     return Rounds(session, ClientsHere(session), on_round).carry_out()
 
 
@@ -149,7 +145,7 @@ def plan(run: Run) -> Plan:
     """
     task = run.task_source.build()
     optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
-    return plan_run(run, optimizer, task.model.dimension)
+    return Plan.of(run, optimizer, task.model.dimension)
 
 
 def start(run: Run, path: str | Path, device: str = "cpu") -> Session:

@@ -15,7 +15,7 @@ from fedmf.data import Schema
 from fedmf.errors import HorizonExceededError, LedgerError
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.participation import Adjacency
-from fedmf.statements import PrivacyStatement
+from fedmf.records import PrivacyStatement
 from fedmf.streaming.outputs import PrivateRelease, Renderer, wide_columns
 from fedmf.streaming.pushed_rows import (
     TableRows,

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedmf.moments import PrivateGaussian
-from fedmf.statements import PrivacyStatement
+from fedmf.records import PrivacyStatement
 from fedmf.streaming.outputs import MeanPoints, Output, Renderer, mean_points
 from fedmf.streaming.position import Position, Releases
 from fedmf.streaming.rows import InputError, RowBlock, RowReader, clip_rows

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedmf.errors import LedgerError
 from fedmf.noise import NoiseKey
-from fedmf.statements import Costs, PrivacyStatement
+from fedmf.records import Costs, PrivacyStatement
 from fedmf.streaming.declared_rows import DeclaredRows, check_names, declared_cells, raw_layout
 from fedmf.streaming.lines import Lines
 from fedmf.streaming.outputs import Renderer, Returned, open_output, output_name, shape_of

@@ -29,6 +29,7 @@ from fedmf.noise import KeySchedule, NoiseKey
 from fedmf.records import (
     Histories,
     Ledger,
+    PrivacyStatement,
     create_directory,
     load_key,
     pack,
@@ -38,7 +39,6 @@ from fedmf.records import (
     unpack,
     write_durably,
 )
-from fedmf.statements import PrivacyStatement
 from fedmf.streaming.plans import StreamPlan
 from fedmf.streaming.position import Position, Releases
 

@@ -9,12 +9,12 @@ import numpy as np
 
 from fedmf.accounting import UNITS, certified_epsilon, gaussian_mu
 from fedmf.noise import NoiseKey
-from fedmf.records import Histories
-from fedmf.statements import (
+from fedmf.records import (
     ALWAYS_NOT_COVERED,
     OPERATORS,
     SPENT_ASSUMPTION,
     SPENT_NOT_COVERED,
+    Histories,
     PrivacyStatement,
     Spent,
 )

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -19,7 +17,7 @@ from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.participation import Adjacency, Participation
-from fedmf.parts import NormCourse, Part, QuantileClipping, check_shares, update_factor
+from fedmf.runs.statistics import OwnStatistic, QuantileClipping, check_statistics, update_factor
 from fedmf.training import SIGNS, FixedPointSum
 
 NORMS = (0.01, 0.3, 7.0)
@@ -37,7 +35,7 @@ def entries(rule: QuantileClipping, price: float) -> np.ndarray:
         rule: of the clip norm.
         price: 1 for a as the rule has it, 0 for a = 1.
     """
-    a, b = 1 / update_factor([rule]) if price else 1.0, 1 / rule.own_factor
+    a, b = 1 / update_factor([rule]) if price else 1.0, 1 / rule.factor
     rows = []
     for zeta, sent in itertools.product(NORMS, SENT):
         total = FixedPointSum(2, zeta, statistics=[SIGNS])
@@ -88,7 +86,7 @@ def test_no_choice_of_norms_and_updates_moves_the_release_by_more_than_the_sensi
 @pytest.mark.parametrize("share", [1e-9, 0.02, 0.3, 0.999])
 def test_the_prices_are_rounded_in_the_safe_direction(share: float) -> None:
     rule = QuantileClipping(share=share)
-    a, b = Fraction(update_factor([rule])), Fraction(rule.own_factor)
+    a, b = Fraction(update_factor([rule])), Fraction(rule.factor)
     assert 1 / a**2 + 1 / b**2 <= 1
     assert 1 / a**2 + 1 / b**2 >= 1 - Fraction(1, 10**12)
 
@@ -148,54 +146,45 @@ def test_a_moving_norm_costs_at_most_its_variation(decay: float) -> None:
             assert (moving <= (zeta + variation) * np.maximum.accumulate(constant) * (1 + 1e-12)).all()
 
 
-def test_the_course_keeps_what_a_statement_and_the_next_rounds_need() -> None:
-    rule, course = (
-        QuantileClipping(quantile=0.5, learning_rate=1.0, rounds_per_update=2),
-        NormCourse.begun(2.0),
-    )
-    norms = [course.norm]
-    for t, share in enumerate([0.5, 0.7, 0.2, 0.2, 0.9]):
-        course = course.after(t, share, rule)
-        norms.append(course.norm)
-    assert norms == pytest.approx(
+def moved(rule: QuantileClipping, norm: float, shares: list[float]) -> list[float]:
+    """ζ_0, ζ_1, … where the rounds release these shares of users."""
+    state = rule.begin(norm)
+    norms = [rule.clip_norm(state)]
+    for t, share in enumerate(shares):
+        state = rule.after(t, [2 * share - 1], state)
+        norms.append(rule.clip_norm(state))
+    return norms
+
+
+def test_the_norm_moves_once_a_block_by_the_mean_of_its_shares() -> None:
+    rule = QuantileClipping(quantile=0.5, learning_rate=1.0, rounds_per_update=2)
+    assert moved(rule, 2.0, [0.5, 0.7, 0.2, 0.2, 0.9]) == pytest.approx(
         [2.0, 2.0, 2 * math.exp(-0.1)] + [2 * math.exp(-0.1)] + [2 * math.exp(0.2)] * 2
     )
-    assert (course.smallest, course.largest) == (norms[2], norms[4])
-    assert course.variation == pytest.approx(2 - norms[2] + norms[4] - norms[2])
-    assert (course.rounds, course.estimates) == (1, 0.9)
-    assert NormCourse.from_dict(course.to_dict()) == course
 
 
 def test_noise_however_large_keeps_the_norm_positive_and_finite() -> None:
-    rule, course = QuantileClipping(rounds_per_update=1), NormCourse.begun(0.3)
-    for t in range(50):
-        course = course.after(t, 1e9, rule)
-    assert course.norm == pytest.approx(0.3 * 2.0**-20)
-    for t in range(50):
-        course = course.after(t, -1e9, rule)
-    assert course.norm == pytest.approx(0.3 * 2.0**20)
+    norms = moved(QuantileClipping(rounds_per_update=1), 0.3, [1e9] * 50 + [-1e9] * 50)
+    assert norms[50] == pytest.approx(0.3 * 2.0**-20)
+    assert norms[100] == pytest.approx(0.3 * 2.0**20)
 
 
-def test_parts_share_one_budget_and_none_goes_by_two_names() -> None:
-    """a² + Σ b_i² ≤ 1 for every number of parts; nothing left for updates, or one name twice, is refused."""
+def test_statistics_share_one_budget_and_none_goes_by_two_names() -> None:
+    """a² + Σ b_i² ≤ 1; nothing left for updates, one name twice, and what no theorem covers are rejected."""
 
-    @dataclass(frozen=True)
-    class Other(Part):
-        kind: ClassVar[str] = "other"
-        name: ClassVar[str] = "other"
-        of_all: float = 0.3
-
-        @property
-        def mu_share(self) -> float:
-            return self.of_all
+    def own(share: float = 0.3) -> OwnStatistic:
+        return OwnStatistic("support.own_functions:halves", share=share)
 
     for shares in [(0.02, 0.3), (1e-9, 1 - 1e-6), (0.5, 0.49)]:
-        parts = [QuantileClipping(share=shares[0]), Other(shares[1])]
-        check_shares(parts)
-        factors = [update_factor(parts), *(part.own_factor for part in parts)]
+        both = [QuantileClipping(share=shares[0]), own(shares[1])]
+        check_statistics(both, amplified=False, paired=False)
+        factors = [update_factor(both), *(statistic.factor for statistic in both)]
         left = sum(1 / Fraction(factor) ** 2 for factor in factors)
         assert 1 - Fraction(1, 10**9) <= left <= 1
 
-    for wrong in ([QuantileClipping(share=0.5), Other(0.5)], [Other(1.0)], [Other(), Other(0.1)]):
+    for wrong in ([QuantileClipping(share=0.5), own(0.5)], [own(), own(0.1)]):
         with pytest.raises(ValueError, match=r"must be below 1|must have names of their own"):
-            check_shares(wrong)
+            check_statistics(wrong, amplified=False, paired=False)
+    for amplified, paired in ((True, False), (False, True)):
+        with pytest.raises(ValueError, match=r"own \(a statistic\) must be left out with"):
+            check_statistics([own()], amplified, paired)

@@ -17,7 +17,7 @@ from fedmf.accounting.release import SumRelease
 from fedmf.errors import LedgerError
 from fedmf.mechanisms.matrix import Dense, Factorization
 from fedmf.mechanisms.toeplitz import InverseToeplitz, Toeplitz
-from fedmf.statements import Costs, Spent, compose, joined_mu
+from fedmf.records import Costs, Spent, compose, joined_mu
 
 DELTA = 1e-5
 #: Relative; sums of some ten float64 Gram entries against the inverse of a covariance.

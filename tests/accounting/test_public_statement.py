@@ -14,9 +14,8 @@ import fedmf
 from fedmf.accounting import SecondStream, at_least
 from fedmf.cli.app import run as command
 from fedmf.noise.key import NoiseKey
-from fedmf.runs.planning import plan_run
-from fedmf.runs.recorded import header_of
-from fedmf.statements import OPERATORS, PrivacyStatement, RunHeader
+from fedmf.records import OPERATORS, PrivacyStatement
+from fedmf.runs import Plan, RunHeader
 
 BUSY = [["ann-7f3", "bob-7f3"], ["eve-7f3"], [], [], ["ann-7f3", "bob-7f3"], []]
 IDLE = [[], [], [], ["zoe-7f3"], [], []]
@@ -30,8 +29,8 @@ def pair_header() -> RunHeader:
 
 def amplified_header(accountant: str) -> RunHeader:
     run = small_run(None, **keys(accountant))
-    plan = plan_run(run, run.optimizer_source.build([(3,)], run.cohorts.rounds), 3)
-    return header_of(run, plan, NoiseKey.from_seed(3), 3)
+    plan = Plan.of(run, run.optimizer_source.build([(3,)], run.cohorts.rounds), 3)
+    return RunHeader.of(run, plan, NoiseKey.from_seed(3), 3)
 
 
 def published(

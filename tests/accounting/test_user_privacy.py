@@ -18,7 +18,7 @@ from fedmf.accounting.gaussian.many import gaussian_epsilons
 from fedmf.mechanisms.toeplitz import InverseToeplitz
 from fedmf.participation import Participation
 from fedmf.records import Ledger
-from fedmf.statements import RunHeader, run_spent
+from fedmf.runs import RunHeader, run_spent
 
 
 def exact_log_delta(mu: float, epsilon: float) -> mpmath.mpf:

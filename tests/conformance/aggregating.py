@@ -12,8 +12,9 @@ from support.pair_runs import RecordedPair
 
 import fedmf
 from fedmf.accounting import UserLevel
-from fedmf.parts import QuantileClipping
-from fedmf.runs import Run, local_trainer
+from fedmf.runs import Run
+from fedmf.runs.statistics import QuantileClipping
+from fedmf.training import LocalTrainer
 
 from .subjects import of_parts
 
@@ -24,7 +25,7 @@ def carried_out_aggregated(
     """Numbers released by the loop, and facts that it shares with the run."""
     privacy, task = run.privacy, run.task_source.build()
     assert isinstance(privacy, UserLevel)
-    trainer, initial = local_trainer(run, task), task.model.unflatten(task.model.initial())
+    trainer, initial = LocalTrainer(task, run.client), task.model.unflatten(task.model.initial())
     opened = fedmf.PrivateAggregator(
         epsilon=privacy.epsilon or 0.0, delta=privacy.delta, clipping_norm=privacy.clip_norm,
         adjacency=privacy.adjacency, noise_seed=privacy.noise_seed, amplified=privacy.amplified,

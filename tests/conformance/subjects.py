@@ -27,8 +27,8 @@ from fedmf.cohorts import (
 from fedmf.models import with_lora
 from fedmf.moments import BlockEnergies, DiagonalMoment
 from fedmf.optim import Adam, AdamDebiased, FedAdagrad, FedYogi, JmeAdam, Sgd
-from fedmf.parts import OwnStatistic, QuantileClipping
 from fedmf.runs import Execution, Run
+from fedmf.runs.statistics import OwnStatistic, QuantileClipping
 from fedmf.training import LocalSGD, Task, classification
 
 from .paths import Path
@@ -188,7 +188,7 @@ class Subject:
 def of_parts(run: Run, metrics: Mapping[int, Mapping[str, Any]]) -> dict[str, NDArray[Any]]:
     """What the parts of a run released last, by the columns that they declare."""
     row = metrics[run.cohorts.rounds]
-    return {name: np.array([row[name]]) for part in run.parts for name in part.columns if name in row}
+    return {name: np.array([row[name]]) for one in run.statistics for name in one.columns if name in row}
 
 
 def _optimizer(name: str, dimension: int) -> Any:

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from fedmf.accounting import UserLevel
 from fedmf.flower import CorrelatedNoise, InProcessGrid
-from fedmf.parts import QuantileClipping
 from fedmf.records import Ledger
-from fedmf.runs import Run, local_trainer
+from fedmf.runs import Run
+from fedmf.runs.statistics import QuantileClipping
+from fedmf.training import LocalTrainer
 
 from .subjects import of_parts
 
@@ -41,7 +42,7 @@ def wrapped(run: Run, path: Path) -> CorrelatedNoise:
 def clients(run: Run) -> ClientApp:
     """An app whose node p trains user p as the run does."""
     task, app = run.task_source.build(), ClientApp()
-    trainer = local_trainer(run, task)
+    trainer = LocalTrainer(task, run.client)
 
     def received(message: Message, context: Context) -> tuple[Tensor, str]:
         arrays = message.content["arrays"]

@@ -26,9 +26,9 @@ from support.wrapped_apps import (
 import fedmf
 from fedmf.flower import CorrelatedNoise, CorrelatedNoiseStrategy, InProcessGrid, UsersSayWho
 from fedmf.flower.strategy import run_on_grid
-from fedmf.parts import QuantileClipping
 from fedmf.records import Ledger
 from fedmf.runs import Rounds, Run, Session, account
+from fedmf.runs.statistics import QuantileClipping
 
 CLIPPING = QuantileClipping(quantile=0.3, rounds_per_update=1)
 #: The round at which processes die.

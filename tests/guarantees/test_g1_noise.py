@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import FedAvg
 import fedmf
 from fedmf.flower import CorrelatedNoise, InProcessGrid
 from fedmf.noise import NoiseStream
-from fedmf.statements import Plan
+from fedmf.runs import Plan
 from guarantees.small import (
     CLIP,
     COHORT,

@@ -16,7 +16,8 @@ import pytest
 import fedmf
 from fedmf.cohorts import CyclicPoissonCohorts
 from fedmf.errors import LedgerError
-from fedmf.statements import Plan, Spent, run_spent, statement
+from fedmf.records import Spent, statement
+from fedmf.runs import Plan, run_spent
 from guarantees.small import (
     CLIP,
     COHORT,

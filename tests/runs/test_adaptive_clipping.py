@@ -21,12 +21,11 @@ from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.strategy import run_on_grid
 from fedmf.noise import Domain, GaussianSource, NoiseKey
 from fedmf.optim import JmeAdam
-from fedmf.parts import FixedClipping, QuantileClipping, update_factor
-from fedmf.runs import RoundRecord, Run, local_trainer, run_of
+from fedmf.runs import Plan, RoundRecord, Run, run_of
 from fedmf.runs.outputs import account
+from fedmf.runs.statistics import FixedClipping, QuantileClipping, update_factor
 from fedmf.runs.tables import dotted_keys
-from fedmf.statements import Plan
-from fedmf.training import SIGNS
+from fedmf.training import SIGNS, LocalTrainer
 
 DIMENSION = 4000
 TASK = uneven_task(DIMENSION)
@@ -38,7 +37,7 @@ KEYS = {"mechanism": "bsr", "bands": 2}
 
 def noise_fits(seen: Watched, statement: dict) -> bool:
     """Whether [θ_{t+1} − θ_t − Σ clip_t(x)/m]·m/ζ_t has covariance (σ·sens/a)²·C⁻¹C⁻ᵀ."""
-    m, rule = statement["users_per_round"], statement["clipping"]
+    m, rule = statement["users_per_round"], statement["statistics"][0]
     level = statement["noise_multiplier"] * statement["sensitivity"] / math.sqrt(1 - rule["share"])
     noise = (seen.increments * m - seen.clipped_sums(UPDATES)) / seen.norms[:, None]
     return covariance_fits(noise, STRATEGY, level)
@@ -65,7 +64,7 @@ RIGHT = Plan.noise_std_at
     "wrong",
     [
         lambda plan, _: RIGHT(plan, plan.privacy.clip_norm),  # that of the first norm
-        lambda plan, zeta: RIGHT(plan, zeta) / update_factor(plan.parts),  # signs priced at zero
+        lambda plan, zeta: RIGHT(plan, zeta) / update_factor(plan.statistics),  # signs priced at zero
     ],
     ids=["ζ_0", "a = 1"],
 )
@@ -80,7 +79,7 @@ def test_noise_of_another_norm_or_without_the_price_of_signs_is_rejected(
 def recursion(seen: Watched, statement: dict, rule: QuantileClipping = RULE) -> np.ndarray:
     """ζ_0, … from the signs of earlier rounds and their noise: docs/adaptive-clipping.md."""
     m = statement["users_per_round"]
-    source = GaussianSource(NoiseKey.from_seed(7), 1, Domain.CLIPPING)
+    source = GaussianSource(NoiseKey.from_seed(7), 1, Domain.of_part("clipping"))
     z = np.array([float(source.block(t, 0, 1)[0]) for t in range(ROUNDS)])
     std = statement["noise_multiplier"] * statement["sensitivity"] / math.sqrt(rule.share)
     shares = 0.5 + (seen.signs(UPDATES) + std * np.linalg.solve(STRATEGY, z)) / (2 * m)
@@ -123,7 +122,7 @@ def test_a_user_that_fails_has_no_sign(wrong: str, tmp_path: Path) -> None:
     dataset = dataclasses.replace(TASK.dataset, features=features, owned=tuple(owned))
     run = moving_run(dataclasses.replace(TASK, dataset=dataset))
     with fedmf.start(run, tmp_path / "run") as session:
-        trainer = local_trainer(run, session.task)
+        trainer = LocalTrainer(session.task, run.client)
         total = session.server.new_sum()
         trainer.add_updates(session.server.parameters, ["u000"], 0, total)
     assert (total.told(SIGNS), total.users, int(total.fixed_point.abs().sum())) == (0, 1, 0)
@@ -158,8 +157,8 @@ def test_a_round_that_is_tried_again_has_its_own_row_of_noise(tmp_path: Path) ->
     """Its commit failed, or rounds before it were lost: no row goes to a round that is not its own."""
     with fedmf.start(moving_run(TASK, **KEYS), tmp_path / "run") as session:
         session.server.keys.open_in(session.directory.ledger)
-        release, total = session.server._parts[0], session.server.new_sum()
-        norms = [release.after(t, total)["norm"] for t in (0, 3, 3, 0)]
+        release, total = session.server._statistics[0], session.server.new_sum()
+        norms = [release.after(t, total)["clip_norm"] for t in (0, 3, 3, 0)]
     assert norms[1] == norms[2] != norms[0] == norms[3]
 
 
@@ -167,7 +166,7 @@ def test_rows_and_slices_have_the_same_signs(tmp_path: Path) -> None:
     run = moving_run(TASK, messages="per-user")
     with fedmf.start(run, tmp_path / "run") as session:
         users = [str(user) for user in TASK.dataset.user_ids]
-        trainer = local_trainer(run, session.task)
+        trainer = LocalTrainer(session.task, run.client)
         for zeta in (0.05, 0.5, 5.0):
             sums = session.sums.at(zeta)
             summed, by_row = sums.empty(), sums.empty()
@@ -178,19 +177,16 @@ def test_rows_and_slices_have_the_same_signs(tmp_path: Path) -> None:
             assert summed.told(SIGNS) == by_row.told(SIGNS) == expected  # type: ignore[attr-defined]
 
 
-def test_the_statement_tells_the_course_and_the_epsilon_of_a_fixed_norm(seen, tmp_path: Path) -> None:
-    watched, statement, path = seen
+def test_the_statement_tells_the_rule_and_the_epsilon_of_a_fixed_norm(seen, tmp_path: Path) -> None:
+    _, statement, path = seen
     run_small(tmp_path / "run", dataclasses.replace(moving_run(TASK, **KEYS), clipping=FixedClipping()))
     fixed = json.loads((tmp_path / "run" / "statement.json").read_text())
     for name in ("epsilon", "epsilon_spent", "mu", "noise_multiplier", "sensitivity"):
         assert statement[name] == fixed[name]
     assert statement["noise_std"] == pytest.approx(fixed["noise_std"] / math.sqrt(0.75), rel=1e-12)
-    norms = statement["clipping"]["clip_norms"]
-    assert norms["0"] == watched.norms[0]
-    assert all(norms[str(t)] == watched.norms[t] for t in map(int, norms) if t < ROUNDS)
     text = account(path).render_text()
     assert "follows the noisy 0.4-quantile of norms, for 25 % of mu^2" in text
-    assert "epsilon does not depend on what it did" in text
+    assert "epsilon is that of a fixed clip norm" in text
 
 
 def refused(match: str, **changes: object) -> None:
@@ -201,10 +197,8 @@ def refused(match: str, **changes: object) -> None:
 def test_what_no_theorem_covers_is_refused_in_a_line() -> None:
     run = moving_run(TASK)
     amplified = dataclasses.replace(run.privacy, amplified=True)  # type: ignore[call-arg]
-    refused(
-        "for an amplified run", privacy=amplified, cohorts=BallsInBinsCohorts(rounds=12, users_per_round=6)
-    )
-    refused("needs a second moment", server=JmeAdam())
+    refused("with an amplified run", privacy=amplified, cohorts=BallsInBinsCohorts(rounds=12, size=6))
+    refused("needs a second moment", optimizer=JmeAdam())
 
 
 def test_a_configuration_says_it(tmp_path: Path) -> None:

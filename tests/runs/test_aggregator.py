@@ -21,7 +21,7 @@ from fedmf.cohorts import BallsInBinsCohorts
 from fedmf.errors import ConfigError, HorizonExceededError, LedgerError
 from fedmf.flower import InProcessGrid
 from fedmf.optim import Adam, JmeAdam, Sgd
-from fedmf.parts import OwnStatistic, QuantileClipping
+from fedmf.runs.statistics import OwnStatistic, QuantileClipping
 
 EXAMPLE = Path(__file__).parents[2] / "docs/examples/aggregator.py"
 IDS = [f"user-{user:02d}" for user in range(USERS)]

@@ -21,7 +21,7 @@ import fedmf
 from fedmf.accounting import RunAmplification, at_least
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.strategy import run_on_grid
-from fedmf.runs import RoundRecord, Session, planning
+from fedmf.runs import RoundRecord, Session, plan
 
 DIMENSION = 20_000
 TASK = linear_task(USERS, DIMENSION)
@@ -193,7 +193,7 @@ def test_a_stopped_run_states_what_it_spent_so_far_and_resumes_without_calibrati
     def refuse(*_: object) -> None:
         raise AssertionError("a resumed run must keep its noise")
 
-    monkeypatch.setattr(planning, "amplified_run", refuse)
+    monkeypatch.setattr(plan, "amplified_run", refuse)
     with Session.resume(tmp_path / "run", run) as session:
         assert session.plan.noise_std == std
         run_on_grid(session, InProcessGrid(client_for(session)))
@@ -213,7 +213,7 @@ def test_the_accountants_draws_are_new_for_every_run_with_a_secret_key(
         seeds.append(arguments[-1])
         return 1.0, RunAmplification("balls-in-bins", 0.25, "none needed", 0.0, DELTA, None)
 
-    monkeypatch.setattr(planning, "amplified_run", record)
+    monkeypatch.setattr(plan, "amplified_run", record)
     for _ in range(4):
         fedmf.plan(small_run(**keys("balls-in-bins", noise_seed=noise_seed)))
     assert len(set(seeds)) == (4 if noise_seed < 0 else 1)

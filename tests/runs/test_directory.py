@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import stat
 from pathlib import Path
@@ -11,20 +10,18 @@ import pytest
 from support.directories import DIMENSION, PLAN, RECORDED, RUN, commit, create, fail, same
 
 import fedmf
-from fedmf.accounting import UserLevel
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.noise.key import NoiseKey
 from fedmf.records import durable, new_places
-from fedmf.runs import Run, directory, load_run
-from fedmf.runs.directory import CONFIG, RunDirectory
-from fedmf.runs.recorded import KEY, LEDGER, header_of, read_header
+from fedmf.runs import Run, RunHeader, directory, load_run
+from fedmf.runs.directory import CONFIG, KEY, LEDGER, RunDirectory, read_header
 
 
 def test_a_new_directory_holds_a_complete_run(tmp_path: Path) -> None:
     key, place = NoiseKey.from_os(), tmp_path / "deep" / "run"
     with create(place, key) as opened:
         assert {CONFIG, KEY, LEDGER} <= set(os.listdir(opened.path))
-        header = header_of(RUN, PLAN, key, DIMENSION)
+        header = RunHeader.of(RUN, PLAN, key, DIMENSION)
         assert opened.key == key
         assert same(opened.header, header)
         assert opened.ledger.participation == RUN.participation
@@ -150,13 +147,3 @@ def test_the_new_name_is_made_durable(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(new_places, "sync_directory", lambda folder: synced.append((folder, place.exists())))
     create(place).close()
     assert synced[-1] == (tmp_path.resolve(), True)
-
-
-def test_a_plan_of_another_run_is_refused(tmp_path: Path) -> None:
-    """Noise for ε = 3 must not be recorded under a promise of ε = 1, nor of other cohorts."""
-    cohorts = dataclasses.replace(RUN.cohorts, users_per_round=1)
-    for name, other in (("privacy", UserLevel(epsilon=1.0)), ("cohorts", cohorts)):
-        run = dataclasses.replace(RUN, **{name: other})
-        with pytest.raises(ValueError, match=rf"^{name} \(of the plan\) must be that of the run"):
-            RunDirectory.create(tmp_path / "run", run, PLAN, NoiseKey.from_os(), DIMENSION)
-    assert os.listdir(tmp_path) == []

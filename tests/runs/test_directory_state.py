@@ -21,9 +21,8 @@ from fedmf.errors import ConfigError, LedgerError, ParticipationViolation
 from fedmf.noise.key import NoiseKey
 from fedmf.records import ledger as ledger_module
 from fedmf.records.key_file import save_key
-from fedmf.runs import Session, opened_evidence
-from fedmf.runs.directory import CONFIG, DATA_CHANGED, RunDirectory
-from fedmf.runs.recorded import KEY
+from fedmf.runs import Session, opened_record
+from fedmf.runs.directory import CONFIG, DATA_CHANGED, KEY, RunDirectory
 
 
 @pytest.fixture
@@ -47,7 +46,7 @@ def test_a_second_process_is_refused_and_reading_is_not(opened: RunDirectory) ->
         "from pathlib import Path\n"
         "from fedmf.records.ledger import Ledger\n"
         "from fedmf.runs.directory import RunDirectory\n"
-        "from fedmf.runs.recorded import LEDGER\n"
+        "from fedmf.runs.directory import LEDGER\n"
         "path = Path(sys.argv[1])\n"
         "print(Ledger.open(path / LEDGER, read_only=True).released - 1)\n"
         "try:\n"
@@ -213,6 +212,6 @@ def test_changed_data_are_told_to_the_operator_alone(
     assert json.loads(line) == {"round": 3, "notice": DATA_CHANGED}
     assert capfd.readouterr() == ("", "")
     assert not caplog.records
-    with opened_evidence(path) as evidence:
-        first, second, third = (opening.note["data"] for opening in evidence.ledger.openings())
+    with opened_record(path) as (_, ledger):
+        first, second, third = (opening.note["data"] for opening in ledger.openings())
     assert first == second != third

@@ -15,8 +15,7 @@ from support.small_runs import small_run
 from support.streams import sample, write_rows
 
 from fedmf.cli.app import run
-from fedmf.runs.directory import RunDirectory
-from fedmf.runs.recorded import KEY
+from fedmf.runs.directory import KEY, RunDirectory
 from fedmf.runs.tables import render_toml
 
 

@@ -22,8 +22,7 @@ import fedmf
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.records import Ledger
-from fedmf.runs import RoundRecord
-from fedmf.statements import RunHeader
+from fedmf.runs import RoundRecord, RunHeader
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 EXAMPLE = DOCS / "examples/own_parts.py"

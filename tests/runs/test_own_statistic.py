@@ -25,14 +25,14 @@ from support.small_runs import small_run
 import fedmf
 from fedmf.errors import ConfigError
 from fedmf.noise import Domain, GaussianSource, NoiseKey
-from fedmf.parts import OwnStatistic, Setting, update_factor
-from fedmf.parts.own_release import UsersOwn
 from fedmf.records import Ledger
 from fedmf.runs import Run, run_of
+from fedmf.runs.statistics import OwnStatistic, update_factor
+from fedmf.runs.statistics.own_rows import UsersOwn
 from fedmf.runs.tables.configuration import dotted_keys
 from fedmf.training import FixedPointSum
 
-OWN = OwnStatistic("support.own_functions:halves", ("first", "last"), 0.8, 0.3, "norms of both halves")
+OWN = OwnStatistic("support.own_functions:halves", ("first", "last"), 0.8, "norms of both halves", share=0.3)
 DIMENSION = 20
 TASK = uneven_task(DIMENSION)
 
@@ -165,7 +165,7 @@ def test_a_function_that_ends_the_process_is_refused_in_a_line(tmp_path: Path) -
 def test_the_trial_moves_no_generator_and_a_pure_function_passes(tmp_path: Path) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    dataclasses.replace(OWN).check(Setting(False, False, dimension=50))
+    dataclasses.replace(OWN).require_runnable(50)
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -188,7 +188,8 @@ def test_its_value_survives_records_and_its_words_are_marked_as_its_authors(seen
     assert (
         Run.from_dict(named.to_dict()).extra_releases == run_of(dotted_keys(named)).extra_releases == (OWN,)
     )
-    assert statement["own"] == OWN.to_dict()
+    (stated,) = (one for one in statement["statistics"] if one["name"] == "own")
+    assert stated == {**OWN.to_dict(), "name": "own", "description": OWN.description}
     text = " ".join((path / "statement.txt").read_text().split())
     assert "mean of first, last in every round (support.own_functions:halves)" in text
     assert "norm at most 0.8, for 30 % of mu^2" in text
@@ -239,7 +240,7 @@ def test_a_function_that_cannot_serve_is_refused_before_anything_is_spent(
 
 @pytest.mark.parametrize("named", [keys(ACCOUNTANTS[0]), {"server_optimizer": "jme-adam"}])
 def test_it_stands_beside_nothing_that_no_theorem_covers(named: dict, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"own \(statistic\) must be left out with .*: no theorem"):
+    with pytest.raises(ValueError, match=r"own \(a statistic\) must be left out with .*: no theorem"):
         fedmf.start(dataclasses.replace(small_run(**named), extra_releases=(OWN,)), tmp_path / "run")
 
 
@@ -281,7 +282,7 @@ def test_the_example_is_killed_resumed_and_verified_by_another_process(
         [sys.executable, "-m", "fedmf", *arguments], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(public.read_text())["own"]["entries"] == [
+    assert json.loads(public.read_text())["statistics"][0]["entries"] == [
         "first_layer",
         "last_layer",
     ]

@@ -27,11 +27,9 @@ from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment, FullMatrix, SecondMoment
 from fedmf.noise.key import NoiseKey
 from fedmf.records.lock import ReleaseRight
-from fedmf.runs import Reply, Request
-from fedmf.runs.planning import plan_run
-from fedmf.runs.releases import second_release as second_moment_module
+from fedmf.runs import Plan, Reply, Request
+from fedmf.runs import second_moment as second_moment_module
 from fedmf.runs.server import PrivateServer
-from fedmf.statements import Plan
 
 Matrix = NDArray[np.float64]
 N, ZETA = 5, 0.3
@@ -48,7 +46,7 @@ FORMS = ("per-user", "squared-mean")
 
 def plan_of(moment: SecondMoment, form: str, **keys: object) -> tuple[Plan, RecordedPair]:
     optimizer = RecordedPair(moment, form)  # type: ignore[arg-type]
-    return plan_run(pair_run(optimizer, **{**KEYS, **keys}), optimizer, moment.dimension), optimizer
+    return Plan.of(pair_run(optimizer, **{**KEYS, **keys}), optimizer, moment.dimension), optimizer
 
 
 def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple[Matrix, Matrix]:

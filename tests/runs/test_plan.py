@@ -12,8 +12,7 @@ from support.small_runs import small_run
 
 import fedmf
 from fedmf.mechanisms.toeplitz import Toeplitz
-from fedmf.runs import NoiseMechanism, Run
-from fedmf.statements import Plan
+from fedmf.runs import NoiseMechanism, Plan, Run
 
 KEYS = [
     {"mechanism": "identity"},
@@ -60,7 +59,7 @@ def test_without_privacy_nothing_is_promised() -> None:
 def test_a_plan_survives_the_ledgers_header_bit_for_bit(keys: dict) -> None:
     run = small_run(**keys)
     plan = fedmf.plan(run)
-    again = Plan.from_dict(plan.privacy, plan.cohorts, json.loads(json.dumps(plan.to_dict())))
+    again = Plan.from_dict(plan.privacy, plan.cohorts, (), json.loads(json.dumps(plan.to_dict())))
     assert again.to_dict() == plan.to_dict()
     assert again.noise_std == plan.noise_std
     assert np.array_equal(

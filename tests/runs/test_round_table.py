@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow.parquet as parquet
 import pytest
 
-from fedmf.runs.recorded import table_of_rounds
+from fedmf.runs.outputs import table_of_rounds
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 7, 8, 9, 100])

@@ -26,7 +26,7 @@ from fedmf.moments.moment_stream import MomentStream
 from fedmf.moments.second_moment import FullMatrix
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
-from fedmf.statements import PrivacyStatement
+from fedmf.records import PrivacyStatement
 from fedmf.streaming.outputs import Output
 from fedmf.streaming.plans import StreamPlan
 from fedmf.streaming.rows import InputError, Layout, RowBlock, RowReader, clip_rows

@@ -13,8 +13,9 @@ from flwr.serverapp.strategy import FedAvg
 import fedmf
 from fedmf.accounting import UserLevel
 from fedmf.flower import CorrelatedNoise, InProcessGrid
-from fedmf.parts import QuantileClipping
-from fedmf.runs import Run, local_trainer
+from fedmf.runs import Run
+from fedmf.runs.statistics import QuantileClipping
+from fedmf.training import LocalTrainer
 from support.small_runs import linear_regression
 
 TASK = linear_regression(24, 5)
@@ -38,7 +39,7 @@ def wrapped(run: Run, path: Path, **options: object) -> CorrelatedNoise:
 
 def local_clients(run: Run) -> ClientApp:
     """An app whose node p trains user p as the run does."""
-    trainer, app = local_trainer(run, TASK), ClientApp()
+    trainer, app = LocalTrainer(TASK, run.client), ClientApp()
 
     @app.train()
     def train(message: Message, context: Context) -> Message:

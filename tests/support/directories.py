@@ -8,10 +8,8 @@ from pathlib import Path
 import torch
 
 from fedmf.noise.key import NoiseKey
-from fedmf.runs import Run
+from fedmf.runs import Plan, Run, RunHeader
 from fedmf.runs.directory import RunDirectory
-from fedmf.runs.planning import plan_run
-from fedmf.statements import Plan, RunHeader
 from support.small_runs import small_run
 
 DIMENSION = 3
@@ -20,7 +18,7 @@ RUN = small_run(users=4, cohort_size=2, rounds=6, epsilon=3.0, noise_seed=-1)
 
 def planned(run: Run = RUN) -> Plan:
     optimizer = run.optimizer_source.build([(DIMENSION,)], run.cohorts.rounds)
-    return plan_run(run, optimizer, DIMENSION)
+    return Plan.of(run, optimizer, DIMENSION)
 
 
 PLAN, RECORDED = planned(), RUN.to_dict()

@@ -14,8 +14,8 @@ from fedmf.mechanisms.registry import Mechanism
 from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.mechanisms.toeplitz import InverseToeplitz
 from fedmf.participation import Participation
-from fedmf.records import Ledger
-from fedmf.statements import Plan, PrivacyStatement, RunHeader, run_statement
+from fedmf.records import Ledger, PrivacyStatement
+from fedmf.runs import Plan, RunHeader, run_statement
 from support.ledgers import begin
 
 CONTRACT = Participation(rounds=6, max_participations=2, min_separation=3)

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from flwr.app import Message
 
-from fedmf.parts import QuantileClipping
-from fedmf.runs import Run, Session, local_trainer
-from fedmf.training import Task
+from fedmf.runs import Run, Session
+from fedmf.runs.statistics import QuantileClipping
+from fedmf.training import LocalTrainer, Task
 from support.small_runs import client_for, linear_task, run_small, small_run, watched
 
 ROUNDS, USERS = 12, 24
@@ -36,7 +36,7 @@ def moving_run(task: Task, rule: QuantileClipping = RULE, **named: object) -> Ru
 def updates_of(run: Run, task: Task) -> np.ndarray:
     """What each user sends before it is clipped, shape (users, d); the same in every round."""
     ids = [str(user) for user in task.dataset.user_ids]
-    return local_trainer(run, task).updates(task.model.initial(), ids, 0).double().numpy()  # type: ignore[attr-defined]
+    return LocalTrainer(task, run.client).updates(task.model.initial(), ids, 0).double().numpy()  # type: ignore[attr-defined]
 
 
 @dataclasses.dataclass

@@ -16,9 +16,9 @@ from fedmf.data.memory import InMemoryDataset
 from fedmf.flower.client_app import make_client_app
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.strategy import run_on_grid
-from fedmf.runs import OnRound, RoundRecord, RoundReport, Run, Session, local_trainer, run_of
+from fedmf.runs import OnRound, RoundRecord, RoundReport, Run, Session, run_of
 from fedmf.runs.tables import render_toml
-from fedmf.training import Task, classification, regression
+from fedmf.training import LocalTrainer, Task, classification, regression
 
 #: (request, reply) → the reply that is sent.
 Tamper = Callable[[Message, Message], Message]
@@ -149,7 +149,7 @@ class Recorder:
 
 def client_for(session: Session, recorder: Recorder | None = None) -> ClientApp:
     """The client app of a session, optionally watched."""
-    trainer = local_trainer(session.run, session.task)
+    trainer = LocalTrainer(session.task, session.run.client)
     inner = make_client_app(lambda _: (trainer, session.sums))
     return inner if recorder is None else watched(inner, recorder.note)
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 from support.small_runs import small_run
 
-from fedmf.runs import local_trainer
-from fedmf.training import SIGNS, ClippedSums, FixedPointSum
+from fedmf.training import SIGNS, ClippedSums, FixedPointSum, LocalTrainer
 
 
 def expected(norms: np.ndarray, zeta: float) -> int:
@@ -21,7 +20,7 @@ def test_engines_count_alike(keys: dict, engine: str) -> None:
     """Without users' weights, with them in the processor's cache, and from models of their own."""
     run = small_run(dataset="digits", local_engine=engine, **keys)
     task = run.task_source.build()
-    trainer, users = local_trainer(run, task), [str(user) for user in task.dataset.user_ids]
+    trainer, users = LocalTrainer(task, run.client), [str(user) for user in task.dataset.user_ids]
     origin = task.model.initial()
     norms = trainer.updates(origin, users, 0).double().norm(dim=1).numpy()  # type: ignore[attr-defined]
     zetas = [0.5 * norms.min(), float(np.median(norms)) * 1.001, 2 * norms.max()]

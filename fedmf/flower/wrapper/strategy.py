@@ -24,7 +24,7 @@ from fedmf.mechanisms.choice import MechanismChoice
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.optim import ChosenOptimizer, ServerOptimizer
 from fedmf.participation import Adjacency
-from fedmf.parts import FixedClipping, Part, QuantileClipping
+from fedmf.records import PrivacyStatement
 from fedmf.runs import (
     Execution,
     NoiseAndSignal,
@@ -39,7 +39,7 @@ from fedmf.runs import (
     asked_privacy,
     session_of,
 )
-from fedmf.statements import PrivacyStatement
+from fedmf.runs.statistics import FixedClipping, QuantileClipping, Statistic
 
 _UNASKED: Final = "clients are not asked to evaluate: what they report would carry no noise"
 #: Methods of a strategy that Flower's loop calls and the private one does not.
@@ -101,7 +101,7 @@ class CorrelatedNoise(RoundStrategy):
         clipping_norm: ζ, the largest ℓ₂ norm of one user's update.
         adaptive_clipping: `fedmf.QuantileClipping` lets ζ follow a quantile of norms after the first round,
             under the same ε.
-        extra_releases: further quantities of `fedmf.parts` that are released under the same ε.
+        extra_releases: statistics such as `fedmf.OwnStatistic` that are released under the same ε.
         num_users: N.
         users_per_round: m, how many are asked in a round.
         num_rounds: n, the most rounds there will ever be.
@@ -157,7 +157,7 @@ class CorrelatedNoise(RoundStrategy):
         handshake_timeout: float = 60.0,
         trusted_subclass: bool = False,
         adaptive_clipping: QuantileClipping | None = None,
-        extra_releases: Sequence[Part] = (),
+        extra_releases: Sequence[Statistic] = (),
         on_round: OnRound | None = None,
     ) -> None:
         check_inner(strategy, trusted_subclass)

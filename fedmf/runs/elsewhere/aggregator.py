@@ -16,14 +16,14 @@ from fedmf.mechanisms.choice import MechanismChoice
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.optim import ChosenOptimizer, ServerOptimizer, Sgd
 from fedmf.participation import Adjacency
-from fedmf.parts import FixedClipping, Part, QuantileClipping
+from fedmf.records import PrivacyStatement
 from fedmf.runs.elsewhere.layout import ModelLayout
 from fedmf.runs.elsewhere.task import TaskElsewhere, asked_cohorts, asked_privacy, session_of
 from fedmf.runs.execution import Execution
 from fedmf.runs.mechanism import NoiseMechanism
 from fedmf.runs.run import Run
 from fedmf.runs.session import Session
-from fedmf.statements import PrivacyStatement
+from fedmf.runs.statistics import FixedClipping, QuantileClipping, Statistic
 from fedmf.training import FixedPointSum, UserFailure
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class PrivateAggregator:
         frozen: arrays that are neither trained nor noised: names, or patterns.
         tied: groups of names under which one array stands; None asks if equal arrays are one.
         adaptive_clipping: lets ζ follow a quantile of norms.
-        extra_releases: further quantities of `fedmf.parts` that are released under the same ε.
+        extra_releases: statistics such as `fedmf.OwnStatistic` that are released under the same ε.
 
     Raises:
         ConfigError: values that do not fit together.
@@ -91,7 +91,7 @@ class PrivateAggregator:
         frozen: Sequence[str] = (),
         tied: Sequence[Sequence[str]] | None = None,
         adaptive_clipping: QuantileClipping | None = None,
-        extra_releases: Sequence[Part] = (),
+        extra_releases: Sequence[Statistic] = (),
     ) -> None:
         names = list(users)
         if isinstance(users, str) or not all(isinstance(user, str) and user for user in names):

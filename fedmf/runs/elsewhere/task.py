@@ -16,11 +16,10 @@ from fedmf.accounting import UserLevel
 from fedmf.cohorts import Cohorts, CyclicCohorts
 from fedmf.data import PublicInput
 from fedmf.errors import ConfigError
-from fedmf.runs.directory import RunDirectory
+from fedmf.runs.directory import LEDGER, RunDirectory, read_header
 from fedmf.runs.elsewhere.layout import ModelLayout
 from fedmf.runs.execution import Execution
-from fedmf.runs.planning import plan_run
-from fedmf.runs.recorded import LEDGER, read_header
+from fedmf.runs.plan import Plan
 from fedmf.runs.run import Run, difference
 from fedmf.runs.session import Session, new_directory
 from fedmf.training import LocalSGD, Task
@@ -173,7 +172,7 @@ def session_of(path: Path, run: Run, task: TaskElsewhere, initial: Tensor, lasti
         directory = new_directory(
             path,
             run,
-            plan_run(run, optimizer, initial.numel()),
+            Plan.of(run, optimizer, initial.numel()),
             task.roster,
             dimension=initial.numel(),
             arrays=tuple((name, shape) for name, shape, _ in layout.trained),

@@ -27,11 +27,11 @@ from fedmf.data import DATASETS
 from fedmf.errors import ConfigError, one_line
 from fedmf.models import MODELS
 from fedmf.optim import OPTIMIZERS
-from fedmf.parts import PARTS
 from fedmf.runs.execution import Execution
 from fedmf.runs.given import GIVEN, recorded_optimizer
 from fedmf.runs.named_tasks import NAMED_TASKS, FunctionTask, NamedTask
 from fedmf.runs.run import Run
+from fedmf.runs.statistics import STATISTICS
 from fedmf.runs.tables.mechanism_table import MechanismTable
 from fedmf.runs.tables.value_table import ConfigurationTable, Key, Scalar, ValueTable
 from fedmf.training import LocalSGD
@@ -81,7 +81,7 @@ TABLES: Final[dict[str, ConfigurationTable]] = {
     "model": ValueTable("model", MODELS),
     "cohorts": ValueTable("cohorts", COHORTS),
     "privacy": ValueTable("privacy", PRIVACY),
-    **{name: ValueTable(name, kinds) for name, kinds in PARTS.items()},
+    **{name: ValueTable(name, kinds) for name, kinds in STATISTICS.items()},
     "mechanism": MechanismTable("mechanism"),
     "server": ValueTable("server", OPTIMIZERS),
     "client": ValueTable("client", by_kind(LocalSGD)),
@@ -150,7 +150,7 @@ def run_of(values: Mapping[str, Any]) -> Run:
             f"[{table}] {key} must be left out with task {task.kind!r}, which brings its own data and model; "
             f"got {given[unused[0]]!r}."
         )
-    chosen = [name for name in PARTS if name != "clipping"]
+    chosen = [name for name in STATISTICS if name != "clipping"]
     others = [name for name in TABLES if name not in ("task", "data", "model", *chosen)]
     extra = tuple(TABLES[name].parse(by_table[name]) for name in chosen if by_table[name])
     return Run(task, **{name: TABLES[name].parse(by_table[name]) for name in others}, extra_releases=extra)
@@ -207,7 +207,8 @@ def tables_of(run: Run) -> dict[str, dict[str, Scalar]]:
     values = {
         "cohorts": run.cohorts,
         "privacy": run.privacy,
-        **{part.name: part for part in (run.clipping, *run.extra_releases)},
+        "clipping": run.clipping,
+        **{statistic.name: statistic for statistic in run.extra_releases},
         "mechanism": run.noise,
         "client": run.client,
         "execution": run.execution,

@@ -27,8 +27,8 @@ from support.wrapped_apps import (
 from fedmf.errors import ConfigError
 from fedmf.flower import InProcessGrid
 from fedmf.flower.wrapper.layout import ArrayLayout
-from fedmf.parts import QuantileClipping
 from fedmf.runs import ReleasedModel
+from fedmf.runs.statistics import QuantileClipping
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from fedmf.errors import ConfigError
 from fedmf.flower import CorrelatedNoise
 from fedmf.flower.wrapper.layout import ArrayLayout
 from fedmf.optim import Adam, ChosenOptimizer, JmeAdam, ServerOptimizer, Sgd
-from fedmf.parts import QuantileClipping
 from fedmf.records import Ledger
+from fedmf.runs.statistics import QuantileClipping
 
 RULES: dict[str, ChosenOptimizer] = {
     "momentum": Sgd(learning_rate=0.5, momentum=0.8),

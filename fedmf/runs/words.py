@@ -27,19 +27,6 @@ NOT_COVERED: Final = (
     "who took part: the number and identity of participants, and the ledger that records who took part in "
     "which round, are not hidden by the noise; publishing them is outside of the promise",
 )
-#: Nor does a run's or a stream's.
-ALWAYS_NOT_COVERED: Final = (
-    "timing: what is given away by the times at which messages arrive, and by how long rounds take",
-    "whoever has the noise key, such as the operator of the server or a thief: with it the noise can be "
-    "subtracted, and nothing protects any more",
-    "rounding inside the computer: epsilon is proved for exact numbers, and noise is added in finite "
-    "precision (floating point)",
-)
-SPENT_NOT_COVERED: Final = (
-    "publication of what was spent: those figures of this statement were computed without noise from the "
-    "record of who took part, and are for the operator alone; what may be published is what fedmf account "
-    "--public writes"
-)
 ASSUMPTIONS: Final = (
     "every {one}'s update was clipped, that is cut to the clip norm at most, before it was added to those of "
     "others: what one {one} can change is then no more than the noise was made for",
@@ -68,10 +55,6 @@ INEXACT_GROUPS: Final = (
 AVAILABLE: Final = (
     "no {one}'s data decide whether that {one} is connected when a round begins, or whether its reply "
     "arrives: both decide which other {many} are drawn, then and later"
-)
-SPENT_ASSUMPTION: Final = (
-    "the data decided neither who took part when nor in which round the run stopped: epsilon_spent, which "
-    "is computed from the record of that, rests on it"
 )
 SECRECY: Final = (
     "the cohorts stay secret: nobody whom epsilon and epsilon_so_far are to protect against "

@@ -1,22 +1,29 @@
-"""The privacy statement: one dict for runs and streams, computed from header and ledger alone."""
+"""The privacy statement of a run, computed from its header and its record of participation alone."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Sequence
-from typing import Any, Final
+import math
+from typing import Final
 
-from fedmf.accounting import ParticipationRecord, gaussian_mu
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.accounting import ParticipationRecord, adjacency_factor, distinct_patterns, gaussian_mu
 from fedmf.cohorts import AvailableCohorts
 from fedmf.errors import LedgerError
-from fedmf.parts import stated
-from fedmf.statements.header import RunHeader
-from fedmf.statements.planned import check_sensitivity, planned_privacy
-from fedmf.statements.spent import finite, run_spent
-from fedmf.statements.text import text
-from fedmf.statements.words import (
+from fedmf.records import (
     ALWAYS_NOT_COVERED,
+    OPERATORS,
+    SPENT_ASSUMPTION,
+    SPENT_NOT_COVERED,
+    PrivacyStatement,
+    Spent,
+    finite,
+)
+from fedmf.runs.header import RunHeader
+from fedmf.runs.plan import Plan
+from fedmf.runs.words import (
     ASSUMPTIONS,
     AVAILABLE,
     INEXACT_GROUPS,
@@ -27,58 +34,12 @@ from fedmf.statements.words import (
     SECRETS,
     SHARED_TIME,
     SHARED_WORKERS,
-    SPENT_ASSUMPTION,
-    SPENT_NOT_COVERED,
     TRUST,
 )
+from fedmf.typing import Vector
 
-#: What the record of participation tells without noise: keys of the operator's statement alone.
-OPERATORS: Final = (
-    "epsilon_spent",
-    "epsilon_spent_quantiles",
-    "mu_spent",
-    "actual_max_participations",
-    "actual_min_separation",
-    "users_participated",
-)
-
-
-class PrivacyStatement(dict[str, Any]):
-    """What a run, a stream, or several together guarantee to whom, under which assumptions.
-
-    A dict of finite numbers, strings, lists, dicts and None; None stands for "infinite" in the privacy fields
-    of a run without noise. Its list ``not_private`` names the figures that come from the record of
-    participation without noise: this is the operator's statement.
-    """
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same as a plain dict."""
-        return dict(self)
-
-    def to_json(self) -> str:
-        """The same as indented JSON, ending in a newline."""
-        return json.dumps(self, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-    def render_text(
-        self, full: bool = True, rest: str = "", model: Sequence[tuple[str, str]] = (), place: str = ""
-    ) -> str:
-        """The same in words, see `fedmf.statements.text`."""
-        return text(self, full, rest, model, place)
-
-    def public(self) -> PrivacyStatement:
-        """What of it may be public: nothing that depends on who took part when.
-
-        Guarantees:
-            Two runs that differ in participation alone, after as many rounds, give the same statement.
-        """
-        left_out = {*OPERATORS, "not_private"}
-        kept = {name: value for name, value in self.items() if name not in left_out}
-        for part, said in stated(self):  # not what it released
-            asked = {"kind", *(field.name for field in dataclasses.fields(part))}
-            kept[part.name] = {name: value for name, value in said.items() if name in asked}
-        kept["assumptions"] = [entry for entry in self["assumptions"] if "epsilon_spent" not in entry]
-        kept["not_covered"] = [entry for entry in self["not_covered"] if entry != SPENT_NOT_COVERED]
-        return PrivacyStatement(kept)
+#: Relative, of a few operations on doubles.
+_ROUNDING: Final = 2.0**-50
 
 
 def run_statement(header: RunHeader, ledger: ParticipationRecord) -> PrivacyStatement:
@@ -104,10 +65,8 @@ def run_statement(header: RunHeader, ledger: ParticipationRecord) -> PrivacyStat
         )
     if recorded.users > plan.users:
         raise LedgerError(f"the ledger holds {recorded.users} users; the header says there are {plan.users}.")
-    check_sensitivity(plan)
-    planned, spent = planned_privacy(plan, recorded.rounds), run_spent(plan, ledger)
+    planned, spent = plan.allowed(recorded.rounds), run_spent(plan, ledger)
     private = plan.noise_multiplier > 0
-    metrics = ledger.metrics() if any(part.columns for part in plan.parts) else {}
     unit, amplified = privacy.words, plan.amplification
     return PrivacyStatement(
         {
@@ -125,7 +84,10 @@ def run_statement(header: RunHeader, ledger: ParticipationRecord) -> PrivacyStat
             "users": plan.users,
             "users_per_round": plan.cohorts.users_per_round,
             "clip_norm": privacy.clip_norm,
-            **{part.name: dict(part.facts(metrics)) for part in plan.parts},
+            "statistics": [
+                {**statistic.to_dict(), "name": statistic.name, "description": statistic.description}
+                for statistic in plan.statistics
+            ],
             "noise_multiplier": plan.noise_multiplier,
             "noise_std": plan.noise_std,
             "sensitivity": plan.sensitivity.value,
@@ -171,5 +133,44 @@ def _assumptions(header: RunHeader) -> list[str]:
         *([INEXACT_GROUPS] if header.groups_inexactly else []),
         *([AVAILABLE] if isinstance(header.plan.cohorts, AvailableCohorts) else []),
         SPENT_ASSUMPTION,
-        *(text for part in header.plan.parts for text in part.assumptions),
+        *(entry for statistic in header.plan.statistics for entry in statistic.assumptions),
     ]
+
+
+def run_spent(plan: Plan, ledger: ParticipationRecord) -> Spent:
+    """μ of every user in a run's ledger, from the rounds that the user joined; made for millions of users.
+
+    The first T rounds release (up to post-processing) the first T rows of C·G + σz. A user with rounds π
+    moves C·G by at most a·s, where a is 1 for zero-out and 2 for replace-one and s = ‖Σ_{j∈π} C_{:T,j}‖
+    (where columns of C have negative inner products, the sound bound that `pattern_sensitivity` gives
+    instead; for a pair of streams that of `PairRelease`).
+
+    Args:
+        plan: of the run.
+        ledger: verified against the plan's contract.
+
+    Guarantees:
+        μ is never below the exact value of the user's rounds. It is a guarantee only if neither participation
+        nor the end of the run depends on data; the planned ε holds without that assumption.
+
+    References:
+        Balle, Wang (2018), Theorem 8; Denisov et al. (2022), "Improved Differential Privacy for SGD via
+        Optimal Private Linear Operators on Adaptive Streams", Theorem 2.1.
+    """
+    rounds, keys = ledger.by_user()
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    lengths = np.diff(starts, append=keys.size)
+    sensitivities = np.zeros(starts.size)
+    for length in np.unique(lengths).tolist():  # equal patterns are computed once
+        users = np.flatnonzero(lengths == length)
+        patterns, which = distinct_patterns(rounds[starts[users][:, None] + np.arange(length)])
+        sensitivities[users] = plan.release.of_equal_length(patterns, ledger.released)[which]
+    return Spent(ledger.histories.names, _mu(sensitivities, plan))
+
+
+def _mu(sensitivities: NDArray[np.float64], plan: Plan) -> Vector:
+    if plan.relative_noise_std == 0:
+        return np.where(sensitivities > 0, math.inf, 0.0)
+    return sensitivities * (
+        adjacency_factor(plan.privacy.adjacency) / plan.relative_noise_std * (1 + _ROUNDING)
+    )

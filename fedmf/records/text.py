@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fedmf.accounting import UNITS, at_least, at_most
-from fedmf.parts import stated
 
 _MARK: Final = " (not private)"
 _LISTS: Final = {
@@ -90,7 +89,7 @@ def _short(s: Mapping[str, Any], model: Facts) -> Facts:
     if s["users"] is not None:
         size = f"{s['users']:,}, {s['users_per_round']:,} a round, {size}"
     params = "".join(f" {name}={value:.4g}" for name, value in s["params"].items())
-    norm = up(s["clip_norm"]) + "".join(part.in_short(said).get("clip norm", "") for part, said in stated(s))
+    norm = up(s["clip_norm"])
     noise = f"noise multiplier {at_most(s['noise_multiplier'])}, clip norm {norm}"
     also = ", ".join(name for name, _ in _also(s))
     quantiles, spent = s["epsilon_spent_quantiles"], private and s["users_participated"] is not None
@@ -143,9 +142,6 @@ def _facts(s: Mapping[str, Any]) -> Facts:
         ("trust", s.get("trust")),
         ("software", s["software"]),
     ]
-    for part, said in stated(s):
-        remarks = part.remarks(said)
-        rows = [(name, value and value + remarks.get(name, "")) for name, value in rows]
     return rows if s.get("users_participated") is None else rows + _spent(s)
 
 
@@ -179,7 +175,7 @@ def _composed(s: Mapping[str, Any]) -> Facts:
 
 def _also(s: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What is released beside the sums under the same ε."""
-    own = [line for part, said in stated(s) for line in part.lines(said)]
+    own = [(said["name"].replace("_", " "), said["description"]) for said in s.get("statistics", ())]
     second = s["second_moment"]
     if second is None or second["noise_std"] is None:
         return own

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from fedmf.accounting import PRIVACY
 from fedmf.cohorts import COHORTS, CyclicCohorts
 from fedmf.errors import rebuilding
-from fedmf.statements.plan import Plan
+from fedmf.runs.plan import Plan
+from fedmf.runs.statistics import Statistic, statistics_from
 from fedmf.values import value_of
 from fedmf.version import SOFTWARE
+
+if TYPE_CHECKING:
+    from fedmf.data import PublicInput
+    from fedmf.noise import NoiseKey
+    from fedmf.runs.run import Run
 
 #: Raised when a field changes its meaning.
 _FORMAT: Final = 1
@@ -37,12 +43,12 @@ class RunHeader:
         software: name and version of what the run was started with.
 
     Raises:
-        ValueError: a field out of its range, or a plan for other privacy or cohorts than those of the run.
+        ValueError: a field out of its range.
 
     >>> RunHeader.from_dict({"format": 1, "dimension": 10})
     Traceback (most recent call last):
         ...
-    ValueError: header (run description) must have the fields of this version; missing: arrays, ...
+    ValueError: header (run description) must have the fields of this version; differing: arrays, ...
     """
 
     run: Mapping[str, Any]
@@ -71,12 +77,40 @@ class RunHeader:
             raise ValueError(
                 f"arrays (tensors of the model) must have d={self.dimension} entries together; got {length}."
             )
-        for name, value in (("privacy", self.plan.privacy), ("cohorts", self.plan.cohorts)):
-            if self.run.get(name) != value.to_dict():
-                raise ValueError(
-                    f"{name} (of the plan) must be that of the run, {self.run.get(name)}; got "
-                    f"{value.to_dict()}. Plan the run that is recorded."
-                )
+
+    @classmethod
+    def of(
+        cls,
+        run: Run,
+        plan: Plan,
+        key: NoiseKey,
+        dimension: int,
+        test_owner: str = "nobody",
+        arrays: tuple[tuple[str, tuple[int, ...]], ...] = (),
+        constants: Sequence[PublicInput] = (),
+    ) -> Self:
+        """What the ledger must remember to account for a run and to continue it exactly.
+
+        Args:
+            run: as it was asked for.
+            plan: made for it.
+            key: of its noise.
+            dimension: d.
+            test_owner: whose the examples of the central test part are, as `FederatedDataset.test_owner`.
+            arrays: name and shape of each tensor of the model, in the order of its flat vector.
+            constants: what else the model holds (`Task.constant_inputs`).
+        """
+        return cls(
+            run=run.to_dict(),
+            plan=plan,
+            dimension=dimension,
+            arrays=arrays,
+            key_fingerprint=key.fingerprint if run.is_private else None,
+            key_public=key.public,
+            clipped_by="server" if run.execution.messages == "per-user" else "workers",
+            not_private=("central test part",) if test_owner == "training users" else (),
+            public_inputs=tuple(map(dataclasses.asdict, (*run.task_source.public_inputs(), *constants))),
+        )
 
     @property
     def shares_workers(self) -> bool:
@@ -130,15 +164,16 @@ class RunHeader:
             )
         given = {name: value for name, value in values.items() if name != "format"}
         known = {field.name for field in dataclasses.fields(cls)}
-        missing, unknown = sorted(known - given.keys()), sorted(given.keys() - known)
-        if missing or unknown:
-            named = (("missing", missing), ("unknown", unknown))
-            differing = "; ".join(f"{word}: {', '.join(names)}" for word, names in named if names)
-            raise ValueError(f"header (run description) must have the fields of this version; {differing}.")
+        if differing := ", ".join(sorted(known ^ given.keys())):
+            raise ValueError(
+                f"header (run description) must have the fields of this version; differing: {differing}."
+            )
         with rebuilding("header (run description)"):
             privacy = value_of(PRIVACY, given["run"].get("privacy", {}))
             cohorts = value_of(COHORTS, given["run"].get("cohorts", {}))
-            plan = Plan.from_dict(privacy, cohorts, given["plan"])
+            found = statistics_from(given["run"]).values()
+            statistics = tuple(value for value in found if isinstance(value, Statistic))
+            plan = Plan.from_dict(privacy, cohorts, statistics, given["plan"])
             tuples = {name: tuple(given[name]) for name in ("not_private", "public_inputs")}
             tuples["arrays"] = tuple((name, tuple(shape)) for name, shape in given["arrays"])
             return cls(**{**given, **tuples, "plan": plan})

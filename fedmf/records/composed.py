@@ -11,9 +11,8 @@ import numpy as np
 
 from fedmf.accounting import UNITS
 from fedmf.errors import LedgerError
-from fedmf.statements.spent import Spent, epsilon_of
-from fedmf.statements.statement import OPERATORS, PrivacyStatement
-from fedmf.statements.words import SPENT_ASSUMPTION
+from fedmf.records.spent import Spent, epsilon_of
+from fedmf.records.statement import OPERATORS, SPENT_ASSUMPTION, PrivacyStatement
 from fedmf.typing import Vector
 
 _ASSUMPTIONS: Final = (

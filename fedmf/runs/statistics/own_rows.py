@@ -1,10 +1,10 @@
-"""From users' own rows to their noisy mean, and the trial of the function that makes them."""
+"""Rows of users by a function of the caller's own, and the trial of that function."""
 
 from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -16,10 +16,7 @@ from torch import Tensor
 
 from fedmf.errors import ConfigError
 from fedmf.functions import function_of
-from fedmf.noise import Domain
-from fedmf.parts.noised_sum import NoisedSum
-from fedmf.parts.part import LivePart, Stage
-from fedmf.training import FixedPointSum, RowStatistic
+from fedmf.training import RowStatistic
 from fedmf.training.barrier import described, pass_interrupt, silent
 from fedmf.training.clipping.statistics import plain_row
 
@@ -124,44 +121,3 @@ def _another(name: str) -> Callable[[Tensor], Any] | None:
             finally:
                 _under_way.discard(module)
     return None
-
-
-class OwnRelease(LivePart):
-    """(Σ_u s_u + noise)/m of every round: see `NoisedSum`.
-
-    Args:
-        name: of the part.
-        columns: names of its entries.
-        statistic: s, clipped to norm c.
-        own_factor: 1/b.
-        stage: of the run.
-    """
-
-    def __init__(
-        self, name: str, columns: Sequence[str], statistic: RowStatistic, own_factor: float, stage: Stage
-    ) -> None:
-        self.name, self._columns, self._size = name, tuple(columns), stage.size
-        self._sum = NoisedSum(statistic, stage, own_factor, Domain.of_part(name))
-        self.state: Mapping[str, Any] = {"means": [0.0] * len(self._columns)}
-
-    def after(self, t: int, total: FixedPointSum) -> Mapping[str, Any]:
-        """See `LivePart.after`."""
-        return {"means": [entry / self._size for entry in self._sum.released(t, total)]}
-
-    def state_dict(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """See `LivePart.state_dict`."""
-        return {**state, "noise": self._sum.noise.state_dict()}
-
-    def load_state(self, saved: Mapping[str, Any]) -> None:
-        """See `LivePart.load_state`."""
-        self._sum.load_state(saved["noise"])
-        self.state = {"means": list(saved["means"])}
-
-    @property
-    def beforehand(self) -> str:
-        """See `LivePart.beforehand`."""
-        return "own statistic: users are trained without compiled programs, which give no update of one user"
-
-    def noted(self) -> Mapping[str, float]:
-        """See `LivePart.noted`."""
-        return dict(zip(self._columns, self.state["means"], strict=True))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from fedmf.functions import check_function_name
-from fedmf.parts.part import LivePart, Part, Setting, Stage, check_share, refuse_beside
+from fedmf.runs.statistics.statistic import Statistic
 
 if TYPE_CHECKING:
     from fedmf.training import RowStatistic
@@ -20,7 +20,7 @@ _MOST_ENTRIES, _LONGEST = 64, 200
 
 
 @dataclass(frozen=True)
-class OwnStatistic(Part):
+class OwnStatistic(Statistic):
     """Releases the noisy mean over a round's users of a function of each user's clipped update.
 
     The function sees one user's clipped update, a tensor of shape (d,), and gives q numbers. fedmf clips
@@ -51,10 +51,10 @@ class OwnStatistic(Part):
     function: str = ""
     entries: tuple[str, ...] = ("value",)
     bound: float = 1.0
-    share: float = 0.02
     meaning: str = ""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_function_name(_OF, self.function)
         if not isinstance(self.entries, tuple):
             raise ValueError(f"entries (of {_OF}) must be a tuple of names; got {self.entries!r}.")
@@ -66,44 +66,41 @@ class OwnStatistic(Part):
             )
         if not 0 < self.bound < math.inf:
             raise ValueError(f"c (bound of {_OF}) must be positive and finite; got {self.bound!r}.")
-        check_share(self.share)
         if len(self.meaning) > _LONGEST or not self.meaning.isprintable():
             raise ValueError(
                 f"meaning (of {_OF}) must be one line of at most {_LONGEST} characters; "
                 f"got {self.meaning[:40]!r}."
             )
 
-    @property
-    def mu_share(self) -> float:
-        """See `Part.mu_share`."""
-        return self.share
-
-    def check(self, setting: Setting) -> None:
-        """See `Part.check`; once d is known the function is tried on public vectors.
+    def require_runnable(self, dimension: int) -> None:
+        """Call the function with public vectors.
 
         Raises:
-            ValueError: secret cohorts, or a second moment.
-            ConfigError: the function cannot be found, or does not give the numbers that it names.
+            ConfigError: it cannot be found, does not give the numbers that it names, or is seen to remember.
         """
-        against = {
-            "an amplified run": setting.amplified,
-            "an optimizer that needs a second moment": setting.paired,
-        }
-        refuse_beside("own (statistic)", against)
-        if setting.dimension is not None:
-            from fedmf.parts.own_release import tried  # readers of records load no framework
+        from fedmf.runs.statistics.own_rows import tried  # readers of records load no framework
 
-            tried(self.function, len(self.entries), setting.dimension)
+        tried(self.function, len(self.entries), dimension)
 
-    def statistics(self) -> tuple[RowStatistic, ...]:
-        """See `Part.statistics`."""
-        return (_row_statistic(self),)
+    def summed(self) -> RowStatistic:
+        """See `Statistic.summed`."""
+        from fedmf.runs.statistics.own_rows import UsersOwn
 
-    def open(self, stage: Stage) -> LivePart:
-        """See `Part.open`."""
-        from fedmf.parts.own_release import OwnRelease  # readers of records load no framework
+        return UsersOwn(self.name, len(self.entries), self.bound, self.function)
 
-        return OwnRelease(self.name, self.columns, _row_statistic(self), self.own_factor, stage)
+    def begin(self, clip_norm: float) -> dict[str, Any]:
+        """See `Statistic.begin`."""
+        del clip_norm
+        return {"means": [0.0] * len(self.entries)}
+
+    def after(self, t: int, mean: Sequence[float], state: Mapping[str, Any]) -> dict[str, Any]:
+        """See `Statistic.after`."""
+        del t, state
+        return {"means": list(mean)}
+
+    def metrics(self, state: Mapping[str, Any]) -> dict[str, float]:
+        """See `Statistic.metrics`."""
+        return dict(zip(self.columns, state["means"], strict=True))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -112,26 +109,19 @@ class OwnStatistic(Part):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """See `Part.assumptions`."""
+        """See `Statistic.assumptions`."""
         return (
             f"the function of the own statistic, {self.function}, is pure: what it gives for one user "
             "depends on its argument alone, that user's clipped update. Each user's part was clipped to norm "
             f"{self.bound:g}, whatever the function gave",
         )
 
-    @classmethod
-    def lines(cls, facts: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
-        """See `Part.lines`."""
-        said = f"'{facts['meaning']}'" if facts["meaning"] else "nothing"
-        means = (
-            f"mean of {', '.join(facts['entries'])} in every round ({facts['function']}), one user's part of "
-            f"norm at most {facts['bound']:g}, for {100 * facts['share']:g} % of mu^2"
+    @property
+    def description(self) -> str:
+        """See `Statistic.description`."""
+        said = f"'{self.meaning}'" if self.meaning else "nothing"
+        return (
+            f"mean of {', '.join(self.entries)} in every round ({self.function}), one user's part of norm at "
+            f"most {self.bound:g}, for {100 * self.share:g} % of mu^2; its meaning is its author's word, not "
+            f"checked: {said}"
         )
-        return [("own statistic", means), ("its meaning", f"its author's word, not checked: {said}")]
-
-
-def _row_statistic(part: OwnStatistic) -> RowStatistic:
-    """The function as what sums ask of each user."""
-    from fedmf.parts.own_release import UsersOwn
-
-    return UsersOwn(part.name, len(part.entries), part.bound, part.function)

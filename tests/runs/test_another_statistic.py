@@ -19,21 +19,21 @@ from support.small_runs import small_run
 import fedmf
 from fedmf.errors import ConfigError
 from fedmf.noise import Domain, GaussianSource, NoiseKey
-from fedmf.parts import PARTS
 from fedmf.records import Ledger
 from fedmf.runs import Run, run_of
+from fedmf.runs.statistics import STATISTICS
 from fedmf.runs.tables import configuration
 from fedmf.runs.tables.configuration import TABLES, dotted_keys
 from fedmf.runs.tables.value_table import ValueTable
 from fedmf.training import FixedPointSum
 
-DIMENSION, PART, NAME = 20, MeanNorm(0.3), MeanNorm.name
+DIMENSION, PART, NAME = 20, MeanNorm(share=0.3), MeanNorm.name
 TASK = uneven_task(DIMENSION)
 
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The line that it would have in `fedmf/parts/kinds.py`."""
+    """The line that it would have in `fedmf/runs/statistics/__init__.py`."""
     register(monkeypatch)
 
 
@@ -43,10 +43,10 @@ def register(patched: pytest.MonkeyPatch) -> None:
     Raises:
         ValueError: fedmf has a part of that name, which nothing would test any more.
     """
-    if NAME in PARTS:
+    if NAME in STATISTICS:
         raise ValueError(f"name (of the part of tests) must be no part of fedmf; got {NAME!r}.")
-    patched.setitem(PARTS, NAME, {MeanNorm.kind: MeanNorm})
-    patched.setitem(TABLES, NAME, ValueTable(NAME, PARTS[NAME]))
+    patched.setitem(STATISTICS, NAME, {MeanNorm.kind: MeanNorm})
+    patched.setitem(TABLES, NAME, ValueTable(NAME, STATISTICS[NAME]))
     patched.setattr(configuration, "_known", configuration._known.__wrapped__)  # it is asked once a process
 
 
@@ -85,11 +85,11 @@ def test_it_releases_the_mean_and_noise_of_the_level_that_is_its_share(seen) -> 
     source = GaussianSource(NoiseKey.from_seed(7), 1, Domain.of_part(NAME))
     z = np.array([float(source.block(t, 0, 1)[0]) for t in range(rounds)])
     C = np.eye(rounds) + 0.5 * np.eye(rounds, k=-1)
-    std = statement["noise_multiplier"] * statement["sensitivity"] / math.sqrt(PART.mu_share)
+    std = statement["noise_multiplier"] * statement["sensitivity"] / math.sqrt(PART.share)
     wanted = (np.array(sums) + std * np.linalg.solve(C, z)) / m
     # Rows that were clipped to float32 may have their norm one unit lower.
     np.testing.assert_allclose(means(path), wanted, atol=2 * 24 / UNIT / m)
-    left = 1 - RULE.share - PART.mu_share
+    left = 1 - RULE.share - PART.share
     level = statement["noise_multiplier"] * statement["sensitivity"] * statement["clip_norm"]
     assert statement["noise_std"] == pytest.approx(level / math.sqrt(left), rel=1e-12)
 
@@ -114,7 +114,7 @@ def test_its_value_survives_records_and_its_words_are_in_every_statement(
     assert (
         Run.from_dict(named.to_dict()).extra_releases == run_of(dotted_keys(named)).extra_releases == (PART,)
     )
-    assert statement[NAME] == PART.to_dict()
+    assert {**PART.to_dict(), "name": NAME, "description": PART.description} in statement["statistics"]
     assert "norms are those of clipped updates" in statement["assumptions"]
     assert "mean of every round, for 30 % of mu^2" in (path / "statement.txt").read_text()
 
@@ -143,10 +143,10 @@ def test_a_statistic_that_lies_of_its_bound_is_cut_to_it() -> None:
 
 @pytest.mark.parametrize("keys", [keys(ACCOUNTANTS[0]), {"server_optimizer": "jme-adam"}])
 def test_it_is_asked_what_it_may_stand_beside(keys: dict, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="norms must be left out where no theorem covers them"):
+    with pytest.raises(ValueError, match=r"mean_norms \(a statistic\) must be left out with .*: no theorem"):
         fedmf.start(dataclasses.replace(small_run(**keys), extra_releases=(PART,)), tmp_path / "run")
 
 
 def test_what_is_no_part_is_refused_in_a_line() -> None:
-    with pytest.raises(ConfigError, match=r"beside must hold parts of fedmf\.parts; got 1\."):
+    with pytest.raises(ConfigError, match=r"extra_releases must hold statistics.*; got 1\."):
         dataclasses.replace(small_run(), extra_releases=(1,))

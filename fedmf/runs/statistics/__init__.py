@@ -1,0 +1,38 @@
+"""What a run releases in addition to its models, under the same ε: a statistic is a file here and a line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fedmf.runs.statistics.clip_norm import FixedClipping, QuantileClipping
+from fedmf.runs.statistics.own import OwnStatistic
+from fedmf.runs.statistics.statistic import Statistic, check_statistics, update_factor
+from fedmf.values import Value, by_kind, value_of
+
+#: By the name that configurations and records give them, then by kind; the first is part of every run.
+STATISTICS: Final[dict[str, Mapping[str, type[Value]]]] = {
+    "clipping": by_kind(FixedClipping, QuantileClipping),
+    "own": by_kind(OwnStatistic),
+}
+
+
+def statistics_from(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that a record names among other things, by name.
+
+    Raises:
+        ValueError: an unknown kind, or fields that are not those of the kind.
+    """
+    return {name: value_of(kinds, values[name]) for name, kinds in STATISTICS.items() if name in values}
+
+
+__all__ = [
+    "STATISTICS",
+    "FixedClipping",
+    "OwnStatistic",
+    "QuantileClipping",
+    "Statistic",
+    "check_statistics",
+    "statistics_from",
+    "update_factor",
+]

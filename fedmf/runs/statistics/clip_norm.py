@@ -1,0 +1,122 @@
+"""The clip norm of a run: one for all rounds, or one that follows a quantile of users' norms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from fedmf.runs.statistics.statistic import Statistic
+from fedmf.values import Value, check_whole
+
+if TYPE_CHECKING:
+    from fedmf.training import Statistic as Number
+
+_COLUMN: Final = "clip_norm"
+#: ζ_t stays within this factor of ζ_0.
+_FARTHEST: Final = 2.0**20
+
+
+@dataclass(frozen=True)
+class FixedClipping(Value):
+    """ζ_t = ζ_0, the clip norm of the privacy asked for."""
+
+    kind: ClassVar[str] = "fixed"
+
+
+@dataclass(frozen=True)
+class QuantileClipping(Statistic):
+    """ζ_t follows a quantile of the norms of users' updates, by released noisy counts of who is within.
+
+    With S_t the sum of the signs of users (+1 within ζ_t, −1 above, 0 for the zero vector), round t releases
+    q_t = ½ + (S_t + noise)/(2m). With q̂ the mean of the q of the B rounds of a block, the next block has
+
+        ζ' = ζ·exp(−η(q̂ − γ)),
+
+    within 2⁻²⁰ζ_0 … 2²⁰ζ_0. A user's clipped update x and sign s enter the release as one vector
+    (a·x/ζ_t, b·s) with a² + b² = 1, so ε is that of a fixed clip norm: docs/theory/accounting.md.
+
+    Args:
+        quantile: γ in (0, 1), the share of users whose updates are to be within the clip norm.
+        learning_rate: η > 0, of ln ζ, for each update of it.
+        rounds_per_update: B ≥ 1; ζ is constant for so many rounds.
+        share: b² in (0, 1), the share of μ² that goes to the signs.
+        unit_steps: whether the server sees mean updates in units of ζ_t. Its learning rate is then the length
+            of a step, whatever ζ does, and so is the noise of a round, which cancels over rounds as with a
+            fixed clip norm.
+
+    Raises:
+        ValueError: a value out of its range.
+
+    References:
+        Andrew, Thakkar, McMahan, Ramaswamy (2021), "Differentially Private Learning with Adaptive Clipping".
+    """
+
+    kind: ClassVar[str] = "quantile"
+    name: ClassVar[str] = "clipping"
+
+    quantile: float = 0.5
+    learning_rate: float = 0.5
+    rounds_per_update: int = 5
+    unit_steps: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.quantile < 1:
+            raise ValueError(f"γ (quantile) must lie strictly between 0 and 1; got {self.quantile!r}.")
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(
+                f"η (learning_rate of the clip norm) must be positive and finite; got {self.learning_rate!r}."
+            )
+        check_whole("B (rounds_per_update)", self.rounds_per_update)
+
+    def summed(self) -> Number:
+        """See `Statistic.summed`."""
+        from fedmf.training import SIGNS  # readers of records load no framework
+
+        return SIGNS
+
+    def begin(self, clip_norm: float) -> dict[str, float]:
+        """ζ_0, ζ of the next round, and the sum of the q that were released since ζ last moved."""
+        return {"first": clip_norm, _COLUMN: clip_norm, "shares": 0.0}
+
+    def after(self, t: int, mean: Sequence[float], state: Mapping[str, Any]) -> dict[str, float]:
+        """A block ends with every round t for which B divides t + 1."""
+        first, norm, shares = state["first"], state[_COLUMN], state["shares"] + 0.5 + mean[0] / 2
+        if (t + 1) % self.rounds_per_update:
+            return {"first": first, _COLUMN: norm, "shares": shares}
+        farthest = math.log(_FARTHEST)
+        share = shares / self.rounds_per_update
+        step = math.log(norm / first) - self.learning_rate * (share - self.quantile)
+        norm = first * math.exp(min(max(step, -farthest), farthest))
+        return {"first": first, _COLUMN: norm, "shares": 0.0}
+
+    def metrics(self, state: Mapping[str, Any]) -> dict[str, float]:
+        """ζ of the next round's updates."""
+        return {_COLUMN: state[_COLUMN]}
+
+    def clip_norm(self, state: Mapping[str, Any]) -> float:
+        """See `Statistic.clip_norm`."""
+        return float(state[_COLUMN])
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """See `Statistic.columns`."""
+        return (_COLUMN,)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """See `Statistic.assumptions`."""
+        return (
+            "the clip norm of a round was computed from released figures alone: epsilon is that of a fixed "
+            "clip norm, whatever the clip norm did, and what it did may be public as the models are",
+        )
+
+    @property
+    def description(self) -> str:
+        """See `Statistic.description`."""
+        return (
+            f"follows the noisy {self.quantile:g}-quantile of norms, for {100 * self.share:g} % "
+            "of mu^2; clip norm and noise above are those of the first round"
+        )

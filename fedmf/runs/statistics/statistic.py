@@ -1,0 +1,138 @@
+"""A bounded figure of each user, whose noisy mean over the cohort is released with the model."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from fedmf.values import Value
+
+if TYPE_CHECKING:
+    from fedmf.training import RowStatistic
+    from fedmf.training import Statistic as Number
+
+#: Makes up for the rounding of a square root and a quotient, in the safe direction.
+_UPWARDS: Final = 1.0 + 2.0**-50
+
+
+@dataclass(frozen=True)
+class Statistic(Value, ABC):
+    """What is released with the model under the same ε: the noisy mean of a bounded function of each user.
+
+    Update and statistics of a user enter the release as one vector (a·x/ζ, b₁·s₁/c₁, …), with bᵢ² the shares
+    of the statistics and a² what they leave of 1. Its norm is at most 1, so ε is that of the sums alone, and
+    they pay by noise that is 1/a times as large (docs/theory/accounting.md).
+
+    The state of a statistic is a JSON-able dict, a function of what was released; floats survive JSON bit for
+    bit.
+
+    Args:
+        share: b² in (0, 1), the share of μ² that goes to it.
+
+    Raises:
+        ValueError: a share out of its range.
+    """
+
+    #: By which runs, statements and streams of noise know it.
+    name: ClassVar[str]
+
+    share: float = field(default=0.02, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1:
+            raise ValueError(f"b² (share) must lie strictly between 0 and 1; got {self.share!r}.")
+
+    @abstractmethod
+    def summed(self) -> Number | RowStatistic:
+        """What is summed over users, with its bound c."""
+
+    @abstractmethod
+    def begin(self, clip_norm: float) -> Mapping[str, Any]:
+        """The state before round 0, whose clip norm is ζ_0."""
+
+    @abstractmethod
+    def after(self, t: int, mean: Sequence[float], state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The state after round t.
+
+        Args:
+            t: 0-based round.
+            mean: the released sum divided by m, the planned cohort size; one number for each entry.
+            state: before the round.
+        """
+
+    @abstractmethod
+    def metrics(self, state: Mapping[str, Any]) -> Mapping[str, float]:
+        """What it released last, by `columns`."""
+
+    @property
+    @abstractmethod
+    def columns(self) -> tuple[str, ...]:
+        """Of the metrics table, in their order; released figures, as public as the models."""
+
+    @property
+    @abstractmethod
+    def assumptions(self) -> tuple[str, ...]:
+        """Under which a statement's figures hold in addition to those of every run."""
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """What it is, for a statement: a line."""
+
+    def clip_norm(self, state: Mapping[str, Any]) -> float | None:
+        """ζ of the next round; None where the statistic does not set it."""
+        del state
+        return None
+
+    def require_runnable(self, dimension: int) -> None:
+        """Try out what is not fedmf's own, before the run, with updates of d parameters.
+
+        Raises:
+            ConfigError: it does not do what it says.
+        """
+        del dimension
+
+    @property
+    def factor(self) -> float:
+        """1/b, rounded up: noise of a statistic of bound 1 per noise of x/ζ with all of μ²."""
+        return _UPWARDS / math.sqrt(self.share)
+
+
+def update_factor(statistics: Sequence[Statistic]) -> float:
+    """1/a, by which the noise of updates is larger than with all of μ² for them alone, rounded up."""
+    left = _left(statistics)
+    return _UPWARDS / math.sqrt(left) if left < 1 else 1.0
+
+
+def _left(statistics: Sequence[Statistic]) -> Fraction:
+    """a² = 1 − Σ b², exactly: of a difference of float64 numbers little may be left."""
+    return 1 - sum((Fraction(statistic.share) for statistic in statistics), Fraction(0))
+
+
+def check_statistics(statistics: Sequence[Statistic], amplified: bool, paired: bool) -> None:
+    """Refuse statistics that leave nothing to updates, or that no theorem covers.
+
+    Args:
+        statistics: of a run.
+        amplified: whether its noise is calibrated for secret cohorts.
+        paired: whether its optimizer needs a second moment.
+
+    Raises:
+        ValueError: there is such a thing.
+    """
+    names = [statistic.name for statistic in statistics]
+    if len(set(names)) < len(names):
+        raise ValueError(f"statistics (of a run) must have names of their own; got {', '.join(names)}.")
+    if _left(statistics) <= 0:
+        shares = ", ".join(f"{statistic.name} {statistic.share!r}" for statistic in statistics)
+        raise ValueError(f"share (b², of all statistics together) must be below 1; got {shares}.")
+    against = {"an amplified run": amplified, "an optimizer that needs a second moment": paired}
+    for other, present in against.items():
+        if names and present:
+            raise ValueError(
+                f"{names[0]} (a statistic) must be left out with {other}: no theorem covers the two."
+            )
