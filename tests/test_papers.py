@@ -74,9 +74,9 @@ def test_a_point_keeps_the_keys_of_its_paper() -> None:
     keys = form.configuration(
         figures.Cell("lambda-cgd-fig4", "full", "CIFAR-10, B = 128", "DP-λCGD", "4", 9.0, 0)
     )
-    assert (keys["mechanism.kind"], keys["mechanism.lambda"], keys["server.learning-rate"]) == (
+    assert (keys["mechanism.kind"], keys["mechanism.params"], keys["server.learning-rate"]) == (
         "cgd",
-        0.95,
+        "lambda=0.95",
         0.5,
     )
     assert (keys["cohorts.users-per-round"], keys["cohorts.rounds"], keys["privacy.clip-norm"]) == (

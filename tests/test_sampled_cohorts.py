@@ -273,7 +273,7 @@ def test_what_the_configuration_derives_can_be_sampled(name: str) -> None:
     for users, m, n, bands in itertools.product((1, 7, 360), (1, 6, 36), (1, 9, 240), (None, 1, 9)):
         if m <= users:
             fixed = {} if bands is None else {"mechanism.bands": bands}
-            cohorts = {"kind": name, "size": m, "rounds": n}
+            cohorts = {"kind": name, "users-per-round": m, "rounds": n}
             try:
                 run = run_of({"data.users": users, "cohorts": cohorts, **fixed})
             except ConfigError as error:

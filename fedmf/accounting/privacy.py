@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from fedmf.participation import Adjacency
-from fedmf.values import Value, by_kind, check_choices
+from fedmf.values import Field, Value, by_kind
 
 
 @dataclass(frozen=True)
@@ -79,36 +78,29 @@ UNITS: Final = {unit.name: unit for unit in (USER, EXAMPLE)}
 class Privacy(Value):
     """What every run must say, whether or not it adds noise.
 
-    Args:
-        clip_norm: ζ > 0, bound on the ℓ₂ norm of one user's update.
-        delta: δ in (0, 1).
-        adjacency: neighbouring relation. "zero-out": a user's updates become zero. "replace-one": they become
-            any others within the clip norm.
-        noise_seed: public seed of noise and cohorts: reproducible, no privacy; if unset, they follow from a
-            secret key of the operating system.
-        user_namespace: what user ids are ids of. Runs that name the same namespace concern the same people.
-        unit: what is protected: "user", or "example" where every user owns one training example, as in
-            central training with per-example clipping. Partition "each-example" of the data implies it.
-
     Raises:
         ValueError: a value out of its range.
     """
 
-    clip_norm: float = 0.3
-    delta: float = 1e-5
-    adjacency: Adjacency = "zero-out"
-    noise_seed: int | None = None
-    user_namespace: str = ""
-    unit: Literal["user", "example"] = "user"
-
-    def __post_init__(self) -> None:
-        if not 0 < self.clip_norm < math.inf:
-            raise ValueError(f"ζ (clip_norm) must be positive and finite; got {self.clip_norm!r}.")
-        if not 0 < self.delta < 1:
-            raise ValueError(f"δ (delta) must lie strictly between 0 and 1; got {self.delta!r}.")
-        if self.noise_seed is not None and self.noise_seed < 0:
-            raise ValueError(f"noise_seed must be at least 0; got {self.noise_seed}.")
-        check_choices(self)
+    clip_norm: Annotated[float, Field("bound ζ on the L2 norm of a user's update", "ζ", gt=0)] = 0.3
+    delta: Annotated[float, Field("probability δ with which ε may fail; below 1/users", "δ", gt=0, lt=1)] = (
+        1e-5
+    )
+    adjacency: Annotated[
+        Adjacency,
+        Field("zero-out: a user's updates become zero; replace-one: any others within the clip norm"),
+    ] = "zero-out"
+    noise_seed: Annotated[
+        int | None,
+        Field("public seed of noise and cohorts, for tests: reproducible, not private", ge=0, le=2**63 - 1),
+    ] = None
+    user_namespace: Annotated[
+        str, Field("what user ids are ids of, so that runs can be composed by user")
+    ] = ""
+    unit: Annotated[
+        Literal["user", "example"],
+        Field("what is protected; example where every user owns one (partition each-example implies it)"),
+    ] = "user"
 
     @property
     def words(self) -> Unit:
@@ -128,23 +120,15 @@ class Privacy(Value):
 
 @dataclass(frozen=True)
 class UserLevel(Privacy):
-    """(ε, δ)-differential privacy of each user, with everything the user contributes to any round.
+    """(ε, δ)-differential privacy of each user, with everything the user contributes to any round."""
 
-    Args:
-        epsilon: ε > 0 for the whole run.
-        amplified: whether the secrecy of sampled cohorts is counted: less noise at the same ε, which then
-            holds only against those who do not know who took part when.
-    """
-
-    epsilon: float = 8.0
-    amplified: bool = False
+    epsilon: Annotated[float, Field("privacy budget ε of the whole run", "ε", gt=0)] = 8.0
+    amplified: Annotated[
+        bool,
+        Field("count the secrecy of sampled cohorts: less noise; ε holds against those who cannot see them"),
+    ] = False
 
     kind: ClassVar[str] = "user-level"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.epsilon < math.inf:
-            raise ValueError(f"ε (epsilon) must be positive and finite; got {self.epsilon!r}.")
 
     @property
     def requested_epsilon(self) -> float:

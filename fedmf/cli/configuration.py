@@ -6,12 +6,8 @@ import json
 import shutil
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
-
-if TYPE_CHECKING:
-    from fedmf.runs.tables import Key
 
 
 def keys(
@@ -25,31 +21,18 @@ def keys(
 
     Example: fedmf keys clip norm
     """
-    from fedmf.addresses import linked
     from fedmf.errors import ConfigError
-    from fedmf.runs.tables import keys as all_keys
+    from fedmf.runs.tables.reference import keys as every_key
 
     wanted = [word.lower() for word in words or []]
-    found = 0
-    for key in all_keys():
-        meanings = [", ".join(kinds) + ": " * bool(kinds) + said for kinds, said in key.meanings()]
-        if not all(word in f"{key.dotted} {' '.join(meanings)}".lower() for word in wanted):
-            continue
-        found += 1
-        typer.echo(f"{key.dotted}  ({', '.join([key.type.__name__, *_default(key)])})")
-        for meaning in meanings:
-            wrapped = textwrap.fill(linked(meaning), 100, break_on_hyphens=False)
-            typer.echo(textwrap.indent(wrapped, "    "))
+    found = [
+        key for key in every_key() if all(word in f"{key.dotted} {key.meaning}".lower() for word in wanted)
+    ]
+    for key in found:
+        typer.echo(f"{key.dotted}  ({key.type}, default {key.default})")
+        typer.echo(textwrap.indent(textwrap.fill(key.meaning, 100, break_on_hyphens=False), "    "))
     if not found:
         raise ConfigError(f"no key has {' and '.join(map(repr, wanted))} in its name or meaning.")
-
-
-def _default(key: Key) -> list[str]:
-    """What a key is where it is not set, in words; nothing of one that then is nothing."""
-    defaults = {None if value == "" else value for value in key.defaults.values()}
-    if len(defaults) > 1:
-        return ["default depends on the kind"]
-    return [f"default {value}" for value in defaults if value is not None]
 
 
 #: What one may start from: files of ``configs/start``, and what the first line of each says.

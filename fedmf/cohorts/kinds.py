@@ -4,48 +4,38 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
 from fedmf.cohorts.available import AvailableSchedule
 from fedmf.cohorts.fixed import CohortSchedule, CyclicSchedule, RandomSchedule, cyclic_participation
 from fedmf.cohorts.sampled import BallsInBins, CyclicPoisson, MinSeparationSampling, SampledSchedule
 from fedmf.participation import LARGEST_HORIZON, Participation
-from fedmf.values import Value, by_kind, check_whole
+from fedmf.values import Field, Value, by_kind
 
 
 @dataclass(frozen=True)
 class Cohorts(Value, ABC):
     """Who takes part when.
 
-    Args:
-        rounds: n, the horizon.
-        users_per_round: m, planned users a round: the fixed denominator of the mean update.
-        min_separation: b, least distance of two rounds of one user; derived from the others if unset.
-        max_participations: k, most rounds of one user; derived from the others if unset.
-
     Raises:
-        ValueError: a value is not a positive whole number.
+        ValueError: a value is not a positive integer.
     """
 
-    rounds: int = 240
-    users_per_round: int = 36
-    min_separation: int | None = None
-    max_participations: int | None = None
+    rounds: Annotated[
+        int, Field("number of rounds; noise is calibrated for exactly these", "n", ge=1, le=LARGEST_HORIZON)
+    ] = 240
+    users_per_round: Annotated[
+        int, Field("planned users a round, by whose number sums are divided", "m", ge=1)
+    ] = 36
+    min_separation: Annotated[
+        int | None, Field("least distance between two rounds of a user; derived if not set", "b", ge=1)
+    ] = None
+    max_participations: Annotated[
+        int | None, Field("most rounds of a user; derived if not set", "k", ge=1)
+    ] = None
 
     #: What draws the cohorts.
     schedule_class: ClassVar[type[CohortSchedule]]
-
-    def __post_init__(self) -> None:
-        for symbol, name in (
-            ("n", "rounds"),
-            ("m", "users_per_round"),
-            ("b", "min_separation"),
-            ("k", "max_participations"),
-        ):
-            value = getattr(self, name)
-            if value is not None:
-                most = LARGEST_HORIZON if name == "rounds" else 2**31 - 1
-                check_whole(f"{symbol} ({name})", value, most=most)
 
     def participation(self, users: int, bands: int | None = None) -> Participation:
         """The (n, k, b) contract, what is unset derived.
@@ -88,11 +78,7 @@ class Cohorts(Value, ABC):
 class _SeededCohorts(Cohorts):
     """Cohorts of a fixed size from a public seed, which protects nothing."""
 
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("seed (of the order of users)", self.seed, 0, 2**63 - 1)
+    seed: Annotated[int, Field("public seed of the draws, which protects nothing", ge=0, le=2**63 - 1)] = 0
 
     def schedule(self, users: int, contract: Participation, secret_seed: int) -> CohortSchedule:
         """See `Cohorts.schedule`."""
@@ -102,11 +88,7 @@ class _SeededCohorts(Cohorts):
 
 @dataclass(frozen=True)
 class CyclicCohorts(_SeededCohorts):
-    """Round and round through one random order of the users, m at a time.
-
-    Args:
-        seed: public seed of the order.
-    """
+    """Round and round through one random order of the users, m at a time."""
 
     kind: ClassVar[str] = "cyclic"
     schedule_class: ClassVar[type[CohortSchedule]] = CyclicSchedule
@@ -118,11 +100,7 @@ class CyclicCohorts(_SeededCohorts):
 
 @dataclass(frozen=True)
 class RandomCohorts(_SeededCohorts):
-    """Every round draws m users from those that are eligible; no amplification is claimed for it.
-
-    Args:
-        seed: public seed of the draws.
-    """
+    """Every round draws m users from those that are eligible; no amplification is claimed for it."""
 
     kind: ClassVar[str] = "random"
     schedule_class: ClassVar[type[CohortSchedule]] = RandomSchedule
@@ -134,9 +112,6 @@ class AvailableCohorts(_SeededCohorts):
 
     Fewer join where fewer are left. A simulation takes every user for connected. If b is unset it is half of
     what a cyclic order keeps, so that half of the users may be away.
-
-    Args:
-        seed: public seed of the draws.
     """
 
     kind: ClassVar[str] = "available"

@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import io
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from fedmf.data.digit_images import bundled
 from fedmf.data.memory import InMemoryDataset
 from fedmf.data.options import DatasetOptions, PublicInput
 from fedmf.data.partitions import Partition
+from fedmf.values import Field
 
 #: SHA-256 of the two unpacked files.
 _DIGESTS: Final = {
@@ -49,7 +50,7 @@ class Diabetes(DatasetOptions):
     """
 
     kind: ClassVar[str] = "diabetes"
-    users: int = 354
+    users: Annotated[int, Field("how many of the patients that are not held out train", "N", ge=1)] = 354
     partition: Literal["natural"] = "natural"
 
     def example_inputs(self) -> tuple[PublicInput, PublicInput, PublicInput]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ import torch
 from fedmf.data.dataset import NumberedUsers
 from fedmf.data.memory import InMemoryDataset
 from fedmf.data.options import PublicInput, Spread, SpreadOptions, in_words
-from fedmf.values import check_sizes
+from fedmf.values import Field
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,6 @@ class Digits(SpreadOptions):
     """The 1,797 handwritten 8×8 digits that ship inside scikit-learn, split over users.
 
     Features are scaled to [0, 1]. There may be as many users as training examples.
-
-    Args:
-        input_shape: of one example, such as (1, 8, 8) for a convolution; empty for vectors of 64.
 
     References:
         E. Alpaydin, C. Kaynak (1998), Optical Recognition of Handwritten Digits, UCI.
@@ -34,11 +31,9 @@ class Digits(SpreadOptions):
 
     kind: ClassVar[str] = "digits"
     partition: Spread = "iid"
-    input_shape: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_sizes("input_shape", self.input_shape)
+    input_shape: Annotated[
+        tuple[int, ...], Field("shape of an example: 1,8,8 for convolutions; default: vectors of 64", ge=1)
+    ] = ()
 
     def example_inputs(self) -> tuple[PublicInput, PublicInput, PublicInput]:
         """See `DatasetOptions.example_inputs`."""

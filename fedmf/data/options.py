@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from fedmf.data.dataset import FederatedDataset
 from fedmf.data.partitions import (
     Partition,
-    check_alpha,
-    check_exponent,
     partition_by_dirichlet_sizes,
     partition_by_label,
     partition_by_power_law,
@@ -22,7 +20,7 @@ from fedmf.data.partitions import (
     partition_each,
     partition_evenly,
 )
-from fedmf.values import Value, check_choices, check_whole
+from fedmf.values import Field, Value
 
 #: Partitions that need labels and a generator, no more.
 Spread = Literal["iid", "dirichlet", "dirichlet-sizes", "power-law", "shards", "each-example"]
@@ -52,36 +50,29 @@ def in_words(shape: tuple[int, ...]) -> str:
 class DatasetOptions(Value, ABC):
     """A data set and its options; `load` makes or reads it.
 
-    Args:
-        users: U ≥ 1, number of users; with partition "natural" as many as the roster, or the user column,
-            names, less those held out.
-        partition: who owns what: "iid" (equal sizes), "dirichlet" (label skew), "dirichlet-sizes",
-            "power-law" (few users own much), "shards" (few labels a user), "each-example" (every example is a
-            user of its own, and the statement protects single examples; ``users`` is the number of training
-            examples), or "natural" (each example stays with the user that the user column names).
-        size_exponent: a > 1, tail index of the sizes of "power-law"; the smaller, the more unequal.
-        test_fraction: held-out share of the examples, in (0, 1).
-        seed: public seed of all that is drawn, 0 ≤ seed < 2⁶³.
-
     Raises:
         ValueError: a value is out of range.
 
     Guarantees: equal values load equal data, to the bit.
     """
 
-    users: int = 360
-    partition: Literal[Spread, "natural"] = "iid"
-    size_exponent: float = 2.0
-    test_fraction: float = 0.2
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_choices(self)
-        check_whole("U (users)", self.users)
-        check_whole("seed (of the data)", self.seed, 0, 2**63 - 1)
-        check_exponent(self.size_exponent)
-        if not 0 < self.test_fraction < 1:
-            raise ValueError(f"test_fraction must lie in (0, 1); got {self.test_fraction}.")
+    users: Annotated[
+        int,
+        Field(
+            "number of users; with partition natural those of the user list that are not held out", "N", ge=1
+        ),
+    ] = 360
+    partition: Annotated[
+        Literal[Spread, "natural"],
+        Field("who owns which examples; natural: the user column says it; each-example: every one is a user"),
+    ] = "iid"
+    size_exponent: Annotated[
+        float, Field("tail index a of the sizes of power-law; smaller is more unequal", "a", gt=1)
+    ] = 2.0
+    test_fraction: Annotated[float, Field("share of the examples held out to test", gt=0, lt=1)] = 0.2
+    seed: Annotated[
+        int, Field("public seed of whatever is drawn; default of all other seeds", ge=0, le=2**63 - 1)
+    ] = 0
 
     @abstractmethod
     def load(self) -> FederatedDataset:
@@ -131,20 +122,12 @@ class DatasetOptions(Value, ABC):
 
 @dataclass(frozen=True)
 class SpreadOptions(DatasetOptions):
-    """A data set whose examples are spread over users.
+    """A data set whose examples are spread over users."""
 
-    Args:
-        dirichlet_alpha: α > 0 of "dirichlet" and "dirichlet-sizes"; the smaller, the more unequal.
-        shards_per_user: s ≥ 1 of "shards".
-    """
-
-    dirichlet_alpha: float = 0.5
-    shards_per_user: int = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_alpha(self.dirichlet_alpha)
-        check_whole("s (shards_per_user)", self.shards_per_user)
+    dirichlet_alpha: Annotated[
+        float, Field("α of dirichlet and dirichlet-sizes; smaller is more unequal", "α", gt=0)
+    ] = 0.5
+    shards_per_user: Annotated[int, Field("shards of each user", "s", ge=1)] = 2
 
     def split(self, labels: NDArray[np.int64], rng: np.random.Generator) -> Partition:
         """Spread the examples with these labels over the users; each user owns at least one.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from fedmf.data.dataset import FederatedDataset, NumberedUsers
 from fedmf.data.keyed_draws import KeyedDraws, normals, quantile_levels, sixteen_bits
 from fedmf.data.options import DatasetOptions, PublicInput, in_words
 from fedmf.data.partitions import pareto_quantiles
-from fedmf.values import check_whole
+from fedmf.values import Field
 
 #: Held-out users have numbers from here on, which no configuration reaches.
 _FIRST_TEST_USER: Final = 1 << 40
@@ -35,16 +35,6 @@ class Synthetic(DatasetOptions):
     LEAF has α = 0.1, β = 1 and two clusters; α = 0 with one cluster gives everybody the same model.
     Test examples come from users of their own, ``test_fraction`` times as many, at most 500.
 
-    Args:
-        partition: "iid" gives everybody ``examples_per_user``; "power-law" Pareto's law of sizes
-            (`pareto_quantiles`, rounded, at least 1, at its 65,536 midpoint quantiles).
-        examples_per_user: mean number of examples, at least 1.
-        features: dimension of x, at least 1.
-        classes: number of classes, at least 2.
-        clusters: s in 1..1000.
-        alpha: α ≥ 0.
-        beta: β ≥ 0.
-
     References:
         Caldas et al. (2018), "LEAF: A Benchmark for Federated Settings", dataset Synthetic, which
         builds on Synthetic(α, β) of Li et al. (2020), "Federated Optimization in Heterogeneous
@@ -58,23 +48,16 @@ class Synthetic(DatasetOptions):
     """
 
     kind: ClassVar[str] = "synthetic"
-    partition: Literal["iid", "power-law"] = "iid"
-    examples_per_user: int = 20
-    features: int = 60
-    classes: int = 10
-    clusters: int = 2
-    alpha: float = 0.1
-    beta: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("examples_per_user", self.examples_per_user)
-        check_whole("features", self.features)
-        check_whole("classes", self.classes, 2)
-        check_whole("clusters", self.clusters, 1, 1000)
-        for label, value in (("α (alpha)", self.alpha), ("β (beta)", self.beta)):
-            if not (np.isfinite(value) and value >= 0):
-                raise ValueError(f"{label} must be zero or positive and finite; got {value}.")
+    partition: Annotated[
+        Literal["iid", "power-law"],
+        Field("iid: all users own examples_per_user; power-law: Pareto's law of sizes"),
+    ] = "iid"
+    examples_per_user: Annotated[int, Field("mean number of examples of a user", ge=1)] = 20
+    features: Annotated[int, Field("dimension of an example", ge=1)] = 60
+    classes: Annotated[int, Field("number of classes", ge=2)] = 10
+    clusters: Annotated[int, Field("clusters of users", "s", ge=1, le=1000)] = 2
+    alpha: Annotated[float, Field("α, how much models of users differ", "α", ge=0)] = 0.1
+    beta: Annotated[float, Field("β, how much examples of users differ", "β", ge=0)] = 1.0
 
     def example_inputs(self) -> tuple[PublicInput, PublicInput, PublicInput]:
         """See `DatasetOptions.example_inputs`."""

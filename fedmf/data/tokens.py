@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.data.options import DatasetOptions
 from fedmf.data.structure import PADDING
-from fedmf.values import check_whole
+from fedmf.values import Field
 
 #: A word, or a sign that is neither part of one nor a blank.
 _WORD: Final = re.compile(r"\w+|[^\w\s]")
@@ -254,27 +254,14 @@ def _library() -> Any:
 
 @dataclass(frozen=True)
 class SequenceOptions(DatasetOptions):
-    """A data set whose examples are sequences of T tokens; abstract.
+    """A data set whose examples are sequences of T tokens; abstract."""
 
-    Args:
-        length: T, tokens of a sequence.
-        vocabulary_size: numbers that a vocabulary made from texts has at most; above 257.
-        most_sequences: of one user, evenly spaced over its texts; None for all.
-        most_test_sequences: of the held-out part, evenly spaced.
-    """
-
-    length: int = 64
-    vocabulary_size: int = 1024
-    most_sequences: int | None = None
-    most_test_sequences: int = 1000
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("T (length of a sequence)", self.length)
-        check_whole("vocabulary_size", self.vocabulary_size, 258)
-        check_whole("most_test_sequences", self.most_test_sequences)
-        if self.most_sequences is not None:
-            check_whole("most_sequences", self.most_sequences)
+    length: Annotated[int, Field("tokens T of a sequence", "T", ge=1)] = 64
+    vocabulary_size: Annotated[int, Field("most tokens of a vocabulary made from texts", ge=258)] = 1024
+    most_sequences: Annotated[
+        int | None, Field("most sequences of a user, evenly spaced over its texts", ge=1)
+    ] = None
+    most_test_sequences: Annotated[int, Field("most sequences of the test part", ge=1)] = 1000
 
 
 def next_tokens(tokens: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -10,7 +10,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedmf.errors import ConfigError
 from fedmf.flower.screen import say, say_plan, say_round
 from fedmf.flower.strategy import run_on_grid
-from fedmf.runs import Place, RoundRecord, Session, run_of
+from fedmf.runs import Execution, RoundRecord, Session, run_of
 
 app = ServerApp()
 
@@ -19,7 +19,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Start or resume the run that the run config describes."""
     run = run_of(context.run_config)
-    place: Place = run.execution
+    place: Execution = run.execution
     path = run_directory(place, context.run_id)
     opened = Session.resume(path, run) if place.resume else Session.start(path, run)
     with opened as session:
@@ -34,7 +34,7 @@ def main(grid: Grid, context: Context) -> None:
             say(line)
 
 
-def run_directory(place: Place, run_id: int) -> Path:
+def run_directory(place: Execution, run_id: int) -> Path:
     """Where the run lives: ``output_dir``, absolute because Flower chooses the working directory.
 
     Raises:

@@ -23,7 +23,7 @@ from fedmf.flower.client_app import cached_trainer, make_client_app
 from fedmf.flower.messages import ROSTER, RejectedReply, served_roster
 from fedmf.flower.population import handshakes
 from fedmf.flower.strategy import run_on_grid
-from fedmf.runs import OnRound, Run, Scalar, Session, Workers, check_users_here, dotted_keys, roster_digest
+from fedmf.runs import Execution, OnRound, Run, Scalar, Session, check_users_here, dotted_keys, roster_digest
 from fedmf.training import example_counts
 
 
@@ -65,7 +65,7 @@ def check_ray() -> None:
         raise ConfigError("--engine ray needs the extra: pip install 'fedmf[ray]'.")
 
 
-def backend_config(workers: Workers) -> dict[str, dict[str, ConfigRecordValues]]:
+def backend_config(workers: Execution) -> dict[str, dict[str, ConfigRecordValues]]:
     """Where Ray runs and what each actor reserves there.
 
     A cluster brings its own resources. On this machine Ray is told that there are as many CPUs as the actors
@@ -218,6 +218,6 @@ def worker_pool(session: Session) -> WorkerPool:
         ConfigError: as `check_users_here`.
     """
     check_users_here(session)
-    crew: Workers = session.run.execution
+    crew: Execution = session.run.execution
     dataset = session.task.dataset
     return WorkerPool(dataset.user_ids, partial(example_counts, dataset), _log.warning, crew.workers)

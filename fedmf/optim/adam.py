@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from fedmf.optim.adaptive import AdaptiveOptions, AdaptiveRule
 from fedmf.optim.blocks import Blocks
 from fedmf.optim.energies import Energies, ReleasedEnergies, SquaredRelease
 from fedmf.optim.options import check_decay
+from fedmf.values import Field
 
 
 @dataclass(frozen=True)
@@ -76,18 +77,14 @@ class ServerAdam(AdaptiveRule):
 
 @dataclass(frozen=True)
 class Adam(AdaptiveOptions):
-    """`ServerAdam` on squares of the noisy mean: its second moment is mostly the noise.
-
-    Args:
-        beta2: 0 ≤ β₂ < 1, decay of the second moment.
-        epsilon: ε ≥ 0, damping in units of the updates.
-        relative_epsilon: ρ ≥ 0, damping relative to the mean second moment; not 0 together with ε.
-    """
+    """`ServerAdam` on squares of the noisy mean: its second moment is mostly the noise."""
 
     kind: ClassVar[str] = "adam"
-    beta2: float = 0.99
-    epsilon: float = 0.0
-    relative_epsilon: float = 0.1
+    beta2: Annotated[float, Field("decay of the second moment", "β₂")] = 0.99
+    epsilon: Annotated[float, Field("damping ε in units of the updates")] = 0.0
+    relative_epsilon: Annotated[
+        float, Field("damping ρ relative to the mean second moment; not 0 together with ε")
+    ] = 0.1
 
     def build(self, shapes: Sequence[Sequence[int]], rounds: int) -> ServerAdam:
         """See `ChosenOptimizer.build`."""
@@ -112,15 +109,13 @@ class AdamDebiased(Adam):
 
 @dataclass(frozen=True)
 class JmeAdam(Adam):
-    """`Adam` with a second moment that is released beside the mean, with noise of its own.
-
-    Args:
-        second_form: "per-user", the mean over users of their squares, or "squared-mean", the square of the
-            users' mean (`ReleasedEnergies`).
-    """
+    """`Adam` with a second moment that is released beside the mean, with noise of its own."""
 
     kind: ClassVar[str] = "jme-adam"
-    second_form: Literal["per-user", "squared-mean"] = "per-user"
+    second_form: Annotated[
+        Literal["per-user", "squared-mean"],
+        Field("per-user: mean of the users' squares; squared-mean: square of their mean"),
+    ] = "per-user"
 
     def energies(self, shapes: Sequence[Sequence[int]]) -> Energies:
         """Energies released with noise of their own."""

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from fedmf.optim.energies import Energies, SquaredRelease
 from fedmf.optim.move import Move
 from fedmf.optim.options import OptimizerOptions, check_decay
 from fedmf.optim.server_optimizer import RoundRelease
+from fedmf.values import Field
 
 
 @dataclass(frozen=True)
@@ -99,16 +100,13 @@ class AdaptiveRule(ABC):
 
 @dataclass(frozen=True)
 class AdaptiveOptions(OptimizerOptions):
-    """An adaptive server optimizer.
+    """An adaptive server optimizer."""
 
-    Args:
-        beta1: 0 ≤ β₁ < 1, decay of the first moment.
-        blocks: which coordinates share a second moment: each its own ("coordinate"), those of an output
-            "channel", of a "tensor", or of the whole "model".
-    """
-
-    beta1: float = 0.9
-    blocks: BlockKind = "tensor"
+    beta1: Annotated[float, Field("decay of the first moment", "β₁")] = 0.9
+    blocks: Annotated[
+        BlockKind,
+        Field("coordinates that share a second moment: each its own, an output channel, a tensor, the model"),
+    ] = "tensor"
 
     def workload(self, rounds: int) -> ToeplitzWorkload:
         """That of momentum β₁: v is taken as fixed, the correction of m for its start is left out."""
@@ -169,14 +167,10 @@ class ServerYogi(ServerAdagrad):
 
 @dataclass(frozen=True)
 class FedAdagrad(AdaptiveOptions):
-    """`ServerAdagrad`: steps shrink with the sum of all squared updates.
-
-    Args:
-        epsilon: τ > 0, the degree of adaptivity, in units of the updates.
-    """
+    """`ServerAdagrad`: steps shrink with the sum of all squared updates."""
 
     kind: ClassVar[str] = "fedadagrad"
-    epsilon: float = 1e-3
+    epsilon: Annotated[float, Field("degree of adaptivity τ in units of the updates")] = 1e-3
 
     def build(self, shapes: Sequence[Sequence[int]], rounds: int) -> ServerAdagrad:
         """See `ChosenOptimizer.build`."""
@@ -185,16 +179,11 @@ class FedAdagrad(AdaptiveOptions):
 
 @dataclass(frozen=True)
 class FedYogi(AdaptiveOptions):
-    """`ServerYogi`: Adam's rule with a second moment that changes slowly.
-
-    Args:
-        epsilon: τ > 0, the degree of adaptivity, in units of the updates.
-        beta2: 0 ≤ β₂ < 1, decay of the second moment.
-    """
+    """`ServerYogi`: Adam's rule with a second moment that changes slowly."""
 
     kind: ClassVar[str] = "fedyogi"
-    epsilon: float = 1e-3
-    beta2: float = 0.99
+    epsilon: Annotated[float, Field("degree of adaptivity τ in units of the updates")] = 1e-3
+    beta2: Annotated[float, Field("decay of the second moment", "β₂")] = 0.99
 
     def build(self, shapes: Sequence[Sequence[int]], rounds: int) -> ServerYogi:
         """See `ChosenOptimizer.build`."""

@@ -6,12 +6,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from fedmf.mechanisms.workload import LearningRateSchedule, ScheduleKind, ToeplitzWorkload, prefix
 from fedmf.optim.move import Move
 from fedmf.optim.own_rule import OwnRule
 from fedmf.optim.server_optimizer import ServerOptimizer
-from fedmf.values import Value, check_choices, check_whole
+from fedmf.values import Field, Value
 
 
 class ChosenOptimizer(ABC):
@@ -43,28 +44,24 @@ class ChosenOptimizer(ABC):
 class OptimizerOptions(Value, ChosenOptimizer):
     """A server optimizer with its options.
 
-    Args:
-        learning_rate: η > 0, the largest of the schedule.
-        schedule: "constant", or "linear" or "cosine" decay to zero at the horizon.
-        warmup: number of rounds, fewer than the run has, over which the rate rises to η.
-        weight_decay: w in [0, 1/η], decoupled: it sees neither noise nor second moments.
-        update_clip: c > 0, largest root mean square of an entry of a step's direction; None for none.
-
     Raises:
         ValueError: a value is out of range.
     """
 
-    learning_rate: float = 0.1
-    schedule: ScheduleKind = "constant"
-    warmup: int = 0
-    weight_decay: float = 0.0
-    update_clip: float | None = None
+    learning_rate: Annotated[
+        float, Field("learning rate η of the server, the largest of the schedule", "η")
+    ] = 0.1
+    schedule: Annotated[
+        ScheduleKind, Field("constant, or linear or cosine decay to zero at the last round")
+    ] = "constant"
+    warmup: Annotated[int, Field("rounds over which the rate rises to η", "w", ge=0)] = 0
+    weight_decay: Annotated[float, Field("decoupled weight decay w ≤ 1/η", "w")] = 0.0
+    update_clip: Annotated[
+        float | None, Field("largest root mean square of an entry of a step's direction", "c")
+    ] = None
 
     def __post_init__(self) -> None:
-        check_choices(self)
-        check_whole("w (warmup)", self.warmup, 0)
-        if self.update_clip == math.inf:
-            raise ValueError("c (update_clip) must be finite; got inf. Leave it out for no limit.")
+        super().__post_init__()
         # Each rule knows its own ranges: one for a model of one parameter refuses what any would.
         self.build([(1,)], self.warmup + 1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from fedmf.mechanisms.workload import ToeplitzWorkload, iterates
 from fedmf.optim.move import Move
 from fedmf.optim.options import OptimizerOptions, check_decay
 from fedmf.optim.server_optimizer import RoundRelease
+from fedmf.values import Field
 
 
 @dataclass(frozen=True)
@@ -93,16 +94,11 @@ class ServerSGD:
 
 @dataclass(frozen=True)
 class Sgd(OptimizerOptions):
-    """`ServerSGD`: steps along the update, with momentum.
-
-    Args:
-        momentum: 0 ≤ β < 1.
-        nesterov: whether the momentum is Nesterov's.
-    """
+    """`ServerSGD`: steps along the update, with momentum."""
 
     kind: ClassVar[str] = "sgd"
-    momentum: float = 0.9
-    nesterov: bool = False
+    momentum: Annotated[float, Field("momentum β", "β")] = 0.9
+    nesterov: Annotated[bool, Field("whether the momentum is Nesterov's")] = False
 
     def build(self, shapes: Sequence[Sequence[int]], rounds: int) -> ServerSGD:
         """See `ChosenOptimizer.build`."""

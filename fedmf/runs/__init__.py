@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         roster_digest,
         session_of,
     )
-    from fedmf.runs.execution import Execution, Messages, Place, Waiting, Workers
+    from fedmf.runs.execution import Execution
     from fedmf.runs.given import TaskSource, require_single_examples
     from fedmf.runs.header import RunHeader
     from fedmf.runs.loop import Clients, OnRound, Reply, RoundRecord, RoundReport, Rounds, RunResult
@@ -67,7 +67,6 @@ __all__ = [
     "Execution",
     "FixedClipping",
     "FunctionTask",
-    "Messages",
     "ModelLayout",
     "MultiLabel",
     "NamedTask",
@@ -76,7 +75,6 @@ __all__ = [
     "NoiseMechanism",
     "OnRound",
     "OwnStatistic",
-    "Place",
     "Plan",
     "PrivateAggregator",
     "PrivateServer",
@@ -98,9 +96,7 @@ __all__ = [
     "Tagging",
     "TaskElsewhere",
     "TaskSource",
-    "Waiting",
     "WholeModel",
-    "Workers",
     "account",
     "asked_cohorts",
     "asked_privacy",

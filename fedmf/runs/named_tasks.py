@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from torch import nn
 
@@ -25,7 +25,7 @@ from fedmf.functions import check_function_name, function_of
 from fedmf.models import MODELS, Architecture, Mlp
 from fedmf.runs.given import GIVEN, TaskSource, declared_by_task, same_task
 from fedmf.training import Task, classification, multi_label, next_token, regression, tagging
-from fedmf.values import Value, by_kind, check_whole, value_of
+from fedmf.values import Field, Value, by_kind, value_of
 
 
 @dataclass(frozen=True)
@@ -197,27 +197,20 @@ NAMED_TASKS: Final[dict[str, type[NamedTask]]] = {task.kind: task for task in _K
 class FunctionTask(Value):
     """A task that a function of a user's own makes, wherever it is needed.
 
-    Args:
-        function: ``package.module:function``; called with this value, it returns a `Task`. Modules are
-            searched on Python's path and in the current folder.
-        users: N, how many users the task has.
-        task_seed: for the function to use.
-        options: text for the function to use.
-
     Raises:
         ValueError: a function that is not named so, or no users.
     """
 
     kind: ClassVar[str] = "function"
     unread: ClassVar[Mapping[str, Collection[str]]] = {}
-    function: str = ""
-    users: int = 360
-    task_seed: int = 0
-    options: str = ""
+    function: Annotated[str, Field("package.module:function that returns a fedmf.Task for these fields")] = ""
+    users: Annotated[int, Field("number of users", "N", ge=1)] = 360
+    task_seed: Annotated[int, Field("seed for the function", ge=0)] = 0
+    options: Annotated[str, Field("text for the function")] = ""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_function_name("the task", self.function)
-        check_whole("N (users)", self.users)
 
     @property
     def unit(self) -> None:

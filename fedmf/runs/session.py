@@ -27,7 +27,7 @@ from fedmf.noise import NoiseKey
 from fedmf.optim import ServerOptimizer
 from fedmf.records import PrivacyStatement
 from fedmf.runs.directory import FAILURES, RunDirectory, read_header
-from fedmf.runs.execution import Rhythm
+from fedmf.runs.execution import Execution
 from fedmf.runs.given import check_constants, data_digest, require_single_examples
 from fedmf.runs.named_tasks import NamedTask
 from fedmf.runs.outputs import (
@@ -83,7 +83,7 @@ class Session:
         self.run, self.directory, self.roster = run, directory, roster
         self._task = None if task is None else task.to(device)
         self.plan: Plan = directory.header.plan
-        self._rhythm: Rhythm = run.execution
+        self._rhythm: Execution = run.execution
         every = self._rhythm.checkpoint_every
         self.server = PrivateServer(self.plan, directory, initial, optimizer, device, every)
         self.sums = self.server.sums

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedmf.errors import ConfigError, UnsoundSumError
 from fedmf.optim import ServerOptimizer
 from fedmf.runs.directory import LEDGER, read_header
-from fedmf.runs.execution import Messages
+from fedmf.runs.execution import Execution
 from fedmf.runs.loop import Clients, OnRound, Reply, Rounds, RunResult
 from fedmf.runs.plan import Plan
 from fedmf.runs.run import Run
@@ -25,7 +25,7 @@ _log = logging.getLogger("fedmf")
 _MOST_ROW_BYTES: Final = 2**28
 
 
-def in_messages(users: Sequence[str], form: Messages, dimension: int) -> list[tuple[str, ...]]:
+def in_messages(users: Sequence[str], form: Execution, dimension: int) -> list[tuple[str, ...]]:
     """Cut a node's users into those of one message each, in their order.
 
     A message that asks for one exact sum is for all of them; one that asks for a row of each, for at most as
@@ -82,7 +82,7 @@ class ClientsHere(Clients):
 
     def __init__(self, session: Session) -> None:
         self._server, self._sums = session.server, session.sums
-        self._form: Messages = session.run.execution
+        self._form: Execution = session.run.execution
         self._trainer = LocalTrainer(session.task, session.run.client)
 
     def ask(self, number: int, cohort: Mapping[int, str]) -> Iterator[Reply]:

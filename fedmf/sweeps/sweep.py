@@ -7,13 +7,13 @@ import itertools
 import json
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, Final, Literal
 
 from fedmf.accounting import Privacy
 from fedmf.errors import ConfigError, one_line
 from fedmf.runs import Execution, Run, Scalar, dotted_keys, run_of
-from fedmf.runs.tables import keys, overridden
+from fedmf.runs.tables import known_keys, overridden
 from fedmf.sweeps.overlays import check_last, check_lists, described, layered
 from fedmf.values import dotted
 
@@ -166,7 +166,7 @@ class Sweep:
                     )
         for part, named in places:
             for name in named:
-                if name not in _known():
+                if name not in known_keys():
                     run_of({name: 0})  # refuses it and names the nearest key
                 cases = itertools.product(self.cells, self.candidates)
                 if part != "seed_keys" and not any(name in self.keys_of(*case, None) for case in cases):
@@ -252,8 +252,3 @@ class Sweep:
     def to_dict(self) -> dict[str, Any]:
         """All of it, JSON-able."""
         return asdict(self)
-
-
-@cache
-def _known() -> frozenset[str]:
-    return frozenset(key.dotted for key in keys())

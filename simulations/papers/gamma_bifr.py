@@ -38,7 +38,7 @@ _TABLE_1: Final = {
 
 
 def _gammas(*values: float) -> dict[str, Keys]:
-    return {f"{value:g}": {"mechanism.gamma": value} for value in values}
+    return {f"{value:g}": {"mechanism.params": f"gamma={value}"} for value in values}
 
 
 def _bands(*widths: int, epsilons: tuple[float, ...]) -> dict[str, Line]:
@@ -66,7 +66,8 @@ def _methods(data: str, p: int) -> dict[str, Line]:
         },
         "DP-λCGD": Line(named("cgd")),
         f"γ-BIFR p = {p}": Line(
-            named("bifr", bands=p), {f"{e:g}": {"mechanism.gamma": g} for e, g in gammas.items()}
+            named("bifr", bands=p),
+            {f"{e:g}": {"mechanism.params": f"gamma={g}"} for e, g in gammas.items()},
         ),
     }
 

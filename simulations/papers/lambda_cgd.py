@@ -94,7 +94,7 @@ def _tabulated(keys: Keys, rates: tuple[float, ...], shares: tuple[float, ...] =
     """A row of Table 3."""
     at = {f"{e:g}": {"server.learning-rate": rate} for e, rate in zip(_EPSILONS, rates, strict=True)}
     for place, share in zip(at, shares, strict=bool(shares)):
-        at[place] = {**at[place], "mechanism.lambda": share}
+        at[place] = {**at[place], "mechanism.params": f"lambda={share}"}
     return Line({**BINS, **keys}, at)
 
 

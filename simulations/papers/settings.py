@@ -105,6 +105,8 @@ def budgets(*epsilons: float) -> Mapping[str, Keys]:
     return {f"{epsilon:g}": {"privacy.epsilon": epsilon} for epsilon in epsilons}
 
 
-def named(kind: str, **parameters: float) -> Keys:
+def named(kind: str, bands: int | None = None, **parameters: float) -> Keys:
     """Keys of a mechanism; ``lambda_`` stands for lambda."""
-    return {"mechanism.kind": kind, **{f"mechanism.{k.rstrip('_')}": v for k, v in parameters.items()}}
+    params = ",".join(f"{name.rstrip('_')}={value}" for name, value in parameters.items())
+    given = {"mechanism.bands": bands, "mechanism.params": params}
+    return {"mechanism.kind": kind, **{name: value for name, value in given.items() if value}}

@@ -63,7 +63,7 @@ def test_skew_grows_as_alpha_falls() -> None:
 
 @pytest.mark.parametrize("alpha", [0.0, -1.0, np.nan, np.inf])
 def test_impossible_alpha_is_refused(alpha: float) -> None:
-    with pytest.raises(ValueError, match=r"α \(dirichlet_alpha\) must be positive and finite"):
+    with pytest.raises(ValueError, match="must be positive and finite"):
         partition_by_label(np.zeros(4, dtype=np.int64), 2, alpha, np.random.default_rng(0))
 
 
@@ -114,18 +114,18 @@ def test_the_test_part_does_not_depend_on_the_partition() -> None:
 @pytest.mark.parametrize(
     ("users", "keys", "message"),
     [
-        (0, {}, r"U \(users\) must be a whole number in 1\.\.2147483647; got 0"),
+        (0, {}, r"N \(users\) must be an integer in 1\.\.2147483647; got 0"),
         (1439, {}, "users must lie in 1..1438, the number of training examples; got 1439"),
         (5, {"partition": "sorted"}, "partition must be one of iid, dirichlet, .*; got 'sorted'"),
         (5, {"partition": "natural"}, "partition must be one of iid, dirichlet, .*; got 'natural'"),
-        (5, {"shards_per_user": 0}, r"s \(shards_per_user\) must be a whole number in 1\.\."),
-        (5, {"seed": -1}, r"seed \(of the data\) must be a whole number in 0\.\..*; got -1"),
-        (5, {"input_shape": (8, 0)}, r"input_shape must be a tuple of positive whole numbers; got \(8, 0\)"),
+        (5, {"shards_per_user": 0}, r"s \(shards_per_user\) must be an integer in 1\.\."),
+        (5, {"seed": -1}, r"seed must be an integer in 0\.\..*; got -1"),
+        (5, {"input_shape": (8, 0)}, r"input_shape must be an integer in 1..2147483647; got \(8, 0\)"),
         (5, {"input_shape": (8, 9)}, "must multiply to the 64 entries"),
         (5, {"test_fraction": 0.0}, r"test_fraction must lie in \(0, 1\); got 0.0"),
         (5, {"test_fraction": 1.0}, r"test_fraction must lie in \(0, 1\); got 1.0"),
         (5, {"test_fraction": 1e-4}, "test_fraction must hold out at least one of 1797 examples; got 0.0001"),
-        (5, {"partition": "dirichlet", "dirichlet_alpha": 0.0}, "must be positive and finite"),
+        (5, {"partition": "dirichlet", "dirichlet_alpha": 0.0}, "must lie in"),
     ],
 )
 def test_impossible_digits_are_refused(users: int, keys: dict[str, object], message: str) -> None:

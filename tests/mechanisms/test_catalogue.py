@@ -13,7 +13,6 @@ from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.mechanisms.strongly_convex import strongly_convex_lti
 from fedmf.mechanisms.workload import parse_workload, prefix
 from fedmf.participation import Participation
-from fedmf.runs.tables.mechanism_table import MechanismTable
 
 CONTRACT = Participation(120, 4, 30)
 
@@ -52,8 +51,6 @@ def test_names_that_people_type_are_understood_and_written_as_ours(said: str, me
     assert (made.name, made.params) == (wanted.name, wanted.params)
     assert made.factorization.to_dict() == wanted.factorization.to_dict()
     assert NamedMechanism(said).to_dict() == {"kind": meant}
-    table = MechanismTable("mechanism")
-    assert table.render(table.parse({"kind": said}))["kind"] == meant
 
 
 def test_no_name_of_others_is_one_of_ours_or_of_two_mechanisms() -> None:

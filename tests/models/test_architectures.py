@@ -148,12 +148,12 @@ def test_tokens_and_numbers_are_told_apart(name: str) -> None:
             value.build((1, 8, 8), 3, 5)
 
 
-@pytest.mark.parametrize("units", [(8, 0), (8, 2.0), [8], 8])
+@pytest.mark.parametrize("units", [(8, 0), (8, 2.0), "8,x", 8.0])
 def test_impossible_layers_are_refused(units: object) -> None:
     for kind in (Mlp, Cnn):
-        with pytest.raises(ValueError, match="hidden_units must be a tuple of positive whole numbers; got"):
+        with pytest.raises(ValueError, match=r"hidden_units must be .*; got"):
             kind(hidden_units=units)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"seed \(of the model\) must be a whole number in 0\.\.*"):
+    with pytest.raises(ValueError, match=r"seed must be an integer in 0\.\.*"):
         Logistic(seed=-1)
 
 
@@ -161,11 +161,11 @@ def test_impossible_layers_are_refused(units: object) -> None:
     ("kind", "fields", "message"),
     [
         (Lstm, {"output": "tied"}, "as wide as the embedding, 32; got 64. Set dense_units to 32"),
-        (Lstm, {"layers": 0}, "layers must be a whole number in 1..64"),
+        (Lstm, {"layers": 0}, "layers must be an integer in 1..64"),
         (Lstm, {"pooling": "max"}, "pooling must be one of none, last, mean; got 'max'"),
         (Transformer, {"heads": 3}, "width must be a multiple of heads; got 64 and 3"),
         (Transformer, {"width": 9, "heads": 3}, "width must be even with sinusoidal positions; got 9"),
-        (Bert, {"longest": 0}, "longest must be a whole number"),
+        (Bert, {"longest": 0}, "longest must be an integer"),
         (ResNet18, {"groups": 48}, "groups must divide 64, the narrowest layer's channels; got 48"),
         (ResNet18, {"stem": "other"}, "stem must be one of cifar, imagenet"),
         (Vgg, {"activation": "selu"}, "activation must be one of tanh, relu, gelu"),

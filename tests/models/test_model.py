@@ -220,6 +220,6 @@ def test_mlp_shapes() -> None:
     ]
     with pytest.raises(
         ValueError,
-        match=r"hidden .* must be a tuple of positive whole numbers; got \(3, 0\)",
+        match=r"hidden .* must be a tuple of positive integers; got \(3, 0\)",
     ):
         mlp(4, (3, 0), 2, seed=0)

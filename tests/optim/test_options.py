@@ -154,7 +154,7 @@ def test_what_no_optimizer_can_be_is_refused() -> None:
         ({"weight_decay": -1.0}, r"w \(weight_decay\) must be finite and >= 0; got -1.0"),
         ({"update_clip": 0.0}, r"c \(update_clip\) must be positive; got 0.0"),
         ({"schedule": "step"}, "schedule must be one of constant, linear, cosine; got 'step'"),
-        ({"warmup": -1}, r"w \(warmup\) must be a whole number in 0\.\.2147483647; got -1"),
+        ({"warmup": -1}, r"w \(warmup\) must be an integer in 0\.\.2147483647; got -1"),
     ]:
         for kind in OPTIMIZERS:
             with pytest.raises(ValueError, match=message):

@@ -22,9 +22,7 @@ from fedmf.noise import Domain, GaussianSource, NoiseKey
 from fedmf.records import Ledger
 from fedmf.runs import Run, run_of
 from fedmf.runs.statistics import STATISTICS
-from fedmf.runs.tables import configuration
-from fedmf.runs.tables.configuration import TABLES, dotted_keys
-from fedmf.runs.tables.value_table import ValueTable
+from fedmf.runs.tables.configuration import TABLES, dotted_keys, known_keys
 from fedmf.training import FixedPointSum
 
 DIMENSION, PART, NAME = 20, MeanNorm(share=0.3), MeanNorm.name
@@ -46,8 +44,8 @@ def register(patched: pytest.MonkeyPatch) -> None:
     if NAME in STATISTICS:
         raise ValueError(f"name (of the part of tests) must be no part of fedmf; got {NAME!r}.")
     patched.setitem(STATISTICS, NAME, {MeanNorm.kind: MeanNorm})
-    patched.setitem(TABLES, NAME, ValueTable(NAME, STATISTICS[NAME]))
-    patched.setattr(configuration, "_known", configuration._known.__wrapped__)  # it is asked once a process
+    patched.setitem(TABLES, NAME, STATISTICS[NAME])
+    known_keys.cache_clear()  # it is asked once a process
 
 
 def with_means(**keys: object) -> Run:

@@ -29,7 +29,9 @@ USERS, ROUNDS = 24, 12
 def available_run(**given: object) -> Run:
     """24 users whose updates are known; three users a round."""
     run = small_run(linear_task(USERS, 5), mechanism="bsr", bands=4)
-    return dataclasses.replace(run, cohorts=AvailableCohorts(**{"rounds": ROUNDS, "size": 3, **given}))
+    return dataclasses.replace(
+        run, cohorts=AvailableCohorts(**{"rounds": ROUNDS, "users_per_round": 3, **given})
+    )
 
 
 class ComingAndGoing(WorkerPool):

@@ -65,7 +65,7 @@ def tables(kind: str, path: str, labels: str, **more: Any) -> dict[str, Any]:
             "users": USERS,
         },
         "model": {"kind": "logistic"},
-        "cohorts": {"rounds": 12, "size": 6},
+        "cohorts": {"rounds": 12, "users-per-round": 6},
         "privacy": {"epsilon": 200.0, "clip-norm": 1.0, "noise-seed": 0},
         "mechanism": {"kind": "identity"},
         "server": {"learning-rate": 1.0},

@@ -85,7 +85,7 @@ def check_records(path: Path) -> None:
     assert (statement["rounds"], statement["users_per_round"]) == (60, 12)
     assert statement["clip_norm"] == run["privacy"]["clip_norm"] == tables["privacy"]["clip-norm"]
     assert statement["mechanism"] == tables["mechanism"]["name"] == "own"
-    for name in ("task", "optimizer"):
+    for name in ("task", "server"):
         assert tables[name] == {"kind": "given", "name": run[name]["name"]}
     assert header.plan.mechanism.factorization.to_dict() == run["mechanism"]["choice"]["factorization"]
     assert last_state(path)[1]["momentum"].shape == (header.dimension,) == (33,)

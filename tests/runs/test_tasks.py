@@ -22,7 +22,7 @@ def configured(**words: object) -> Run:
 
 def own(function: str) -> Run:
     """A run whose task a function of one's own makes."""
-    cohorts = {"size": 3, "rounds": 4}
+    cohorts = {"users-per-round": 3, "rounds": 4}
     return run_of({"task": {"kind": "function", "function": function, "users": 12}, "cohorts": cohorts})
 
 

@@ -55,7 +55,7 @@ KEYS = {
     "mechanism": "mechanism.kind",
     **_table("mechanism", "bands workload second_workload second_moment_importance"),
     "server_optimizer": "server.kind",
-    "second_moment": "optimizer.second_form",
+    "second_moment": "server.second_form",
     "second_moment_blocks": "server.blocks",
     **_table("server", "learning_rate momentum nesterov schedule warmup weight_decay", "server_"),
     **_table("server", "update_clip beta1 beta2 epsilon relative_epsilon", "server_"),
@@ -73,10 +73,13 @@ def dotted(**named: object) -> dict[str, object]:
     for name, value in named.items():
         if name == "private":
             keys["privacy.kind"] = "user-level" if value else "none"
+        elif name == "noise_seed" and value == -1:  # a secret key
+            continue
         elif name in KEYS:
             keys[KEYS[name].replace("_", "-")] = value
         else:
-            keys[f"mechanism.{name}"] = value
+            before = keys.get("mechanism.params")
+            keys["mechanism.params"] = ",".join(filter(None, (before, f"{name}={value}")))  # type: ignore[arg-type]
     return keys
 
 

@@ -105,12 +105,12 @@ def test_a_file_is_the_same_sweep(tmp_path: Path) -> None:
             "must be set in one place; .* grid and in seed_keys",
         ),
         (
-            {"grid": {"mechanism.buffers": (1, 2)}},
-            r"\[grid\] mechanism.buffers must be a key of some cell",
+            {"grid": {"model.embedding": (1, 2)}},
+            r"\[grid\] model.embedding must be a key of some cell",
         ),
         (
             {"grid": {"privacy.epsilon": (1.0, -2.0)}},
-            "cell identity, .*=-2, .* must be positive",
+            "cell identity, .*=-2, .* must lie in",
         ),
         ({"seed_keys": ("task.task-seed",)}, "seed_keys must be keys of cell identity.*; it has none"),
         ({"seed_keys": ()}, "seed_keys must name a key or more"),

@@ -6,7 +6,7 @@ import warnings
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as arrow
@@ -20,6 +20,7 @@ from fedmf.data.partitions import Partition, check_users
 from fedmf.data.rows.cells import TextColumn, bytes_of, columns_once, is_list
 from fedmf.data.rows.texts import TextRows
 from fedmf.data.user_ids import id_column
+from fedmf.values import Field
 
 _MOST_TESTS: Final = 10_000
 
@@ -127,15 +128,14 @@ class Hub(TextRows):
     the rows themselves. With ``text_column`` the split "train" is a table of texts, as for `Table`, and what
     is held out is taken from it.
 
-    Args:
-        feature_columns: the one column of images, or of lists of numbers.
-
     >>> Hub(path="ylecun/mnist", partition="shards").feature_columns
     ('image',)
     """
 
     kind: ClassVar[str] = "hub"
-    feature_columns: tuple[str, ...] = ("image",)
+    feature_columns: Annotated[tuple[str, ...], Field("the one column of images, or of lists of numbers")] = (
+        "image",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,12 +6,12 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 from fedmf.data.options import PublicInput, in_words
 from fedmf.data.rows.row_options import RowOptions
 from fedmf.data.schema import Encoded, Schema, read_schema
-from fedmf.values import check_sizes
+from fedmf.values import Field
 
 _RANGE: Final = re.compile(r"(\d{1,9})\.\.(\d{1,9})")
 _MOST_CLASSES: Final = 1_000_000
@@ -26,25 +26,21 @@ class LabelledRows(RowOptions):
     A row whose label is missing or none of the declared ones counts for nobody. So does a
     row of a table whose features cannot be read; with images and data of the hub it makes only its owner's
     update zero.
-
-    Args:
-        feature_columns: names of the feature columns.
-        label_column: name of the label column.
-        class_names: the labels there are, in order; ``0..61`` stands for these whole numbers. Empty: taken
-            from the rows, which a private run may not.
-        input_shape: of one example, channels first; empty: as the rows have it, which a private run may not.
     """
 
-    feature_columns: tuple[str, ...] = ()
-    label_column: str = "label"
-    class_names: tuple[str, ...] = ()
-    input_shape: tuple[int, ...] = ()
+    feature_columns: Annotated[tuple[str, ...], Field("names of the feature columns")] = ()
+    label_column: Annotated[str, Field("name of the label column")] = "label"
+    class_names: Annotated[
+        tuple[str, ...], Field("the labels in order; 0..61 stands for these integers; needed for privacy")
+    ] = ()
+    input_shape: Annotated[
+        tuple[int, ...], Field("shape of an example, channels first; needed for privacy", ge=1)
+    ] = ()
 
     def __post_init__(self) -> None:
         if not self.label_column and not self.unlabelled:
             object.__setattr__(self, "label_column", "label")
         super().__post_init__()
-        check_sizes("input_shape", self.input_shape)
         check_names("feature_columns", self.feature_columns)
         check_names("class_names", self.class_names)
         if self.class_names and len(self.classes) < 2:
@@ -104,14 +100,11 @@ class LabelledRows(RowOptions):
 
 @dataclass(frozen=True)
 class SchemaRows(LabelledRows):
-    """Rows of tables, whose columns a public schema may declare; abstract.
+    """Rows of tables, whose columns a public schema may declare; abstract."""
 
-    Args:
-        schema: file of the schema (docs/schema.md), by which numbers are scaled and
-            categories coded; it declares the columns, classes and shape. Empty: numbers as they are.
-    """
-
-    schema: str = ""
+    schema: Annotated[
+        str, Field("file that declares columns, bounds and classes; without it numbers are taken as they are")
+    ] = ""
 
     def read_schema(self) -> Schema:
         """What the file says.

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from fedmf.data.rows.row_options import read_roster
 from fedmf.data.rows.table_rows import TableColumns, TableRows, read_table
 from fedmf.data.schema import Schema
 from fedmf.data.structure import ExampleStructure, TensorStructure
+from fedmf.values import Field
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ class OnNodes(SchemaRows):
     kind: ClassVar[str] = "on-nodes"
     partition: Literal["natural"] = "natural"
     hold_out: Literal["auto"] = "auto"
-    schema_digest: str = ""
-    test_path: str = ""
+    schema_digest: Annotated[str, Field("digest that all nodes' schemas must have")] = ""
+    test_path: Annotated[str, Field("file with the central test part, on the server")] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

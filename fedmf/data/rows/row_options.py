@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from fedmf.data.partitions import (
 )
 from fedmf.data.rows.cells import SUFFIXES, TextColumn, name_columns
 from fedmf.data.user_ids import canonical_id
+from fedmf.values import Field
 
 _BY_LABELS: Final = ("dirichlet", "shards")
 
@@ -47,21 +48,17 @@ class RowOptions(SpreadOptions):
     """A data set of rows with named columns.
 
     A row whose user is missing or not on the roster counts for nobody.
-
-    Args:
-        path: where the rows are.
-        user_column: name of the column that says whose row it is; empty for none.
-        roster: a file with the ids of all users: one a line, or a CSV or Parquet file with the user column.
-            Empty: the users are those of the rows, which a private run may not with partition "natural".
-        hold_out: the test part: "users" (all rows of a share test_fraction of the users of the user column,
-            who then are no users of the run), "examples" (a share of all rows), or "auto": users with
-            partition "natural", else examples.
     """
 
-    path: str = ""
-    user_column: str = ""
-    roster: str = ""
-    hold_out: Literal["auto", "users", "examples"] = "auto"
+    path: Annotated[str, Field("where the rows are")] = ""
+    user_column: Annotated[str, Field("name of the column that says whose row it is")] = ""
+    roster: Annotated[
+        str, Field("file with the ids of all users; needed for privacy with partition natural")
+    ] = ""
+    hold_out: Annotated[
+        Literal["auto", "users", "examples"],
+        Field("test part: all rows of some users, some examples, or auto: users with partition natural"),
+    ] = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,7 +6,7 @@ import logging
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as arrow
@@ -21,6 +21,7 @@ from fedmf.data.rows.table_rows import TableColumns, TableRows, read_table
 from fedmf.data.rows.texts import TXT_FILES, TextRows
 from fedmf.data.schema import Category, Encoded, Schema
 from fedmf.data.user_ids import id_column
+from fedmf.values import Field
 
 _log = logging.getLogger("fedmf")
 _BY_CLASS: Final = ("dirichlet", "shards")
@@ -55,8 +56,12 @@ class Table(SchemaRows, TextRows):
     """
 
     kind: ClassVar[str] = "table"
-    label_column: str = ""
-    label_columns: tuple[str, ...] = ()
+    label_column: Annotated[
+        str, Field("name of the label column; none beside texts or numbers as labels")
+    ] = ""
+    label_columns: Annotated[
+        tuple[str, ...], Field("names of columns of numbers as labels: for regression, or several of 0 and 1")
+    ] = ()
 
     def __post_init__(self) -> None:
         if self.text_column == TXT_FILES and not self.user_column:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from fedmf.data.tokens import (
     public_vocabulary,
     tagged,
 )
+from fedmf.values import Field
 
 #: As a column of texts: the .txt files of a folder.
 TXT_FILES: Final = "*.txt"
@@ -38,24 +39,18 @@ class TextRows(LabelledRows, SequenceOptions):
     column a class for each text, of which the first T tokens are kept; with a tag column a class for each
     piece of a text, pieces and tags being what stands between blanks. Every text becomes tokens, whatever its
     bytes are; a text whose label is none of the classes counts for nobody.
-
-    Args:
-        label_column: name of the label column; empty for ``label``, or beside a column of texts for none.
-        text_column: name of the column of texts, whose tokens are the features; empty for none.
-        tag_column: name of the column with a tag for each piece of a text; empty for none.
-        vocabulary: "bytes" (257 numbers), "words" (the most frequent words of a public text), or "bpe" (made
-            from a public text, or from a tokenizer's file; extra ``lm``).
-        vocabulary_path: the public text file that "words" or "bpe" are made from, or for "bpe" a
-            ``tokenizer.json``. Empty: made from the rows, which a private run may not.
-        lower_case: whether "words" are lower-cased.
     """
 
-    label_column: str = ""
-    text_column: str = ""
-    tag_column: str = ""
-    vocabulary: Literal["bytes", "words", "bpe"] = "bytes"
-    vocabulary_path: str = ""
-    lower_case: bool = False
+    label_column: Annotated[str, Field("name of the label column; none beside a column of texts")] = ""
+    text_column: Annotated[str, Field("name of the column of texts, whose tokens are the features")] = ""
+    tag_column: Annotated[str, Field("name of the column with a tag for each piece of a text")] = ""
+    vocabulary: Annotated[
+        Literal["bytes", "words", "bpe"], Field("bytes, or words or bpe from a public text or tokenizer")
+    ] = "bytes"
+    vocabulary_path: Annotated[
+        str, Field("public text or tokenizer.json of the vocabulary; needed for privacy")
+    ] = ""
+    lower_case: Annotated[bool, Field("whether words are lower-cased")] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from fedmf.values import Value, check_choices, check_whole
+from fedmf.values import Field, Value
 
 #: Layers of a chain by name.
 Layers = list[tuple[str, nn.Module]]
@@ -20,11 +20,6 @@ Layers = list[tuple[str, nn.Module]]
 @dataclass(frozen=True)
 class Architecture(Value, ABC):
     """A model whose initial parameters are a function of its fields and of what examples look like.
-
-    Args:
-        seed: public seed of the initial parameters, 0 ≤ seed < 2⁶³.
-        initial: a public file of tensors by parameter name (.safetensors or .pt) that training starts from
-            instead; only the server reads it.
 
     Attributes:
         takes_tokens: whether examples are token numbers, rather than numbers as such.
@@ -35,12 +30,10 @@ class Architecture(Value, ABC):
 
     takes_tokens: ClassVar[bool] = False
 
-    seed: int = 0
-    initial: str = ""
-
-    def __post_init__(self) -> None:
-        check_choices(self)
-        check_whole("seed (of the model)", self.seed, 0, 2**63 - 1)
+    seed: Annotated[int, Field("public seed of the initial parameters", ge=0, le=2**63 - 1)] = 0
+    initial: Annotated[
+        str, Field("public file (.safetensors or .pt) of initial parameters, read by the server")
+    ] = ""
 
     def build(self, shape: tuple[int, ...], outputs: int, vocabulary: int = 0) -> nn.Module:
         """The module, freshly initialised; no global random generator moves.

@@ -4,40 +4,29 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from torch import nn
 
 from fedmf.models.architectures.architecture import Architecture, Layers, normal_
 from fedmf.models.architectures.token_ends import Pooling, embedding_of, output_of, pooled
 from fedmf.models.parts import FirstPosition, Positions, Residual, SelfAttention, Sinusoids
-from fedmf.values import check_whole
+from fedmf.values import Field
 
 
 @dataclass(frozen=True)
 class _Attentive(Architecture):
-    """What all transformers have.
-
-    Args:
-        width: entries of a position, a multiple of ``heads``.
-        layers: blocks of attention and two dense layers each.
-        heads: of each attention.
-        feed_forward: units between the two dense layers of a block.
-    """
+    """What all transformers have."""
 
     takes_tokens: ClassVar[bool] = True
 
-    width: int = 64
-    layers: int = 2
-    heads: int = 4
-    feed_forward: int = 256
+    width: Annotated[int, Field("entries of a position, a multiple of heads", ge=1)] = 64
+    layers: Annotated[int, Field("number of blocks", ge=1, le=256)] = 2
+    heads: Annotated[int, Field("heads of each attention", ge=1)] = 4
+    feed_forward: Annotated[int, Field("units between the two dense layers of a block", ge=1)] = 256
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole("width", self.width)
-        check_whole("layers", self.layers, 1, 256)
-        check_whole("heads", self.heads)
-        check_whole("feed_forward", self.feed_forward)
         if self.width % self.heads:
             raise ValueError(f"width must be a multiple of heads; got {self.width} and {self.heads}.")
 
@@ -48,14 +37,6 @@ class Transformer(_Attentive):
 
     A position sees itself and what is before it, so that padding behind a text changes none of its outputs.
 
-    Args:
-        positions: "sinusoidal" (no parameters; the embedding is scaled by √width), or "learnt" (as many as
-            an example has positions).
-        norms: LayerNorm "after" each sum, as first published, or "before" each part and once at the end,
-            which trains at larger learning rates.
-        output: "own" (a weight and a bias), or "tied": the embedding's weight again, without a bias.
-        pooling: "none" for an output for each position; "last" or "mean" for one an example.
-
     References:
         Vaswani et al. (2017), "Attention Is All You Need"; Xiong et al. (2020), "On Layer Normalization in
         the Transformer Architecture", for the norms before.
@@ -63,10 +44,18 @@ class Transformer(_Attentive):
 
     kind: ClassVar[str] = "transformer"
 
-    positions: Literal["sinusoidal", "learnt"] = "sinusoidal"
-    norms: Literal["after", "before"] = "before"
-    output: Literal["own", "tied"] = "own"
-    pooling: Pooling = "none"
+    positions: Annotated[Literal["sinusoidal", "learnt"], Field("sinusoidal (no parameters) or learnt")] = (
+        "sinusoidal"
+    )
+    norms: Annotated[Literal["after", "before"], Field("LayerNorm after each sum, or before each part")] = (
+        "before"
+    )
+    output: Annotated[
+        Literal["own", "tied"], Field("own: a weight and a bias; tied: the embedding's weight")
+    ] = "own"
+    pooling: Annotated[
+        Pooling, Field("none: an output for each position; last or mean: one for each example")
+    ] = "none"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,9 +113,6 @@ class Bert(_Attentive):
     output (258) and with the 2·128 of the two kinds of segments, of which a text has one. Training starts
     from the file ``initial`` or from random parameters. All positions are seen, also those of padding.
 
-    Args:
-        longest: positions that there are parameters for; an example has at most as many.
-
     References:
         Devlin et al. (2019), "BERT"; Turc et al. (2019), "Well-Read Students Learn Better", for BERT-tiny.
     """
@@ -137,11 +123,7 @@ class Bert(_Attentive):
     layers: int = 2
     heads: int = 2
     feed_forward: int = 512
-    longest: int = 512
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("longest", self.longest)
+    longest: Annotated[int, Field("most positions of an example", ge=1)] = 512
 
     def module(self, shape: tuple[int, ...], outputs: int, vocabulary: int) -> nn.Module:
         """See `Architecture.module`."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from torch import nn
 
 from fedmf.models.architectures.architecture import Architecture, Layers, check_image, normal_
 from fedmf.models.architectures.dense import Mlp, dense
 from fedmf.models.parts import Residual
-from fedmf.values import check_whole
+from fedmf.values import Field
 
 
 @dataclass(frozen=True)
@@ -21,22 +21,20 @@ class ResNet18(Architecture):
     With stem "imagenet" 11,689,512 parameters for 1,000 classes, as published (a GroupNorm has as many as a
     BatchNorm), and 11,181,642 for 10; with stem "cifar" 11,173,962 for 10.
 
-    Args:
-        stem: "cifar" (3×3, no pooling: for images of 32 pixels), or "imagenet" (7×7, stride 2, pooling).
-        groups: of each GroupNorm; it divides 64. pfl has 32.
-
     References:
         He et al. (2016), "Deep Residual Learning for Image Recognition", table 1; Wu, He (2018), "Group
         Normalization"; benchmarks/model/pytorch/module_modification.py of apple/pfl-research.
     """
 
     kind: ClassVar[str] = "resnet18"
-    stem: Literal["cifar", "imagenet"] = "cifar"
-    groups: int = 32
+    stem: Annotated[
+        Literal["cifar", "imagenet"],
+        Field("cifar: 3×3 without pooling; imagenet: 7×7 with stride 2 and pooling"),
+    ] = "cifar"
+    groups: Annotated[int, Field("groups of each GroupNorm, a divisor of 64", ge=1, le=64)] = 32
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole("groups", self.groups, 1, 64)
         if 64 % self.groups:
             raise ValueError(f"groups must divide 64, the narrowest layer's channels; got {self.groups}.")
 
@@ -140,10 +138,6 @@ class Vgg(Architecture):
     550,570 parameters for CIFAR-10: the "3-block VGG" of γ-BIFR, which takes it from Kairouz et al. The CNN
     "(0.3M)" of λCGD is not described; the same blocks with ``dense_units`` 0 have 288,298.
 
-    Args:
-        dense_units: of the layer behind the blocks; 0 for the mean over places instead.
-        activation: "tanh" as published, or "relu".
-
     References:
         Kairouz et al. (2021), "Practical and Private (Deep) Learning Without Sampling or Shuffling", with
         nn.py of google-research/DP-FTRL; Papernot et al. (2021), "Tempered Sigmoid Activations".
@@ -153,12 +147,8 @@ class Vgg(Architecture):
     """
 
     kind: ClassVar[str] = "vgg"
-    dense_units: int = 128
-    activation: Literal["tanh", "relu", "gelu"] = "tanh"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("dense_units", self.dense_units, 0)
+    dense_units: Annotated[int, Field("of the layer behind the blocks; 0: mean over places", ge=0)] = 128
+    activation: Annotated[Literal["tanh", "relu", "gelu"], Field("tanh as published, relu or gelu")] = "tanh"
 
     def module(self, shape: tuple[int, ...], outputs: int, vocabulary: int) -> nn.Module:
         """See `Architecture.module`; both sides of an image are at least 8."""

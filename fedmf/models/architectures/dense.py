@@ -6,31 +6,24 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import nn
 
 from fedmf.models.architectures.architecture import Architecture, Layers, initialised_from
-from fedmf.values import check_sizes
+from fedmf.values import Field, check_sizes
 
 
 @dataclass(frozen=True)
 class Mlp(Architecture):
     """A multi-layer perceptron with ReLU; without hidden layers, logistic regression.
 
-    Args:
-        hidden_units: widths of the hidden layers.
-
     >>> sum(p.numel() for p in Mlp(hidden_units=(128, 64)).build((1, 28, 28), 10).parameters())
     109386
     """
 
     kind: ClassVar[str] = "mlp"
-    hidden_units: tuple[int, ...] = (32,)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_sizes("hidden_units", self.hidden_units)
+    hidden_units: Annotated[tuple[int, ...], Field("widths of the hidden layers", ge=1)] = (32,)
 
     def module(self, shape: tuple[int, ...], outputs: int, vocabulary: int) -> nn.Module:
         """See `Architecture.module`."""

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from torch import nn
 
 from fedmf.models.architectures.architecture import Architecture, Layers
 from fedmf.models.architectures.token_ends import Pooling, embedding_of, output_of, pooled
 from fedmf.models.parts import Recurrent
-from fedmf.values import check_whole
+from fedmf.values import Field
 
 
 @dataclass(frozen=True)
 class Lstm(Architecture):
     """Tokens embedded, LSTM layers, a dense layer if asked for, and an output for each position.
-
-    Args:
-        embedding: entries of a token's vector.
-        hidden: state of each LSTM layer.
-        layers: how many of them.
-        dense_units: of a layer without activation between the last LSTM and the output; 0 for none.
-        output: "own" (a weight and a bias), or "tied": the embedding's weight again, without a bias, which
-            needs a last layer as wide as it.
-        pooling: "none" for an output for each position; "last" or "mean" for one an example.
 
     Raises:
         ValueError: a tied output behind a layer of another width.
@@ -34,19 +25,19 @@ class Lstm(Architecture):
     kind: ClassVar[str] = "lstm"
     takes_tokens: ClassVar[bool] = True
 
-    embedding: int = 32
-    hidden: int = 64
-    layers: int = 1
-    dense_units: int = 0
-    output: Literal["own", "tied"] = "own"
-    pooling: Pooling = "none"
+    embedding: Annotated[int, Field("entries of a token's vector", ge=1)] = 32
+    hidden: Annotated[int, Field("state of each LSTM layer", ge=1)] = 64
+    layers: Annotated[int, Field("number of layers", ge=1, le=64)] = 1
+    dense_units: Annotated[int, Field("of a layer between the last LSTM and the output; 0: none", ge=0)] = 0
+    output: Annotated[
+        Literal["own", "tied"], Field("own: a weight and a bias; tied: the embedding's weight")
+    ] = "own"
+    pooling: Annotated[
+        Pooling, Field("none: an output for each position; last or mean: one for each example")
+    ] = "none"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole("embedding", self.embedding)
-        check_whole("hidden", self.hidden)
-        check_whole("layers", self.layers, 1, 64)
-        check_whole("dense_units", self.dense_units, 0)
         if self.output == "tied" and (self.dense_units or self.hidden) != self.embedding:
             raise ValueError(
                 f"output 'tied' needs a last layer as wide as the embedding, {self.embedding}; got "

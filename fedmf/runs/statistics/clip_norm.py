@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 from fedmf.runs.statistics.statistic import Statistic
-from fedmf.values import Value, check_whole
+from fedmf.values import Field, Value
 
 if TYPE_CHECKING:
     from fedmf.training import Statistic as Number
@@ -37,15 +37,6 @@ class QuantileClipping(Statistic):
     within 2⁻²⁰ζ_0 … 2²⁰ζ_0. A user's clipped update x and sign s enter the release as one vector
     (a·x/ζ_t, b·s) with a² + b² = 1, so ε is that of a fixed clip norm: docs/theory/accounting.md.
 
-    Args:
-        quantile: γ in (0, 1), the share of users whose updates are to be within the clip norm.
-        learning_rate: η > 0, of ln ζ, for each update of it.
-        rounds_per_update: B ≥ 1; ζ is constant for so many rounds.
-        share: b² in (0, 1), the share of μ² that goes to the signs.
-        unit_steps: whether the server sees mean updates in units of ζ_t. Its learning rate is then the length
-            of a step, whatever ζ does, and so is the noise of a round, which cancels over rounds as with a
-            fixed clip norm.
-
     Raises:
         ValueError: a value out of its range.
 
@@ -56,20 +47,14 @@ class QuantileClipping(Statistic):
     kind: ClassVar[str] = "quantile"
     name: ClassVar[str] = "clipping"
 
-    quantile: float = 0.5
-    learning_rate: float = 0.5
-    rounds_per_update: int = 5
-    unit_steps: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.quantile < 1:
-            raise ValueError(f"γ (quantile) must lie strictly between 0 and 1; got {self.quantile!r}.")
-        if not 0 < self.learning_rate < math.inf:
-            raise ValueError(
-                f"η (learning_rate of the clip norm) must be positive and finite; got {self.learning_rate!r}."
-            )
-        check_whole("B (rounds_per_update)", self.rounds_per_update)
+    quantile: Annotated[
+        float, Field("share γ of users whose updates are to be within the clip norm", "γ", gt=0, lt=1)
+    ] = 0.5
+    learning_rate: Annotated[float, Field("step η of ln ζ for each update", "η", gt=0)] = 0.5
+    rounds_per_update: Annotated[int, Field("rounds B in which ζ is constant", "B", ge=1)] = 5
+    unit_steps: Annotated[
+        bool, Field("whether mean updates are divided by ζ, so that the server's step does not follow it")
+    ] = False
 
     def summed(self) -> Number:
         """See `Statistic.summed`."""

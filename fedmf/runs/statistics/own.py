@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 from fedmf.functions import check_function_name
 from fedmf.runs.statistics.statistic import Statistic
+from fedmf.values import Field
 
 if TYPE_CHECKING:
     from fedmf.training import RowStatistic
@@ -30,14 +30,6 @@ class OwnStatistic(Statistic):
     user for whom the function fails adds zeros. What its author says the numbers mean is the author's word,
     and statements say so.
 
-    Args:
-        function: ``package.module:function``; modules are searched on Python's path and in the current
-            folder, wherever users are trained or their updates summed.
-        entries: names of the q numbers it gives, at most 64.
-        bound: c > 0, to which the ℓ2 norm of one user's numbers is clipped.
-        share: b² in (0, 1), the share of μ² that goes to them.
-        meaning: what the numbers are, in its author's words: one line.
-
     Raises:
         ValueError: a value out of its range.
 
@@ -48,24 +40,22 @@ class OwnStatistic(Statistic):
     kind: ClassVar[str] = "mean"
     name: ClassVar[str] = "own"
 
-    function: str = ""
-    entries: tuple[str, ...] = ("value",)
-    bound: float = 1.0
-    meaning: str = ""
+    function: Annotated[str, Field("package.module:function of a user's clipped update")] = ""
+    entries: Annotated[tuple[str, ...], Field("names of the numbers that it returns, at most 64")] = (
+        "value",
+    )
+    bound: Annotated[float, Field("to which the L2 norm of a user's numbers is clipped", "c", gt=0)] = 1.0
+    meaning: Annotated[str, Field("what the numbers are, in one line")] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_function_name(_OF, self.function)
-        if not isinstance(self.entries, tuple):
-            raise ValueError(f"entries (of {_OF}) must be a tuple of names; got {self.entries!r}.")
         names = [name for name in self.entries if re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name)]
         if not 0 < len(set(names)) == len(self.entries) <= _MOST_ENTRIES:
             raise ValueError(
                 f"entries (of {_OF}) must be 1 to {_MOST_ENTRIES} different names of small letters, digits "
                 f"and _; got {self.entries!r}."
             )
-        if not 0 < self.bound < math.inf:
-            raise ValueError(f"c (bound of {_OF}) must be positive and finite; got {self.bound!r}.")
         if len(self.meaning) > _LONGEST or not self.meaning.isprintable():
             raise ValueError(
                 f"meaning (of {_OF}) must be one line of at most {_LONGEST} characters; "

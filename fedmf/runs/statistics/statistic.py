@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
-from fedmf.values import Value
+from fedmf.values import Field, Value
 
 if TYPE_CHECKING:
     from fedmf.training import RowStatistic
@@ -30,9 +30,6 @@ class Statistic(Value, ABC):
     The state of a statistic is a JSON-able dict, a function of what was released; floats survive JSON bit for
     bit.
 
-    Args:
-        share: b² in (0, 1), the share of μ² that goes to it.
-
     Raises:
         ValueError: a share out of its range.
     """
@@ -40,11 +37,9 @@ class Statistic(Value, ABC):
     #: By which runs, statements and streams of noise know it.
     name: ClassVar[str]
 
-    share: float = field(default=0.02, kw_only=True)
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share < 1:
-            raise ValueError(f"b² (share) must lie strictly between 0 and 1; got {self.share!r}.")
+    share: Annotated[float, Field("share of μ² that it takes", "b²", gt=0, lt=1)] = field(
+        default=0.02, kw_only=True
+    )
 
     @abstractmethod
     def summed(self) -> Number | RowStatistic:

@@ -2,36 +2,38 @@
 
 from fedmf.runs.tables.configuration import (
     TABLES,
+    Scalar,
     dotted_keys,
     found_or_shipped,
-    keys,
+    known_keys,
     load_run,
     overridden,
     parse_assignments,
+    parse_parameters,
     read_toml,
     render_toml,
     run_of,
     shipped_file,
     tables_of,
+    takes,
     takes_key,
 )
-from fedmf.runs.tables.value_table import Key, Scalar, ValueTable
 
 __all__ = [
     "TABLES",
-    "Key",
     "Scalar",
-    "ValueTable",
     "dotted_keys",
     "found_or_shipped",
-    "keys",
+    "known_keys",
     "load_run",
     "overridden",
     "parse_assignments",
+    "parse_parameters",
     "read_toml",
     "render_toml",
     "run_of",
     "shipped_file",
     "tables_of",
+    "takes",
     "takes_key",
 ]

@@ -1,9 +1,8 @@
-"""Configuration tables and the run that they are: one TOML file for every engine.
+"""Configuration tables and the run that they describe: one TOML file for every engine.
 
 A table is a value of the run; ``kind`` picks its class, the other keys are its fields in kebab-case. Flower
-flattens tables to dotted keys, takes text, numbers and truth values only, knows the listed keys alone and
-injects every default: so the listed keys are the union over all kinds, and ``""``, ``-1`` and ``-inf`` stand
-for a key that is not set.
+flattens tables to dotted keys, takes strings, numbers and Booleans only, and knows the listed keys alone:
+pyproject.toml lists the union over all kinds, each with an empty string, which is a key that is not set.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import tomli_w
 
@@ -25,27 +24,120 @@ from fedmf.accounting import PRIVACY
 from fedmf.cohorts import COHORTS
 from fedmf.data import DATASETS
 from fedmf.errors import ConfigError, one_line
+from fedmf.mechanisms.choice import GivenFactorization, NamedMechanism
+from fedmf.mechanisms.registry import accepted_parameters, names, optional_parameters, own_name
 from fedmf.models import MODELS
 from fedmf.optim import OPTIMIZERS
 from fedmf.runs.execution import Execution
 from fedmf.runs.given import GIVEN, recorded_optimizer
+from fedmf.runs.mechanism import NoiseMechanism
 from fedmf.runs.named_tasks import NAMED_TASKS, FunctionTask, NamedTask
 from fedmf.runs.run import Run
 from fedmf.runs.statistics import STATISTICS
-from fedmf.runs.tables.mechanism_table import MechanismTable
-from fedmf.runs.tables.value_table import ConfigurationTable, Key, Scalar, ValueTable
 from fedmf.training import LocalSGD
-from fedmf.values import Value, by_kind, dotted
+from fedmf.values import EMPTY, Field, Value, by_kind, dotted, fields_of
 
 _log = logging.getLogger("fedmf")
+
+Scalar = str | int | float | bool
 
 #: How they are called in commands: ``configs/digits.toml``.
 FOLDER: Final = "configs"
 _PACKAGE: Final = Path(__file__).resolve().parents[2]
 
 
+@dataclass(frozen=True)
+class MechanismKeys(Value):
+    """A strategy matrix C by name, with its parameters; those that are not set are optimised for the run."""
+
+    kind: Annotated[str, Field("name of the mechanism, as in fedmf design")] = "banded-toeplitz"  # type: ignore[misc]
+    bands: Annotated[int | None, Field("number of diagonals of C or of its inverse", "p", ge=1)] = None
+    params: Annotated[tuple[str, ...], Field("other parameters, such as lambda=0.9")] = ()
+    workload: Annotated[
+        str, Field("A₁ that C is made for: prefix, momentum:β, window:w, …; auto: that of the optimizer")
+    ] = "prefix"
+    objective: Annotated[str, Field("error that C minimises: rmse, max, last or weights:w1,w2,…")] = "rmse"
+    second_workload: Annotated[str, Field("A₂ of a second moment; auto: the optimizer's average")] = "auto"
+    second_moment_importance: Annotated[
+        float,
+        Field("above 0 the errors of both moments are minimised, the second's weighted by w", "w", ge=0),
+    ] = 0.0
+
+    @classmethod
+    def of(cls, noise: NoiseMechanism) -> MechanismKeys:
+        """The keys that describe a mechanism; of a factorization its name alone."""
+        choice, params = noise.choice, dict(getattr(noise.choice, "params", {}))
+        bands = params.pop("bands", None)
+        return cls(
+            GIVEN if isinstance(choice, GivenFactorization) else choice.name,
+            None if bands is None else int(bands),
+            tuple(f"{name}={value!r}" for name, value in params.items()),
+            noise.workload,
+            noise.objective,
+            noise.second_workload,
+            noise.second_moment_importance,
+        )
+
+    def mechanism(self) -> NoiseMechanism:
+        """The mechanism that the keys describe.
+
+        Raises:
+            ValueError: an unknown name, or a parameter that the mechanism does not take.
+        """
+        params = parse_parameters(self.params) | ({} if self.bands is None else {"bands": self.bands})
+        use = self.workload, self.objective, self.second_workload, self.second_moment_importance
+        return NoiseMechanism(NamedMechanism(self.kind, params), *use)
+
+
+def parse_parameters(pairs: Iterator[str] | tuple[str, ...] | list[str]) -> dict[str, float]:
+    """Parameters of a mechanism, each as ``name=number``.
+
+    Raises:
+        ValueError: a pair is none.
+
+    >>> parse_parameters(["lambda=0.9"])
+    {'lambda': 0.9}
+    """
+    parameters = {}
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        try:
+            parameters[name.strip()] = float(value)
+        except ValueError:
+            raise ValueError(f"params must be name=number; got {pair!r}.") from None
+    return parameters
+
+
+def _named(task: type[NamedTask]) -> type[Value]:
+    """A table that says which task [data] and [model] make, and nothing else."""
+    return type(task.__name__, (Value,), {"kind": task.kind, "__doc__": task.__doc__})
+
+
+#: What may stand in each table, by kind; the first is the default.
+TABLES: Final[dict[str, Mapping[str, type[Value]]]] = {
+    "task": {kind: _named(task) for kind, task in NAMED_TASKS.items()} | by_kind(FunctionTask),
+    "data": DATASETS,
+    "model": MODELS,
+    "cohorts": COHORTS,
+    "privacy": PRIVACY,
+    **STATISTICS,
+    "mechanism": by_kind(MechanismKeys),
+    "server": OPTIMIZERS,
+    "client": by_kind(LocalSGD),
+    "execution": by_kind(Execution),
+}
+#: Most bytes of a configuration file.
+_LONGEST: Final = 1 << 18
+_MOST_DOTS: Final = 64
+#: One of these tables a file has: what a run is about is nobody's default.
+_SUBJECT: Final = ("data.", "task.")
+_QUOTED: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'')
+#: Public seeds that follow the seed of the data unless they are set.
+_SEEDED: Final = ("model", "cohorts", "client")
+
+
 def shipped_file(name: str) -> Path:
-    """Where one of them, or a folder of them, is: in the package, or beside it in a checkout."""
+    """Where a configuration that ships with fedmf is: in the package, or next to it in a checkout."""
     inside = _PACKAGE / FOLDER
     return (inside if inside.is_dir() else _PACKAGE.parent / FOLDER) / name
 
@@ -68,105 +160,102 @@ def found_or_shipped(path: Path) -> Path:
     return other
 
 
-def _named(task: type[NamedTask]) -> type[Value]:
-    """A table that says which task [data] and [model] make, and nothing else."""
-    return type(task.__name__, (Value,), {"kind": task.kind, "__doc__": task.__doc__})
-
-
-TABLES: Final[dict[str, ConfigurationTable]] = {
-    "task": ValueTable(
-        "task", {kind: _named(task) for kind, task in NAMED_TASKS.items()} | by_kind(FunctionTask)
-    ),
-    "data": ValueTable("data", DATASETS),
-    "model": ValueTable("model", MODELS),
-    "cohorts": ValueTable("cohorts", COHORTS),
-    "privacy": ValueTable("privacy", PRIVACY),
-    **{name: ValueTable(name, kinds) for name, kinds in STATISTICS.items()},
-    "mechanism": MechanismTable("mechanism"),
-    "server": ValueTable("server", OPTIMIZERS),
-    "client": ValueTable("client", by_kind(LocalSGD)),
-    "execution": ValueTable("execution", by_kind(Execution)),
-}
-#: Most bytes of a configuration file.
-_LONGEST: Final = 1 << 18
-_MOST_DOTS: Final = 64
-#: One of these tables a file has: what a run is about is nobody's default.
-_SUBJECT: Final = ("data.", "task.")
-_QUOTED: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'')
-#: Public seeds that follow the seed of the data unless they are set.
-_SEEDED: Final = ("model", "cohorts", "client")
-
-
-def keys() -> Iterator[Key]:
-    """Every key that a configuration may have, table by table."""
-    for table in TABLES.values():
-        yield from table.keys()
-
-
 @cache
-def _known() -> Mapping[str, Key]:
-    """Every key by its dotted name, found once."""
-    return MappingProxyType({key.dotted: key for key in keys()})
+def known_keys() -> Mapping[str, None]:
+    """Every key that a configuration may have, by its dotted name, table by table."""
+    return {
+        f"{table}.{key}": None
+        for table, kinds in TABLES.items()
+        for key in [
+            *(["kind"] if len(kinds) > 1 else []),
+            *(field.key for cls in kinds.values() for field in fields_of(cls).values()),
+        ]
+    }
 
 
 def run_of(values: Mapping[str, Any]) -> Run:
     """The run that tables describe.
 
     Args:
-        values: nested tables, dotted keys, or both.
+        values: nested tables, dotted keys, or both; an empty string is a key that is not set.
 
     Raises:
         ConfigError: an unknown key (naming the nearest known one), or a value out of range.
     """
-    known = _known()
-    _refuse_given(dotted(values))
-    _refuse_unknown(dotted(values), known)
-    given = {
-        name: _joined(name, value) if known[name].is_list else value
-        for name, value in dotted(values).items()
-        if known[name].is_set(value)
-    }
-    for name, value in given.items():
-        if not isinstance(value, Scalar):
+    flat = dotted(values)
+    given: dict[str, dict[str, Any]] = {table: {} for table in TABLES}
+    for table in TABLES:
+        if flat.get(f"{table}.kind") == GIVEN:
+            raise ConfigError(
+                f"[{table}] was given as an object ({flat.get(f'{table}.name')}), which no configuration "
+                "describes. Make the run in Python; fedmf.load rebuilds it from its directory."
+            )
+    for name, value in flat.items():
+        if name not in known_keys():
+            raise ConfigError(_unknown(name, value))
+        if not (isinstance(value, str) and value == ""):
             table, _, key = name.partition(".")
-            raise ConfigError(f"[{table}] {key} must be text, a number or a truth value; got {value!r}.")
-    by_table: dict[str, dict[str, Any]] = {name: {} for name in TABLES}
-    for name, value in given.items():
-        table, _, key = name.partition(".")
-        by_table[table][key] = value
-    if "seed" in by_table["data"]:
-        for table in _SEEDED:
-            if TABLES[table].takes(by_table[table].get("kind"), "seed"):
-                by_table[table].setdefault("seed", by_table["data"]["seed"])
-    task = TABLES["task"].parse(by_table["task"])
-    if task.kind in NAMED_TASKS:
-        data, model = (TABLES[name].parse(by_table[name]) for name in ("data", "model"))
-        task = NAMED_TASKS[task.kind](data, model)
-    elif unused := [
-        name for name in given if name.startswith(("data.", "model.")) and given[name] is not False
-    ]:
-        table, _, key = unused[0].partition(".")
-        raise ConfigError(
-            f"[{table}] {key} must be left out with task {task.kind!r}, which brings its own data and model; "
-            f"got {given[unused[0]]!r}."
-        )
-    chosen = [name for name in STATISTICS if name != "clipping"]
-    others = [name for name in TABLES if name not in ("task", "data", "model", *chosen)]
-    extra = tuple(TABLES[name].parse(by_table[name]) for name in chosen if by_table[name])
-    return Run(task, **{name: TABLES[name].parse(by_table[name]) for name in others}, extra_releases=extra)
+            given[table][key] = value
+    for table in _SEEDED:
+        if "seed" in given["data"] and takes(table, given[table].get("kind"), "seed"):
+            given[table].setdefault("seed", given["data"]["seed"])
+    made: dict[str, Any] = {}
+    chosen = given["task"].get("kind", next(iter(NAMED_TASKS)))
+    if chosen in NAMED_TASKS:
+        made["task"] = NAMED_TASKS[chosen](*(_value(name, given[name]) for name in ("data", "model")))
+        _value("task", given["task"])  # which has no other key
+    else:
+        made["task"] = _value("task", given["task"])
+        for table in ("data", "model"):
+            for key, value in given[table].items():
+                raise ConfigError(
+                    f"[{table}] {key} must be left out with task {chosen!r}, which brings its own data and "
+                    f"model; got {value!r}."
+                )
+    extra = [name for name in STATISTICS if name != "clipping"]
+    for table in TABLES:
+        if table not in ("task", "data", "model", *extra):
+            made[table] = _value(table, given[table])
+    try:
+        made["mechanism"] = made["mechanism"].mechanism()
+    except ValueError as error:
+        raise ConfigError(f"[mechanism] {error}") from None
+    return Run(**made, extra_releases=tuple(_value(name, given[name]) for name in extra if given[name]))
 
 
-def _joined(name: str, value: Any) -> Any:
-    """A list as the text with commas that it stands for; anything else as it is."""
-    if not isinstance(value, list | tuple) or not all(isinstance(part, Scalar) for part in value):
-        return value
-    parts = [str(part) for part in value]
-    if not parts or any("," in part for part in parts):
-        table, _, key = name.partition(".")
-        raise ConfigError(
-            f"[{table}] {key} must list one or more values without commas; got {list(value)!r}."
-        )
-    return ",".join(parts)
+def _value(table: str, given: Mapping[str, Any]) -> Any:
+    """The value that a table describes.
+
+    Raises:
+        ConfigError: an unknown kind, a key that the kind does not have, or a value out of range.
+    """
+    kinds, fields = TABLES[table], dict(given)
+    kind = fields.pop("kind", next(iter(kinds))) if len(kinds) > 1 else next(iter(kinds))
+    if not isinstance(kind, str) or kind not in kinds:
+        raise ConfigError(f"[{table}] kind must be one of {', '.join(kinds)}; got {kind!r}.")
+    for key in fields:
+        if not takes(table, kind, key):
+            takers = ", ".join(other for other in kinds if takes(table, other, key))
+            raise ConfigError(f"[{table}] {key} is a key of {takers}, not of kind {kind!r}. Leave it out.")
+    try:
+        return kinds[kind](**{key.replace("-", "_"): value for key, value in fields.items()})
+    except ValueError as error:
+        raise ConfigError(f"[{table}] {error}") from None
+
+
+def takes(table: str, kind: object, key: str) -> bool:
+    """Whether values of a kind, or of the default one, have a key.
+
+    >>> takes("privacy", "none", "epsilon"), takes("mechanism", "cgd", "bands")
+    (False, False)
+    """
+    kinds = TABLES[table]
+    if table == "mechanism" and kind is not None and key in ("bands", "params"):
+        name = own_name(str(kind))
+        free = {*accepted_parameters(name), *optional_parameters(name)} if name in names() else set()
+        return key in free if key == "bands" else bool(free - {"bands"})
+    cls = kinds.get(str(kind), None) if len(kinds) > 1 and kind is not None else next(iter(kinds.values()))
+    return cls is not None and key.replace("-", "_") in fields_of(cls) and "_" not in key
 
 
 def takes_key(values: Mapping[str, Any], name: str) -> bool:
@@ -178,16 +267,27 @@ def takes_key(values: Mapping[str, Any], name: str) -> bool:
     table, _, key = name.partition(".")
     if table in ("data", "model") and values.get("task.kind") == FunctionTask.kind:
         return False
-    return table in TABLES and (key == "kind" or TABLES[table].takes(values.get(f"{table}.kind"), key))
+    return table in TABLES and (key == "kind" or takes(table, values.get(f"{table}.kind"), key))
 
 
-def _refuse_given(dotted: Mapping[str, Any]) -> None:
-    for table in TABLES:
-        if dotted.get(f"{table}.kind") == GIVEN:
-            raise ConfigError(
-                f"[{table}] was given as an object ({dotted.get(f'{table}.name')}), which no configuration "
-                "describes. Make the run in Python; fedmf.load rebuilds it from its directory."
-            )
+def _unknown(name: str, value: object) -> str:
+    """What is wrong with a key that there is not, and which one may be meant."""
+    table, _, key = name.partition(".")
+    if key == "kind" and table in TABLES:
+        return (
+            f"[{table}] must have no key kind, since it has no kinds; got {one_line(repr(value))}. Leave it "
+            f"out; fedmf options {table}. lists its keys."
+        )
+    known = list(known_keys())
+    last = {one.partition(".")[2]: one for one in known}
+    kebab = name.replace("_", "-")
+    key = kebab.rpartition(".")[2]
+    near = [kebab] if kebab in known else [one for one in known if one.partition(".")[2] == key]
+    near = near or difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    near = near or [last[other] for other in difflib.get_close_matches(key, last, n=1)]
+    meant = " or ".join(map(repr, ["mechanism.params"] if table == "mechanism" else near))
+    hint = f"; did you mean {meant}?" if near else "; fedmf options lists all"
+    return f"unknown configuration key {name[:100]!r}{hint}"
 
 
 def tables_of(run: Run) -> dict[str, dict[str, Scalar]]:
@@ -195,34 +295,45 @@ def tables_of(run: Run) -> dict[str, dict[str, Scalar]]:
 
     Objects of a user's own have no key: their table says ``kind = "given"`` and their recorded name.
     """
-    tables: dict[str, dict[str, Scalar]] = {}
-    task = run.task_source
+    task, tables = run.task_source, dict[str, dict[str, Scalar]]()
     if isinstance(task, NamedTask):
         tables["task"] = {"kind": task.kind}
-        tables["data"], tables["model"] = TABLES["data"].render(task.data), TABLES["model"].render(task.model)
+        tables["data"], tables["model"] = rendered("data", task.data), rendered("model", task.model)
     else:
-        tables["task"] = (
-            TABLES["task"].render(task) if isinstance(task, FunctionTask) else _given(task.to_dict())
-        )
+        tables["task"] = rendered("task", task) if isinstance(task, FunctionTask) else _given(task.to_dict())
     values = {
         "cohorts": run.cohorts,
         "privacy": run.privacy,
-        "clipping": run.clipping,
-        **{statistic.name: statistic for statistic in run.extra_releases},
-        "mechanism": run.noise,
+        **{part.name: part for part in (run.clipping, *run.extra_releases)},
+        "mechanism": MechanismKeys.of(run.noise),
         "client": run.client,
         "execution": run.execution,
     }
-    tables |= {name: TABLES[name].render(value) for name, value in values.items()}
-    recorded = recorded_optimizer(run.optimizer_source)
-    named = recorded["kind"] in OPTIMIZERS
-    tables["server"] = TABLES["server"].render(run.optimizer_source) if named else _given(recorded)
+    tables |= {name: rendered(name, value) for name, value in values.items()}
+    if isinstance(run.noise.choice, GivenFactorization):
+        tables["mechanism"]["name"] = run.noise.choice.name
+    server = run.optimizer_source
+    tables["server"] = (
+        rendered("server", server) if isinstance(server, Value) else _given(recorded_optimizer(server))
+    )
     unread = {name: {key.replace("_", "-") for key in keys} for name, keys in task.unread.items()}
     said = {
         name: {key: value for key, value in table.items() if key not in unread.get(name, ())}
         for name, table in tables.items()
     }
     return {name: table for name, table in said.items() if table or name not in unread}
+
+
+def rendered(table: str, value: Value) -> dict[str, Scalar]:
+    """The table that describes a value: every field that is set, lists as text with commas."""
+    keys: dict[str, Scalar] = {"kind": value.kind} if len(TABLES[table]) > 1 else {}
+    for name, field in fields_of(type(value)).items():
+        content = getattr(value, name)
+        if isinstance(content, tuple):
+            content = ",".join(map(str, content)) or (EMPTY if field.default else "")
+        if content not in (None, ""):
+            keys[field.key] = content
+    return keys
 
 
 def _given(recorded: Mapping[str, Any]) -> dict[str, Scalar]:
@@ -297,12 +408,11 @@ def overridden(written: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict
 
     def replaced(name: str) -> bool:
         table, _, key = name.partition(".")
-        kind = f"{table}.kind"
-        if table not in TABLES or kind not in overrides:
+        if table not in TABLES or f"{table}.kind" not in overrides:
             return False
-        if not isinstance(overrides[kind], str) or not isinstance(written.get(kind, ""), str):
-            return False  # which is refused with what is said of it
-        return TABLES[table].takes(written.get(kind), key) and not TABLES[table].takes(overrides[kind], key)
+        return takes(table, written.get(f"{table}.kind"), key) and not takes(
+            table, overrides[f"{table}.kind"], key
+        )
 
     return {**{name: value for name, value in written.items() if not replaced(name)}, **overrides}
 
@@ -310,8 +420,8 @@ def overridden(written: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict
 def parse_assignments(assignments: list[str]) -> dict[str, Any]:
     """``table.key=value`` pairs with TOML values; a bare word is text.
 
-    >>> parse_assignments(["privacy.epsilon=2", "mechanism.kind=cgd", "mechanism.lambda=0.9"])
-    {'privacy.epsilon': 2, 'mechanism.kind': 'cgd', 'mechanism.lambda': 0.9}
+    >>> parse_assignments(["privacy.epsilon=2", "mechanism.kind=cgd", "mechanism.params=lambda=0.9"])
+    {'privacy.epsilon': 2, 'mechanism.kind': 'cgd', 'mechanism.params': 'lambda=0.9'}
     """
     parsed: dict[str, Any] = {}
     for assignment in assignments:
@@ -326,24 +436,3 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
             raise ConfigError(f"--set takes one table.key=value; got {assignment!r}.")
         parsed[key.strip()] = lines["value"]
     return parsed
-
-
-def _refuse_unknown(given: Mapping[str, Any], known: Mapping[str, Key]) -> None:
-    for name in given:
-        if name in known:
-            continue
-        table, _, key = name.partition(".")
-        if key == "kind" and table in TABLES:
-            raise ConfigError(
-                f"[{table}] must have no key kind, since it has no kinds; got {one_line(repr(given[name]))}. "
-                f"Leave it out; fedmf keys {table}. lists its keys."
-            )
-        last = {dotted.partition(".")[2]: dotted for dotted in known}
-        kebab = name.replace("_", "-")
-        key = kebab.rpartition(".")[2]
-        near = [kebab] if kebab in known else [one for one in known if one.partition(".")[2] == key]
-        near = near or difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-        near = near or [last[other] for other in difflib.get_close_matches(key, last, n=1)]
-        meant = " or ".join(map(repr, near))
-        hint = f"; did you mean {meant}?" if near else "; fedmf keys lists all"
-        raise ConfigError(f"unknown configuration key {name[:100]!r}{hint}")

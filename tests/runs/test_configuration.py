@@ -1,0 +1,389 @@
+"""Configurations and the run that they describe: both ways, files, overrides, ranges, what is generated."""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from flwr.common.config import flatten_dict, fuse_dicts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmf.accounting import NoPrivacy, UserLevel
+from fedmf.cohorts import COHORTS, CyclicCohorts, RandomCohorts
+from fedmf.data import Hub, Synthetic
+from fedmf.errors import ConfigError
+from fedmf.mechanisms.choice import NamedMechanism
+from fedmf.mechanisms.toeplitz import Toeplitz
+from fedmf.models import Logistic, Mlp
+from fedmf.optim import Adam, JmeAdam
+from fedmf.participation import Participation
+from fedmf.runs import (
+    Classification,
+    Execution,
+    FunctionTask,
+    NoiseMechanism,
+    Run,
+    dotted_keys,
+    load_run,
+    parse_assignments,
+    run_of,
+)
+from fedmf.runs.tables import TABLES, known_keys, render_toml, tables_of
+from fedmf.runs.tables.reference import configuration_page, with_flower_keys
+from fedmf.training import LocalSGD
+from fedmf.values import Field, FieldOf, fields_of
+
+ROOT = Path(__file__).resolve().parents[2]
+UNSET = dict.fromkeys(known_keys(), "")
+#: Every field of every kind of every table.
+FIELDS = [
+    pytest.param(field, id=f"{table}-{kind}-{name}")
+    for table, kinds in TABLES.items()
+    for kind, cls in kinds.items()
+    for name, field in fields_of(cls).items()
+]
+
+
+def refusal(values: dict[str, Any]) -> str:
+    """The message with which tables are refused; always a single line."""
+    with pytest.raises(ConfigError) as caught:
+        run_of(values)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def same(run: Run, other: Run) -> bool:
+    return run.to_dict() == other.to_dict()
+
+
+def read_back(run: Run, path: Path) -> Run:
+    path.write_text(render_toml(run), encoding="utf-8")
+    return load_run(path)
+
+
+def test_every_field_says_what_it_is_and_refuses_other_types_and_numbers_out_of_its_range() -> None:
+    """One table for all keys: whatever is accepted is of the type and within the range that is declared."""
+    for field in (param.values[0] for param in FIELDS):
+        assert isinstance(field, FieldOf)
+        assert field.about.description
+        if field.default is not None and field.default != "":
+            assert field.made(field.default) == field.default
+        wrong = {bool: [0, "true"], int: [True, 2.5, math.nan], float: [True, [0.5]], str: [1, b"a"]}
+        if "tuple" not in str(field.hint):
+            for value in wrong[field.type]:
+                with pytest.raises(ValueError, match=rf"{field.name}\)? must be .*; got "):
+                    field.made(value)
+        if "Literal" in str(field.hint) or get_args(field.hint)[:1] == ("constant",):
+            with pytest.raises(ValueError, match="must be one of"):
+                field.made("no such choice")
+        for value in (math.nan, math.inf, -math.inf, 10**400) if field.type is float else ():
+            with pytest.raises(ValueError, match="must lie in"):
+                field.made(value)
+
+
+@pytest.mark.parametrize(
+    ("about", "inside", "outside"),
+    [
+        (Field(gt=0), [5e-324, 1e300, 3], [0.0, -1.0, math.inf]),
+        (Field(ge=0), [0.0, 0], [-5e-324]),
+        (Field(gt=0, lt=1), [0.5], [0.0, 1.0]),
+        (Field(ge=0, lt=1), [0.0], [1.0]),
+    ],
+    ids=["positive", "not negative", "open", "half open"],
+)
+def test_ranges_of_numbers_end_where_they_say(about: Field, inside: list[Any], outside: list[Any]) -> None:
+    field = FieldOf("x", float, 0.5, about)
+    assert all(type(field.made(value)) is float for value in inside)
+    for value in outside:
+        with pytest.raises(ValueError, match=r"x must lie in"):
+            field.made(value)
+    whole = FieldOf("x", int | None, None, Field(ge=2, le=5))
+    assert [whole.made(value) for value in (None, 2, 5)] == [None, 2, 5]
+    for value in (1, 6, 2**80, True, "3"):
+        with pytest.raises(ValueError, match=r"x must be an integer"):
+            whole.made(value)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"privacy.epsilon": -1}, "[privacy] ε (epsilon) must lie in (0, ∞); got -1."),
+        ({"privacy.delta": 1.0}, "[privacy] δ (delta) must lie in (0, 1); got 1.0."),
+        ({"privacy.clip-norm": 0}, "[privacy] ζ (clip_norm) must lie in (0, ∞); got 0."),
+        (
+            {"privacy.adjacency": "both"},
+            "adjacency must be one of zero-out, replace-one; got 'both'.",
+        ),
+        ({"cohorts.rounds": 0}, "[cohorts] n (rounds) must be an integer in 1..10000000; got 0."),
+        ({"cohorts.min-separation": 11}, "must be at most the number of eligible users; got m=36"),
+        (
+            {"cohorts.max-participations": 25},
+            "must satisfy (k - 1)*b + 1 <= n; got k=25",
+        ),
+        ({"cohorts.max-participations": 23}, "Use k of at least 24"),
+        (
+            {"cohorts.users-per-round": 361},
+            "must lie in 1..360, the number of users; got 361",
+        ),
+        (
+            {"cohorts.rounds": 5, "mechanism.bands": 6, "data.users": 36},
+            "(p) must be at most rounds n=5",
+        ),
+        ({"cohorts.rounds": 5, "server.warmup": 5}, "w (warm-up rounds) must lie in 0..4; got 5"),
+        (
+            {"cohorts.kind": "random", "privacy.amplified": True},
+            "must be sampled for an amplified run",
+        ),
+        ({"cohorts.kind": "cycle"}, "[cohorts] kind must be one of cyclic, random, "),
+        ({"cohorts.kind": [["x"]]}, "[cohorts] kind must be one of cyclic, random, "),
+        ({"mechanism.kind": "bsrr"}, "got 'bsrr'. Did you mean 'bsr'?"),
+        (
+            {"mechanism.params": "lambda=0.5"},
+            "must be one that banded-toeplitz takes",
+        ),
+        ({"mechanism.params": "lambda"}, "[mechanism] params must be name=number; got 'lambda'."),
+        ({"mechanism.workload": "sums"}, "A (workload) must be one of prefix"),
+        (
+            {"server.kind": "fedyogi", "server.epsilon": 0.0},
+            "τ (epsilon) must be positive and finite",
+        ),
+        (
+            {"model.hidden-units": "8,x"},
+            "must be integers separated by commas; got '8,x'.",
+        ),
+        (
+            {"model.hidden-units": [8, 0]},
+            "must be an integer in 1..2147483647; got [8, 0].",
+        ),
+        (
+            {"data": {"kind": "table"}},
+            "must name what dataset 'table' reads; got none.",
+        ),
+        (
+            {"task.kind": "function", "task.function": "a:b:c"},
+            "must read package.module:function; got",
+        ),
+        (
+            {"privacy.kind": "none", "privacy.epsilon": 3.0},
+            "is a key of user-level, not of kind 'none'.",
+        ),
+        (
+            {"mechanism.lambda": 0.5},
+            "did you mean 'mechanism.params'?",
+        ),
+        (
+            {"epsilon": 1},
+            "key 'epsilon'; did you mean 'privacy.epsilon' or 'server.epsilon'?",
+        ),
+        ({"batch_size": 1}, "did you mean 'client.batch-size'?"),
+        ({"privacy.rounds": 1}, "did you mean 'cohorts.rounds'?"),
+        ({"zzz": 1}, "unknown configuration key 'zzz'; fedmf options lists all"),
+        ({"privacy": 3}, "unknown configuration key 'privacy'; did you mean 'privacy."),
+        ({"execution.kind": "x"}, "[execution] must have no key kind, since it has no kinds; got 'x'."),
+    ],
+    ids=range(31),
+)
+def test_what_cannot_be_run_is_one_line_that_says_why(values: dict[str, Any], message: str) -> None:
+    assert message in refusal(values)
+
+
+def test_a_misspelt_key_names_the_nearest() -> None:
+    for name in known_keys():
+        table, _, key = name.partition(".")
+        misspelt = f"{table}.{key[0]}q{key[1:]}"
+        meant = "mechanism.params" if table == "mechanism" else name
+        assert refusal({misspelt: 1}) == f"unknown configuration key {misspelt!r}; did you mean {meant!r}?"
+        if "-" in name and table != "mechanism":
+            assert f"did you mean {name!r}?" in refusal({name.replace("-", "_"): 1})
+
+
+MNIST = Hub(path="ylecun/mnist", feature_columns=("none",), class_names=("0..9",), input_shape=(1, 28, 28))
+RUNS = {
+    "all of it": Run(
+        task=Classification(Synthetic(users=40, alpha=0.1 + 0.2, seed=3), Logistic(seed=4)),
+        cohorts=RandomCohorts(9, 4, min_separation=5, max_participations=2, seed=2**63 - 1),
+        privacy=UserLevel(0.1 + 0.2, 1e-300, "replace-one", 2**60, "people"),
+        mechanism=NoiseMechanism(
+            NamedMechanism("bifr", {"bands": 4, "gamma": 0.1 + 0.2}), "auto", "max", "window:2", 0.5
+        ),
+        server=JmeAdam(schedule="cosine", warmup=3),
+        client=LocalSGD(epochs=3, learning_rate=0.25, proximal=0.125, engine="loop", micro_batch=7, seed=11),
+        execution=Execution("per-user", 3, worker_gpus=0.5, output_dir='a "b"\n\\c é', resume=True),
+    ),
+    "no hidden layers": Run(task=Classification(model=Mlp(hidden_units=()))),
+    "a list": Run(task=Classification(model=Mlp(hidden_units=[16, 8]))),  # type: ignore[arg-type]
+    "no privacy": Run(privacy=NoPrivacy(noise_seed=0)),
+    "a hub": Run(task=Classification(MNIST)),
+    "a function": Run(task=FunctionTask("a.b:c", 360, 5, "x = 3")),
+    "a parameter": Run(mechanism=NoiseMechanism(NamedMechanism("cgd", {"lambda": 0.5}))),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_made_in_python_survives_a_file_and_flower(name: str, tmp_path: Path) -> None:
+    """Flower injects all listed keys, flat: those of other kinds do no harm."""
+    run = RUNS[name]
+    again = read_back(run, tmp_path / "config.toml")
+    assert same(again, run)
+    assert again.difference(run) is None
+    assert same(run_of({**UNSET, **dotted_keys(run)}), run)
+
+
+def test_the_defaults_can_be_run_and_an_empty_string_is_as_good_as_nothing() -> None:
+    assert same(run_of({}), Run())
+    assert same(run_of(UNSET), Run())
+    assert Run().participation == Participation(240, 24, 10)
+
+
+def test_a_list_of_toml_is_the_text_with_commas_that_it_stands_for() -> None:
+    runs = [run_of({"model.hidden-units": units}) for units in ([16, 8], "16,8", "16, 8")]
+    assert same(runs[0], runs[1])
+    assert same(runs[0], runs[2])
+    assert same(run_of({"model.hidden-units": 64}), run_of({"model.hidden-units": "64"}))
+    assert dotted_keys(run_of({"model.hidden-units": "none"}))["model.hidden-units"] == "none"
+    with pytest.raises(ValueError, match="must list values without commas"):
+        Hub(path="x", class_names=("a,b", "c"))
+
+
+def test_objects_have_no_key_but_their_name() -> None:
+    """A configuration cannot hold coefficients; the header does, and no table claims to rebuild them."""
+    run = Run(cohorts=CyclicCohorts(rounds=12), mechanism=Toeplitz([1.0, 0.5], 12))
+    assert tables_of(run)["mechanism"]["kind"] == "given"
+    with pytest.raises(ConfigError, match=r"\[mechanism\] was given as an object"):
+        run_of(tables_of(run))
+
+
+def test_a_function_brings_its_own_data_and_model() -> None:
+    task = {"task.kind": "function", "task.function": "tasks:make"}
+    assert same(run_of(task), Run(task=FunctionTask("tasks:make")))
+    for name, value in {"data.users": 7, "model.kind": "cnn"}.items():
+        assert (
+            f"must be left out with task 'function', which brings its own data and model; got {value!r}."
+            in (refusal({**task, name: value}))
+        )
+
+
+def test_seeds_follow_that_of_the_data_unless_they_are_set() -> None:
+    run = run_of({"data.seed": 5, "client.seed": 6, "cohorts.kind": "random"})
+    assert isinstance(run.task, Classification)
+    assert isinstance(run.cohorts, RandomCohorts)
+    assert (run.task.data.seed, run.task.model.seed, run.cohorts.seed, run.client.seed) == (5, 5, 5, 6)
+    assert "seed" not in tables_of(run_of({"data.seed": 5, "cohorts.kind": "balls-in-bins"}))["cohorts"]
+
+
+def test_overrides_win_and_a_kind_leaves_out_what_only_that_of_the_file_has(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(
+        "data.kind = 'digits'\n[privacy]\nepsilon = 4\n"
+        "[mechanism]\nkind = 'bsr'\nbands = 4\nworkload = 'average'\n"
+        "[server]\nmomentum = 0.5\nlearning-rate = 0.2\n"
+    )
+    assert load_run(path).privacy.requested_epsilon == 4.0
+    there = ["privacy.kind=none", "mechanism.kind=cgd", "mechanism.params=lambda=0.5", "server.kind=adam"]
+    assert same(
+        load_run(path, parse_assignments(there)),
+        Run(
+            privacy=NoPrivacy(),
+            mechanism=NoiseMechanism(NamedMechanism("cgd", {"lambda": 0.5}), workload="average"),
+            server=Adam(learning_rate=0.2),
+        ),
+    )
+    assert load_run(path, {"mechanism.kind": "bisr"}).noise.choice == NamedMechanism("bisr", {"bands": 4})
+    with pytest.raises(ConfigError, match="epsilon is a key of user-level"):
+        load_run(path, {"privacy.kind": "none", "privacy.epsilon": 3.0})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "must say what is trained on; it has no table [data]"),
+        (b"[privacy]\nepsilon = 1\nepsilon = 2\n", "is not TOML: "),
+        (b"\xff\xfe\x00", "is not TOML: "),
+        (b"privacy.epsilon = 1" + b"0" * 5000, "is not TOML: "),
+        (b".".join([b"a"] * 100) + b" = 1", "more than 64 dots"),
+        (b"#" * (1 << 19), "must take at most 262144 bytes"),
+        (b"data.path = [[1, 2]]", "[data] path is a key of table, hub, on-nodes"),
+        (b"data.seed = 2020-01-01", "[data] seed must be an integer; got "),
+    ],
+    ids=range(8),
+)
+def test_files_that_are_no_configuration_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
+        load_run(path)
+    assert "\n" not in str(caught.value)
+    for absent in (tmp_path / "absent.toml", tmp_path, tmp_path / ("n" * 300)):
+        with pytest.raises(ConfigError, match=f"cannot read configuration {re.escape(str(absent))}: "):
+            load_run(absent)
+
+
+def test_assignments() -> None:
+    given = "a=1|b=1.5|c=true|d=word|e='q'|f=a=b|g=| h = 2 |a=3|i=x y|j=/tmp/x"
+    assert parse_assignments(given.split("|")) == {
+        **{"a": 3, "b": 1.5, "c": True, "d": "word", "e": "q", "f": "a=b", "g": "", "h": 2, "i": "x y"},
+        "j": "/tmp/x",
+    }
+    for bad in ("epsilon", "=3", " =3", "", "epsilon=1\nrounds=3"):
+        with pytest.raises(ConfigError, match=r"--set takes (one )?table\.key=value; got "):
+            parse_assignments([bad])
+
+
+@settings(derandomize=True, max_examples=200, deadline=None, database=None)
+@given(
+    *(st.integers(1, 60), st.integers(1, 12), st.integers(1, 40)),
+    *(st.integers(1, 12) | st.none(), st.integers(1, 12) | st.none()),
+    st.sampled_from(["cyclic", "random"]),
+)
+def test_whatever_is_accepted_can_be_scheduled(
+    users: int, m: int, n: int, b: int | None, k: int | None, schedule: str
+) -> None:
+    """Given values are kept; others are derived so that they fit; everything else is one clear line."""
+    cohorts = {
+        "kind": schedule,
+        "users-per-round": m,
+        "rounds": n,
+        "min-separation": b,
+        "max-participations": k,
+    }
+    try:
+        run = run_of({"data.users": users, "cohorts": cohorts})
+    except ConfigError as error:
+        message = str(error)
+    else:
+        message, contract = "", run.participation
+    if message:
+        assert re.match(r"[mk] \((cohort size|max_participations)\) must ", message)
+        assert b or k or m > users
+        return
+    assert contract.rounds == n
+    assert contract.min_separation == (b or min(users // m, n))
+    assert k is None or contract.max_participations == k
+    drawn = run.cohorts.schedule(users, contract, secret_seed=1)
+    assert type(drawn) is COHORTS[schedule].schedule_class
+    assert all(len(drawn.cohort(t)) == m for t in range(n))
+
+
+def test_two_runs_differ_where_a_key_that_matters_does() -> None:
+    run = run_of({})
+    for name, value in (("privacy.epsilon", 3.0), ("client.batch-size", 5), ("cohorts.rounds", 7)):
+        key = name.partition(".")[2].replace("-", "_")
+        assert re.match(rf"its [\w.]*{key} is .*, not ", str(run.difference(run_of({name: value}))))
+    assert run.difference(run_of({"execution.output-dir": "elsewhere"})) is None
+
+
+def test_what_is_generated_is_what_is_committed_and_flower_takes_the_shipped_files() -> None:
+    """`python -m fedmf.runs.tables.reference` would change nothing."""
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert with_flower_keys(project) == project
+    assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == configuration_page()
+    declared = flatten_dict(tomllib.loads(project)["tool"]["flwr"]["app"]["config"])
+    assert declared == UNSET
+    for path in (ROOT / "configs").glob("*.toml"):
+        values = flatten_dict(tomllib.loads(path.read_text(encoding="utf-8")))
+        assert same(run_of(fuse_dicts(declared, values)), load_run(path))
