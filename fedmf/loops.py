@@ -13,8 +13,11 @@ _OPTIONS: Final = {"nogil": True, "error_model": "numpy"}
 part: Final[Any] = njit(**_OPTIONS)
 """Compile a function that only `compiled` ones of the same file call: it becomes a part of each of them."""
 
+summing: Final[Any] = njit(fastmath={"reassoc"}, **_OPTIONS)
+"""The same for sums that may be made in any order; nothing else is relaxed, least of all about NaN."""
 
-def compiled(*signatures: str) -> Callable[[Callable[..., Any]], Any]:
+
+def compiled(*signatures: Any) -> Callable[[Callable[..., Any]], Any]:
     """Compile a function for these types of arguments as it is defined; no argument of another type is taken.
 
     Machine code is kept in ``__pycache__``, else in the user's cache directory, or where NUMBA_CACHE_DIR
@@ -24,13 +27,13 @@ def compiled(*signatures: str) -> Callable[[Callable[..., Any]], Any]:
     file of its function changes, not when another one does: call `part`s of the same file, and `fma`.
 
     Args:
-        signatures: numba's, such as ``"void(float64[::1], int64)"``.
+        signatures: numba's types or texts, such as ``"void(float64[::1], int64)"``.
     """
 
     def compile_now(function: Callable[..., Any]) -> Any:
         try:
             return njit(list(signatures), cache=True, **_OPTIONS)(function)
-        except (RuntimeError, OSError):  # no directory for it, or no space there
+        except Exception:  # no directory for it, no space there, a damaged file; or a fault of the function
             return njit(list(signatures), **_OPTIONS)(function)
 
     return compile_now

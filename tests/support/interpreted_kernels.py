@@ -16,9 +16,7 @@ from fedmf.loops import fma
 from fedmf.noise import gpu_kernels
 from fedmf.noise.gpu import TritonKernels
 from fedmf.noise.key import Domain, NoiseKey
-from fedmf.training.clipping import gpu_kernels as clip_kernels
 from fedmf.training.clipping.gpu import add_clipped_on_gpu
-from fedmf.training.clipping.kernel import BLOCK
 from support.openings import schedule_of
 
 words = gpu_kernels._keystream
@@ -136,14 +134,3 @@ def clip_and_sum(
     total = torch.zeros(width, dtype=torch.int64)
     signs, squares, finite = add_clipped_on_gpu(rows[:, :width], origin, clip_norm, scale, total)
     return total, signs, finite, squares
-
-
-def row_squares(rows: torch.Tensor, width: int, origin: torch.Tensor | None) -> torch.Tensor:
-    """Sums of squares of rows of one block or two."""
-    blocks = -(-width // BLOCK)
-    squares = torch.zeros(len(rows), blocks, dtype=torch.float64)
-    start = rows if origin is None else origin
-    clip_kernels.sum_squares[(len(rows), blocks)](
-        rows, start, squares, rows.stride(0), width, SHIFTED=origin is not None
-    )
-    return squares.cumsum(1)[:, -1]

@@ -8,7 +8,7 @@ import torch
 
 from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment, FullMatrix
 from fedmf.training.clipping import ClippedSums
-from fedmf.training.clipping.energies import fixed_point_energies
+from fedmf.training.clipping.features import fixed_point_energies
 from fedmf.training.clipping.fixed_point import FixedPointSum
 from fedmf.training.clipping.integers import clip_to_fixed_point
 

@@ -1,4 +1,4 @@
-"""The Triton clip-and-sum: interpreted, bit for bit what processors give; and on a GPU where there is one."""
+"""The Triton clip-and-sum: interpreted, what processors give but for the last bits; and on a GPU."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import torch
 from support.triton_worker import compiler, interpreter, needs_gpu, needs_triton
 
 from fedmf.training import SIGNS, FixedPointSum
-from fedmf.training.clipping.integers import FRACTION_BITS, margin
-from fedmf.training.clipping.kernel import BLOCK, LANES, PANEL, _squared_norm, add_clipped
+from fedmf.training.clipping.merge import FRACTION_BITS, add_clipped, margin
+
+PANEL, BLOCK = 4096, 131072
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +32,12 @@ def models(users: int, dimension: int, apart: int = 0) -> torch.Tensor:
     return rows
 
 
+def close(one: torch.Tensor, other: torch.Tensor, users: int) -> bool:
+    """Norms are summed in another order, wrong by at most d·2⁻⁵³; that moves integers below 2⁴⁰."""
+    most = users * (1 + 2.0**FRACTION_BITS * one.numel() * 2.0**-52)
+    return bool(((one - other).abs() <= most).all())
+
+
 #: users, d, entries between rows, shifted, ζ
 CASES = {
     "one entry": (1, 1, 0, False, 0.37),
@@ -44,7 +51,7 @@ CASES = {
 
 @needs_triton
 @pytest.mark.parametrize("case", CASES)
-def test_the_interpreted_kernels_give_the_bits_of_the_cpu(case, interpret) -> None:
+def test_the_interpreted_kernels_give_the_integers_of_the_cpu(case, interpret) -> None:
     users, dimension, apart, shifted, zeta = CASES[case]
     rows = models(users, dimension, apart)
     origin = torch.from_numpy(np.random.default_rng(1).standard_normal(dimension).astype(np.float32))
@@ -54,7 +61,7 @@ def test_the_interpreted_kernels_give_the_bits_of_the_cpu(case, interpret) -> No
     scale = margin(dimension) * 2.0**FRACTION_BITS
     total, signs, finite, squares = interpret("clip_and_sum", rows, dimension, origin, zeta, scale)
     assert torch.equal(finite, mask)
-    assert torch.equal(total, wanted.fixed_point)
+    assert close(total, wanted.fixed_point, users)
     assert int(signs.sum()) == wanted.told(SIGNS)
     assert total.any()
     for u, square in enumerate(squares.tolist()):
@@ -62,11 +69,6 @@ def test_the_interpreted_kernels_give_the_bits_of_the_cpu(case, interpret) -> No
         alone.add_updates(rows[u : u + 1, :dimension], origin)
         exact = sum(n * n for n in alone.fixed_point.tolist())
         assert square == pytest.approx(exact, rel=1e-12)
-    # The last bit of a norm.
-    squares = interpret("row_squares", rows, dimension, origin)
-    partial, start = np.zeros(BLOCK // PANEL * LANES), None if origin is None else origin.numpy()
-    for row, square in zip(rows[:, :dimension].numpy(), squares.numpy(), strict=True):
-        assert np.array_equal(_squared_norm(row, start, partial), square, equal_nan=True)
 
 
 @needs_triton
@@ -79,7 +81,7 @@ def test_rows_that_are_scaled_beyond_the_bound_are_not_added(scale, interpret) -
     right, into = torch.zeros(700, dtype=torch.int64), FixedPointSum(700, 1.0, statistics=[SIGNS])
     seen = np.zeros(3, bool)
     noted = into._into(3)
-    add_clipped(rows.numpy().ravel(), 700, None, 1.0, scale, noted, seen)
+    add_clipped(rows.numpy().ravel(), 700, np.zeros(0, np.float32), 1.0, scale, noted, seen)
     if math.isfinite(scale):
         right[6] = int(float(rows[2, 6]) * scale) if scale < 2.0**60 else 0
     assert counted.tolist() == seen.tolist() == [False, False, bool(right.any())]
@@ -110,22 +112,6 @@ def test_an_integer_row_has_at_most_the_clip_norm_in_exact_arithmetic(interpret)
         assert 2**80 * (1 - 1e-7) < square <= 2**80
 
 
-@pytest.mark.parametrize("dimension", [1, 15, 16, 17, PANEL - 1, 3 * PANEL + 40, BLOCK + 1])
-def test_the_order_of_a_sum_of_squares_is_the_one_written_down(dimension: int) -> None:
-    """Partial sums by cumulative addition, pairs, blocks: in NumPy, from the sentence in the docstring."""
-    row = np.random.default_rng(dimension).standard_normal(dimension).astype(np.float32)
-    padded = np.zeros(-(-dimension // BLOCK) * BLOCK)
-    padded[:dimension] = row.astype(np.float64) ** 2
-    wanted = 0.0
-    for block in padded.reshape(-1, BLOCK // PANEL, PANEL // LANES, LANES):
-        sums = np.cumsum(block, axis=1)[:, -1].reshape(-1)
-        while sums.size > 1:
-            sums = sums[::2] + sums[1::2]
-        wanted += sums[0]
-    partial = np.full(BLOCK // PANEL * LANES, np.nan)
-    assert _squared_norm(row, None, partial) == wanted
-
-
 @needs_triton
 def test_the_kernels_keep_small_numbers_and_do_not_spill() -> None:
     with compiler() as call:
@@ -141,7 +127,7 @@ def test_the_kernels_keep_small_numbers_and_do_not_spill() -> None:
 @needs_triton
 @needs_gpu
 @pytest.mark.parametrize("case", CASES)
-def test_a_gpu_gives_the_bits_of_the_cpu(case) -> None:
+def test_a_gpu_gives_the_integers_of_the_cpu(case) -> None:
     users, dimension, apart, _, zeta = CASES[case]
     rows = models(users, dimension, apart)
     cpu, gpu = (
@@ -150,5 +136,5 @@ def test_a_gpu_gives_the_bits_of_the_cpu(case) -> None:
     )
     mask = cpu.add_updates(rows[:, :dimension])
     assert torch.equal(gpu.add_updates(rows.cuda()[:, :dimension]).cpu(), mask)
-    assert torch.equal(gpu.fixed_point.cpu(), cpu.fixed_point)
+    assert close(gpu.fixed_point.cpu(), cpu.fixed_point, users)
     assert gpu.told(SIGNS) == cpu.told(SIGNS)

@@ -59,12 +59,11 @@ def empty(dimension: int, sizes: list[int]) -> Into:
 
 
 @pytest.mark.parametrize("dimension", [1, 15, 16, 47])
-@pytest.mark.parametrize("kind", [np.float32, np.float64])
-def test_a_user_adds_at_most_its_worth_or_nothing(dimension: int, kind: type) -> None:
+def test_a_user_adds_at_most_its_worth_or_nothing(dimension: int) -> None:
     """Rows of every scale, NaN and infinity among them, times factors that are right, nearly so, or wrong."""
     rng, seen = np.random.default_rng(dimension), {True: 0, False: 0}
     for turn in range(600):
-        row = (rng.standard_normal(dimension) * 10.0 ** rng.uniform(-44, 38)).astype(kind)
+        row = (rng.standard_normal(dimension) * 10.0 ** rng.uniform(-44, 38)).astype(np.float32)
         norm = float(np.linalg.norm(row.astype(np.float64))) or 1.0
         factor = UNIT / norm * 10.0 ** rng.choice([0.0, -1e-9, 1e-9, -3.0, 3.0, 200.0]) * rng.choice([-1, 1])
         if turn % 9 == 0:
@@ -72,19 +71,11 @@ def test_a_user_adds_at_most_its_worth_or_nothing(dimension: int, kind: type) ->
         if turn % 31 == 0:
             factor = rng.choice([math.nan, math.inf, 0.0])
         sign = int(rng.choice([-1, 0, 1, 1, -1, 2])) if turn % 7 == 0 else 1
-        origin = (
-            (rng.standard_normal(dimension) * float(abs(row[0]))).astype(np.float32)
-            if turn % 3 == 0
-            else None
-        )
-        if origin is not None and (kind is np.float64 or not np.isfinite(origin).all()):
-            origin = None
         sizes = [1] * dimension if turn % 2 else [dimension]
         into, before = empty(dimension, sizes), empty(dimension, sizes)
         with np.errstate(over="ignore", invalid="ignore"):
-            change = row if origin is None else row - origin
-            scaled = change.astype(np.float64) * factor
-        added = merge(row, origin, factor, sign, into)
+            scaled = row.astype(np.float64) * factor
+        added = merge(row, factor, sign, into)
         seen[added] += 1
         if not added:
             assert all(np.array_equal(x, y) for x, y in zip(into, before, strict=True))
@@ -106,9 +97,8 @@ def test_the_limit_is_where_it_must_be(dimension: int) -> None:
     low, high = 0, 2 * UNIT
     while high - low > 1:
         middle = (low + high) // 2
-        row = np.full(dimension, float(middle))
-        twin = bool(bounded_integers(torch.from_numpy(row)[None])[1])
-        let_in = merge(row, None, 1.0, 1, empty(dimension, [dimension]))
+        twin = bool(bounded_integers(torch.full((1, dimension), float(middle), dtype=torch.float64))[1])
+        let_in = merge(np.ones(dimension, np.float32), float(middle), 1, empty(dimension, [dimension]))
         low, high = (middle, high) if let_in else (low, middle)
         assert twin == let_in or abs(middle**2 * dimension / UNIT**2 - 1) < 1e-12
     assert UNIT**2 * (1 - 1e-10) < dimension * low**2 <= UNIT**2

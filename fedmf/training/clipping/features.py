@@ -1,21 +1,81 @@
-"""The sum of features of users' updates: second moments, where an optimizer asks for them."""
+"""Second moments of clipped updates in exact integer arithmetic: of rows, and their sum over users."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.moments import BlockEnergies, SecondMoment
-from fedmf.training.clipping.energies import check_second_moment, fixed_point_energies
-from fedmf.training.clipping.integers import FRACTION_BITS
+from fedmf.moments import BlockEnergies, DiagonalMoment, SecondMoment
 from fedmf.training.clipping.memory import zero_vector
+from fedmf.training.clipping.merge import FRACTION_BITS
 
 #: Of the sum, among what a worker sends.
 _NAME = "second"
+_HALF: Final = 20
+_LOW: Final = (1 << _HALF) - 1
+
+
+def fixed_point_energies(rows: Tensor, second_moment: SecondMoment) -> Tensor:
+    """⌊Σ_{j∈B} n_j²·2⁻⁴⁰⌋ of every row n and block B: features of n·ζ·2⁻⁴⁰ in units of ζ²·2⁻⁴⁰.
+
+    Args:
+        rows: integers, shape (users, d), int64, each row of norm at most 2⁴⁰.
+        second_moment: squares or energies of blocks.
+
+    Returns:
+        Shape (users, m), int64, non-negative; a row's features sum to at most 2⁴⁰.
+
+    Raises:
+        ValueError: another kind of second moment, or one of another dimension.
+
+    Guarantees:
+        Exact, so the same on every device and in whatever order entries are summed: n² is formed from halves
+        n = 2²⁰h + l as h²·2⁴⁰ + 2hl·2²⁰ + l², and what lies below 2⁴⁰ is summed before it is cut off.
+
+    >>> rows = torch.tensor([[3 << 38, -(1 << 39)]])
+    >>> (fixed_point_energies(rows, BlockEnergies([2])).double() / 2**40).tolist()
+    [[0.8125]]
+    """
+    second_moment = check_second_moment(second_moment)
+    if rows.ndim != 2 or rows.shape[1] != second_moment.dimension:
+        raise ValueError(
+            f"rows must have shape (users, {second_moment.dimension}) for this second moment; got "
+            f"{tuple(rows.shape)}."
+        )
+    size = rows.abs()
+    high, low = size >> _HALF, size & _LOW
+    middle = (high * low) << 1
+    whole = high * high + (middle >> _HALF)
+    rest = ((middle & _LOW) << _HALF) + low * low
+    if isinstance(second_moment, DiagonalMoment):
+        return whole + (rest >> 2 * _HALF)
+    ends = second_moment.sizes.cumsum(0).to(rows.device) - 1
+    carried = _block_sums(rest >> _HALF, ends) + (_block_sums(rest & _LOW, ends) >> _HALF)
+    return _block_sums(whole, ends) + (carried >> _HALF)
+
+
+def check_second_moment(second_moment: SecondMoment) -> DiagonalMoment | BlockEnergies:
+    """Refuse one that integers have no exact features of.
+
+    Raises:
+        ValueError: neither squares nor energies of blocks.
+    """
+    if not isinstance(second_moment, DiagonalMoment | BlockEnergies):
+        raise ValueError(
+            f"second moment (of a run) must be squares or block energies; got {type(second_moment).__name__}."
+        )
+    return second_moment
+
+
+def _block_sums(values: Tensor, ends: Tensor) -> Tensor:
+    """Sums over consecutive blocks that end at these indices."""
+    through = values.cumsum(1).index_select(1, ends)
+    return torch.diff(through, dim=1, prepend=through.new_zeros(len(through), 1))
 
 
 class FeatureSum:
@@ -36,12 +96,7 @@ class FeatureSum:
     def __init__(self, form: SecondMoment | None, device: torch.device) -> None:
         self._form = None if form is None else check_second_moment(form)
         size = getattr(self._form, "size", 0)
-        on_processor = device.type == "cpu"
-        self.total = (
-            zero_vector(size, torch.int64)
-            if on_processor
-            else torch.zeros(size, dtype=torch.int64, device=device)
-        )
+        self.total = zero_vector(size, torch.int64, device)
         self.ends: NDArray[np.int64] = np.zeros(0, np.int64)
         if isinstance(self._form, BlockEnergies):
             self.ends = self._form.sizes.cumsum(0).numpy()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Self, final
+from typing import Final, Protocol, Self, final
 
 import numpy as np
 import torch
@@ -13,21 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.moments import SecondMoment
-from fedmf.training.blocks import sign
 from fedmf.training.clipping.features import FeatureSum
 from fedmf.training.clipping.gpu import add_clipped_on_gpu
-from fedmf.training.clipping.integers import (
-    FRACTION_BITS,
-    bounded_integers,
-    check_clip_norm,
-    margin,
-    scaled,
-)
-from fedmf.training.clipping.kernel import add_clipped, add_integers, add_scaled, scale_integers
+from fedmf.training.clipping.integers import bounded_integers, check_clip_norm, scaled
 from fedmf.training.clipping.memory import parts_of, zero_vector
-from fedmf.training.clipping.merge import Into
-from fedmf.training.clipping.statistics import RowStatistic, Statistic
-from fedmf.training.clipping.told import Told
+from fedmf.training.clipping.merge import FRACTION_BITS, Into, add_clipped, add_integers, margin, sign
+from fedmf.training.clipping.statistics import RowStatistic, Statistic, Told
 from fedmf.training.workers import on_all_cores
 
 #: 2^22 users of at most 2^40 each stay inside an int64.
@@ -98,10 +89,7 @@ class FixedPointSum:
         )
         device = torch.device(device)
         self._features, self._on_processor = FeatureSum(second_moment, device), device.type == "cpu"
-        if self._on_processor:
-            self._total = zero_vector(dimension, torch.int64)
-        else:
-            self._total = torch.zeros(dimension, dtype=torch.int64, device=device)
+        self._total = zero_vector(dimension, torch.int64, device)
 
     def _into(self, users: int) -> Into:
         """All that so many users move, for `merge`; on a processor."""
@@ -157,7 +145,7 @@ class FixedPointSum:
         return counted
 
     def _add_narrow(self, updates: Tensor, origin: Tensor | None) -> Tensor:
-        """The same with float32 rows and origin, checked; on every device with the same bits."""
+        """The same with float32 rows and origin, checked."""
         if not self._on_processor:
             signs, squares, counted = add_clipped_on_gpu(
                 updates, origin, self.clip_norm, self._scale, self._total
@@ -165,21 +153,16 @@ class FixedPointSum:
             self._told.note(signs.cpu().numpy(), squares.cpu().numpy())
             return counted
         counted = torch.empty(len(updates), dtype=torch.bool)
-        start = None if origin is None else origin.contiguous().numpy()
+        start = np.zeros(0, np.float32) if origin is None else origin.contiguous().numpy()
         (rows, step), into = _flat_rows(updates), self._into(len(updates))
         add_clipped(rows, step, start, self.clip_norm, self._scale, into, counted.numpy())
         self._tell_of(into)
         return counted
 
     def _add_wide(self, updates: Tensor) -> Tensor:
-        """The same with float64, or with features on a GPU."""
+        """The same with float64, or with features on a GPU: in torch."""
         rows, norms, counted = scaled(updates, self.clip_norm)
         signs = np.array([sign.py_func(norm, 1.0) for norm in norms.tolist()], np.int64)
-        if self._on_processor:
-            into = self._into(len(rows))
-            add_scaled(rows.contiguous().numpy(), signs, into, counted.numpy())
-            self._tell_of(into)
-            return counted
         # Features take five integers a coordinate, so a few users at a time.
         step = max(1, _AT_ONCE // max(1, self._total.numel()))
         for part in (slice(at, at + step) for at in range(0, len(rows), step)):
@@ -324,9 +307,7 @@ class FixedPointSum:
         integers = self._total[part]
         if integers.device.type != "cpu":
             return integers.to(torch.float64).mul_(self.unit)
-        entries = torch.empty(integers.shape, dtype=torch.float64)
-        scale_integers(integers.numpy(), self.unit, entries.numpy())
-        return entries
+        return torch.from_numpy(integers.numpy() * self.unit)
 
     def second_total(self) -> Tensor:
         """Σ_u features(x_u), float64, shape (m,)."""
@@ -363,3 +344,80 @@ class ClippedSums:
     def empty(self, device: torch.device | str = "cpu") -> FixedPointSum:
         """A sum of no updates."""
         return FixedPointSum(self.dimension, self.clip_norm, device, self.second_moment, self.statistics)
+
+
+class UpdateSum(Protocol):
+    """What takes in updates as they are made, such as `FixedPointSum`."""
+
+    def add_updates(self, updates: Tensor, origin: Tensor | None = None) -> Tensor:
+        """Add the updates ``rows − origin``, shape (users, d); returns the mask of those that count."""
+        ...
+
+    @property
+    def takes_programs(self) -> bool:
+        """Whether `add_computed` may be used; otherwise users come through `add_updates` alone."""
+        ...
+
+    def add_computed(self, users: int, compute: Callable[[float, float, Into], None]) -> None:
+        """Let a program train users and clip each into the sum: see `FixedPointSum.add_computed`."""
+        ...
+
+    def add_nothing(self, users: int) -> None:
+        """Count users whose contribution is the zero vector."""
+        ...
+
+    def like(self) -> Self:
+        """An empty one of the same kind."""
+        ...
+
+    def merge(self, other: Self) -> None:
+        """Add what another one has taken in."""
+        ...
+
+
+class ClippedRows:
+    """A block of clipped updates, one row a user.
+
+    Guarantees: a row holds the bits that a `FixedPointSum` of that update alone has as float32. It depends on
+    no other row.
+
+    Args:
+        users: r, how many rows; those that nothing is put into are zero vectors.
+        dimension: d.
+        clip_norm: ζ.
+        device: where the rows live.
+
+    >>> rows = ClippedRows(users=2, dimension=2, clip_norm=1.0)
+    >>> rows.put([1], torch.tensor([[3.0, 4.0]])).tolist(), rows.block.double().numpy().round(6).tolist()
+    ([True], [[0.0, 0.0], [0.6, 0.8]])
+    """
+
+    def __init__(
+        self, users: int, dimension: int, clip_norm: float, device: torch.device | str = "cpu"
+    ) -> None:
+        self.block = torch.zeros(users, dimension, dtype=torch.float32, device=device)
+        self._alone = FixedPointSum(dimension, clip_norm, device)
+
+    takes_programs: Final = False
+
+    def put(self, places: Sequence[int], updates: Tensor, origin: Tensor | None = None) -> Tensor:
+        """Clip updates and keep them; returns the mask of those that were finite. The others are zeros.
+
+        Args:
+            places: of their users, 0..r−1.
+            updates: shape (len(places), d).
+            origin: shape (d,), float32; if given, the updates are ``updates − origin``.
+        """
+        finite = torch.zeros(len(places), dtype=torch.bool)
+        for row, place in enumerate(places):
+            alone = self._alone.like()
+            finite[row] = alone.add_updates(updates[row : row + 1], origin)[0]
+            self.block[place] = alone.total().to(torch.float32)
+        return finite
+
+    def like(self) -> Self:
+        """For a worker of this process: rows of several workers are put into one block."""
+        return self
+
+    def merge(self, other: Self) -> None:
+        """Nothing to do: it is the same block."""

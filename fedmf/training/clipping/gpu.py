@@ -9,9 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmf.training.blocks import NEAR, NOTHING
-from fedmf.training.clipping.kernel import BLOCK
-from fedmf.training.clipping.merge import square_limit
+from fedmf.training.clipping.merge import NEAR, NOTHING, square_limit
 
 _AT_ONCE = 128
 
@@ -19,12 +17,12 @@ _AT_ONCE = 128
 def add_clipped_on_gpu(
     rows: Tensor, origin: Tensor | None, clip_norm: float, scale: float, total: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What `add_clipped` does, with the same bits, on the device of ``rows``.
+    """What `add_clipped` does, on the device of ``rows``; norms differ from its own by rounding alone.
 
     Rows are read three times: for their norms, for the squares of their integers, and to be added up. The
     second and the third pass are the twin of `merge`: both make an integer by `_integers`, and a row whose
-    squares are above its limit is not added. Beside the rows there is a float64 for each row and `BLOCK`
-    entries, and three numbers for each row.
+    squares are above its limit is not added. Beside the rows there is a float64 for each row and
+    `gpu_kernels.BLOCK` entries, and three numbers for each row.
 
     Args:
         rows: shape (users, d), float32.
@@ -46,7 +44,7 @@ def add_clipped_on_gpu(
         )
     kernels: Any = importlib.import_module("fedmf.training.clipping.gpu_kernels")
     (users, dimension), device = rows.shape, rows.device
-    blocks = -(-dimension // BLOCK)
+    blocks = -(-dimension // kernels.BLOCK)
     squares = torch.zeros(users, blocks, dtype=torch.float64, device=device)
     factors = torch.zeros(users, dtype=torch.float64, device=device)
     signs = torch.zeros(users, dtype=torch.int64, device=device)

@@ -8,8 +8,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fedmf.training.blocks import WIDEST
-from fedmf.training.clipping.kernel import BLOCK, LANES, PANEL
+from fedmf.training.clipping.merge import WIDEST
+
+LANES, PANEL = 16, 4096
+"""Within a panel, entry 16k + l goes to partial sum l, one after the other."""
+
+BLOCK = 32 * PANEL
+"""Entries whose partial sums are added in pairs, by one program."""
 
 OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
 """Nothing is fused: a product is rounded before it is cut to an integer, as on a CPU."""
@@ -51,7 +56,7 @@ def _halved(x, COUNT: tl.constexpr):
 
 @triton.jit
 def sum_squares(rows, origin, squares, step, length, SHIFTED: tl.constexpr):
-    """squares[u, block] ← Σ (row − origin)² over a block of row u, in the order of `sum_of_squares`."""
+    """squares[u, block] ← Σ (row − origin)² over a block of row u."""
     user, block = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     begin = block * (_PANELS * _PANEL)
     row = rows + user * step

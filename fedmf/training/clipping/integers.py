@@ -7,11 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from fedmf.training.blocks import WIDEST
-from fedmf.training.clipping.merge import square_limit
-
-#: A clipped coordinate x is held as the integer trunc(x·2^FRACTION_BITS/ζ), so |integer| ≤ 2^40.
-FRACTION_BITS = 40
+from fedmf.training.clipping.merge import FRACTION_BITS, WIDEST, margin, square_limit
 
 
 def clip_to_fixed_point(updates: Tensor, clip_norm: float) -> tuple[Tensor, Tensor]:
@@ -65,14 +61,6 @@ def bounded_integers(rows: Tensor) -> tuple[Tensor, Tensor]:
     square = torch.where(inside, whole, math.inf).square_().sum(dim=1)
     bounded = square <= square_limit.py_func(rows.shape[1])
     return torch.where(bounded[:, None], whole, 0.0).to(torch.int64), bounded
-
-
-def margin(dimension: int) -> float:
-    """Scaling down by this makes "norm at most ζ" hold in exact arithmetic, not just up to rounding.
-
-    A float64 norm of d entries, summed in any order, is wrong by at most about d·2⁻⁵⁴ of itself.
-    """
-    return 1.0 - (dimension + 64) * 2.0**-52
 
 
 def clip(update: Tensor, clip_norm: float) -> Tensor:

@@ -42,8 +42,10 @@ def empty_vector(count: int, dtype: torch.dtype) -> Tensor:
     return _view(np.empty(count * dtype.itemsize + _LINE, np.uint8), dtype)
 
 
-def zero_vector(count: int, dtype: torch.dtype) -> Tensor:
-    """The same of zeros; large memory that nobody has touched is cleared when somebody does."""
+def zero_vector(count: int, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+    """The same of zeros, on any device; large memory that nobody has touched is cleared when it is."""
+    if device is not None and device.type != "cpu":
+        return torch.zeros(count, dtype=dtype, device=device)
     return _view(np.zeros(count * dtype.itemsize + _LINE, np.uint8), dtype)
 
 

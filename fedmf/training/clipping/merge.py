@@ -1,17 +1,27 @@
-"""The one place where a user enters a sum: it bounds what one can change, whatever engine made the row."""
+"""The one place where a user enters a sum: it bounds what one can change, whatever made the update."""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numba import types
 from numpy.typing import NDArray
 
-from fedmf.compiled import compiled, inlined
-from fedmf.training.blocks import LANES, WIDEST, add_whole, at, at_integer
+from fedmf.loops import compiled, part, summing
 
+#: A clipped coordinate x is held as the integer trunc(x·2^FRACTION_BITS/ζ), so |integer| ≤ 2^40.
+FRACTION_BITS: Final = 40
 #: Σ n² of an update of norm ζ in units of ζ·2⁻⁴⁰.
 SQUARE: Final = 2.0**80
+#: No larger entry becomes an integer: its square is above `SQUARE`.
+WIDEST: Final = 2.0**41
+#: An update so near to the clip norm may have been clipped to it before and rounded to float32.
+NEAR: Final = 1.0 - 2.0**-20
+#: One below it adds nothing: all its integers are zero.
+NOTHING: Final = 2.0**-40
+#: What became of a user.
+COUNTED, NOT_FINITE, UNBOUNDED = 0, 1, 3
 _HALF, _LOW = 20, (1 << 20) - 1
 
 
@@ -23,7 +33,7 @@ class Into(NamedTuple):
         second: Σ ⌊Σ_{i∈B} n_i²·2⁻⁴⁰⌋ of every block B, shape (m,), int64; empty where nobody asks for it.
         ends: one past the last entry of each block, shape (m,); empty if every entry is a block.
         signs: of those users that stay, in their order, shape (users,), int64.
-        squares: their Σ n², float64, likewise: what is told of a user beside the sums is a function of these.
+        squares: their Σ n², float64, likewise: extra statistics of a user are functions of these two.
         stayed: how many users stayed, shape (1,), int64.
     """
 
@@ -35,91 +45,68 @@ class Into(NamedTuple):
     stayed: NDArray[np.int64]
 
 
-@inlined
-def square_limit(dimension):
+_INTEGERS, _FLOATS, _ROWS = types.int64[::1], types.float64[::1], types.float32[::1]
+_INTO = types.NamedTuple([_INTEGERS, _INTEGERS, _INTEGERS, _INTEGERS, _FLOATS, _INTEGERS], Into)
+
+
+def margin(dimension: int) -> float:
+    """Scaling down by this makes "norm at most ζ" hold in exact arithmetic, not just up to rounding.
+
+    A float64 norm of d entries, summed in any order, is wrong by at most about d·2⁻⁵⁴ of itself.
+    """
+    return 1.0 - (dimension + 64) * 2.0**-52
+
+
+@part
+def square_limit(dimension: Any) -> Any:
     """Up to which computed Σ n² the true one is at most 2⁸⁰: see `merge`."""
     return SQUARE * (1.0 - (dimension + 64) * 2.0**-53)
 
 
-@compiled
-def merge(row, origin, factor, sign, into):
-    """Add the integers n_i = trunc((row_i − origin_i)·factor) of one user; False if nothing was added.
-
-    Whatever row, origin, factor and sign are, the sums move by one user's worth at most: Σ n² ≤ 2⁸⁰, so
-    norm ζ; features of the same n; one more user that stays, with its sign in {−1, 0, 1} and that Σ n². An
-    entry of absolute value above 2⁴¹, or NaN, is never converted: ±2⁴¹ takes its place, whose square alone
-    is above 2⁸⁰. Every n is then an integer that float64 has, and a user whose computed sum of squares is
-    above `square_limit` is taken out again by the same integers; int64 wraps, so the total is what it was
-    to the bit.
-
-    Proof that Σ n² ≤ 2⁸⁰ for a user who stays: Σ n² is summed from non-negative terms with at most d + 17
-    roundings between a term and the result, each of relative size at most 2⁻⁵³ (squares of at most 2⁸²
-    neither over- nor underflow). The computed s is thus at least Σ n²·(1 − (d + 17)·2⁻⁵³), and
-    s ≤ 2⁸⁰·(1 − (d + 64)·2⁻⁵³), which float64 has exactly, gives Σ n² ≤ 2⁸⁰ for d < 2⁵². ∎
-
-    Args:
-        row: shape (d,), float32 or float64, contiguous.
-        origin: shape (d,), float32 like the row, or None for zero.
-        factor: finite or not; the same for all entries.
-        sign: of the user.
-        into: changed.
-    """
-    square = _add(row, origin, factor, into.total)
-    if not (square <= square_limit(into.total.size) and -1 <= sign <= 1):
-        _take_out(row, origin, factor, into.total)
-        return False
-    place = into.stayed[0]
-    into.signs[place], into.squares[place] = sign, square
-    into.stayed[0] = place + 1
-    if into.second.size > 0:
-        _add_features(row, origin, factor, into)
-    return True
+@part
+def sign(norm: Any, clip_norm: Any) -> Any:
+    """+1 within the clip norm, −1 above or at it, 0 for an update that adds nothing."""
+    if norm <= NOTHING * clip_norm:
+        return 0
+    return 1 if norm <= NEAR * clip_norm else -1
 
 
-@compiled
-def _add(row, origin, factor, total):
-    """total += n; the computed Σ n²."""
-    whole, zero = total.size - total.size % LANES, np.int64(0)
-    into = at_integer(total, zero)
-    if origin is None:
-        square = add_whole(at(row, zero), None, factor, into, whole)
-    else:
-        square = add_whole(at(row, zero), at(origin, zero), factor, into, whole)
-    for i in range(whole, total.size):
-        integer = _integer(row, origin, i, factor)
-        total[i] += integer
-        square += np.float64(integer) * np.float64(integer)
-    return square
-
-
-@compiled
-def _take_out(row, origin, factor, total):
-    """total −= n."""
-    for i in range(total.size):
-        total[i] -= _integer(row, origin, i, factor)
-
-
-@inlined
-def _integer(row, origin, i, factor):
-    """n_i: the same as in `add_whole`."""
-    x = row[i]
-    if origin is not None:
-        x = x - origin[i]
+@part
+def _integer(x: Any, factor: Any) -> Any:
+    """trunc(x·factor), ±2⁴¹ where that is wider and for NaN."""
     scaled = np.float64(x) * factor
     scaled = scaled if scaled < WIDEST else WIDEST  # NaN too
     return np.int64(scaled if scaled > -WIDEST else -WIDEST)
 
 
-@compiled
-def _add_features(row, origin, factor, into):
+@summing
+def _add(row: Any, factor: Any, total: Any) -> Any:
+    """total += n; the computed Σ n²."""
+    square = 0.0
+    for i in range(total.size):
+        integer = _integer(row[i], factor)
+        total[i] += integer
+        square += np.float64(integer) * np.float64(integer)
+    return square
+
+
+@part
+def _take_out(row: Any, factor: Any, total: Any) -> None:
+    """total −= n."""
+    for i in range(total.size):
+        total[i] -= _integer(row[i], factor)
+
+
+@part
+def _add_features(row: Any, factor: Any, into: Any) -> None:
     """⌊Σ n²·2⁻⁴⁰⌋ of each block, exactly: n = 2²⁰h + l, and what lies below 2⁴⁰ is summed in two parts."""
     begin = 0
     for block in range(into.second.size):
         end = into.ends[block] if into.ends.size > 0 else block + 1
         high, middle, low = np.int64(0), np.int64(0), np.int64(0)
         for i in range(begin, end):
-            integer = _integer(row, origin, i, factor)
-            h, l = abs(integer) >> _HALF, abs(integer) & _LOW  # noqa: E741
+            size = abs(_integer(row[i], factor))
+            h, l = size >> _HALF, size & _LOW  # noqa: E741
             cross = h * l << 1
             rest = ((cross & _LOW) << _HALF) + l * l
             high += h * h + (cross >> _HALF)
@@ -127,3 +114,121 @@ def _add_features(row, origin, factor, into):
             low += rest & _LOW
         into.second[block] += high + (middle + (low >> _HALF) >> _HALF)
         begin = end
+
+
+@compiled(types.boolean(_ROWS, types.float64, types.int64, _INTO))
+def merge(row: Any, factor: Any, sign: Any, into: Any) -> Any:
+    """Add the integers n_i = trunc(row_i·factor) of one user; False if nothing was added.
+
+    Whatever row, factor and sign are, the sums move by one user's worth at most: Σ n² ≤ 2⁸⁰, so norm ζ;
+    features of the same n; one more user that stays, with its sign in {−1, 0, 1} and that Σ n². An entry of
+    absolute value above 2⁴¹, or NaN, is never converted: ±2⁴¹ takes its place, whose square alone is above
+    2⁸⁰. Every n is then an integer that float64 has, and a user whose computed sum of squares is above
+    `square_limit` is taken out again by the same integers; int64 wraps, so the total is what it was to the
+    bit.
+
+    Proof that Σ n² ≤ 2⁸⁰ for a user who stays: Σ n² is summed, in any order, from non-negative terms with at
+    most d + 17 roundings between a term and the result, each of relative size at most 2⁻⁵³ (squares of at
+    most 2⁸² neither over- nor underflow). The computed s is thus at least Σ n²·(1 − (d + 17)·2⁻⁵³), and
+    s ≤ 2⁸⁰·(1 − (d + 64)·2⁻⁵³), which float64 has exactly, gives Σ n² ≤ 2⁸⁰ for d < 2⁵². ∎
+
+    Args:
+        row: shape (d,), float32, contiguous.
+        factor: finite or not; the same for all entries.
+        sign: of the user.
+        into: changed.
+    """
+    square = _add(row, factor, into.total)
+    if not (square <= square_limit(into.total.size) and -1 <= sign <= 1):
+        _take_out(row, factor, into.total)
+        return False
+    place = into.stayed[0]
+    into.signs[place], into.squares[place] = sign, square
+    into.stayed[0] = place + 1
+    if into.second.size > 0:
+        _add_features(row, factor, into)
+    return True
+
+
+@summing
+def _square(row: Any) -> Any:
+    """Σ x² in float64: the square of a float32 number is exact there, and neither over- nor underflows."""
+    square = 0.0
+    for i in range(row.size):
+        square += np.float64(row[i]) * np.float64(row[i])
+    return square
+
+
+@summing
+def _square_of_change(row: Any, origin: Any, change: Any) -> Any:
+    """change = row − origin in float32; Σ change²."""
+    square = 0.0
+    for i in range(row.size):
+        x = row[i] - origin[i]
+        change[i] = x
+        square += np.float64(x) * np.float64(x)
+    return square
+
+
+@part
+def clip_row(row: Any, origin: Any, clip_norm: Any, scale: Any, into: Any, change: Any) -> Any:
+    """Clip one user's update row − origin and add it: `COUNTED`, or why it added nothing.
+
+    Args:
+        row: shape (d,), float32.
+        origin: shape (d,), float32, or (0,) for zero.
+        clip_norm: ζ.
+        scale: what a clipped row of norm ζ is scaled to.
+        into: changed; see `merge`, which alone bounds by how much.
+        change: memory as long as origin.
+    """
+    square = _square_of_change(row, origin, change) if origin.size > 0 else _square(row)
+    if not np.isfinite(square):
+        return NOT_FINITE
+    if square == 0.0:
+        return COUNTED
+    norm = np.sqrt(square)
+    update = change if origin.size > 0 else row
+    if merge(update, scale / max(norm, clip_norm), sign(norm, clip_norm), into):
+        return COUNTED
+    return UNBOUNDED
+
+
+@compiled(types.void(_ROWS, types.int64, _ROWS, types.float64, types.float64, _INTO, types.boolean[::1]))
+def add_clipped(
+    rows: Any, step: Any, origin: Any, clip_norm: Any, scale: Any, into: Any, counted: Any
+) -> None:
+    """Clip each row − origin and add it.
+
+    Args:
+        rows: float32; row u is d entries from u·step on.
+        step: see rows.
+        origin, clip_norm, scale, into: see `clip_row`.
+        counted: shape (users,); set to whether a row counts. One that does not adds nothing.
+    """
+    change = np.empty(origin.size, np.float32)
+    for u in range(counted.size):
+        row = rows[u * step : u * step + into.total.size]
+        counted[u] = clip_row(row, origin, clip_norm, scale, into, change) == COUNTED
+
+
+@summing
+def _add_all(total: Any, added: Any, unit: Any) -> Any:
+    square = 0.0
+    for i in range(total.size):
+        x = np.float64(added[i]) * unit
+        square += x * x
+        total[i] += added[i]
+    return square
+
+
+@compiled(types.float64(_INTEGERS, _INTEGERS, types.float64))
+def add_integers(total: Any, added: Any, unit: Any) -> Any:
+    """total += added; returns ‖unit·added‖² in float64.
+
+    Args:
+        total: changed.
+        added: as long.
+        unit: a power of 2, so small that no square overflows.
+    """
+    return _add_all(total, added, unit)

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedmf.compiled import compiled, inlined
 from fedmf.training.blocks import COUNTED, NO_CLASS, NOT_FINITE
-from fedmf.training.clipping import clip_row, partial_sums
+from fedmf.training.clipping import clip_row
 from fedmf.training.fused.convolutions import (
     convolve,
     flatten,
@@ -60,7 +60,7 @@ def train_and_sum(plan, rule, origin, examples, work, clip_norm, scale, into, ou
         into: changed by `clip_row` alone.
         outcome: shape (users,); set to `COUNTED`, or to why a user added nothing.
     """
-    partial = partial_sums()
+    nothing = work.row[:0]
     for u in range(outcome.size):
         outcome[u] = COUNTED
         if examples.absent[u]:
@@ -68,7 +68,7 @@ def train_and_sum(plan, rule, origin, examples, work, clip_norm, scale, into, ou
         outcome[u] = _train(plan, rule, origin, examples, work, u)
         if outcome[u] == COUNTED:
             _set_row(plan, work.parameters, origin, work.row)
-            outcome[u] = clip_row(work.row, None, clip_norm, scale, into, partial)
+            outcome[u] = clip_row(work.row, nothing, clip_norm, scale, into, nothing)
 
 
 @inlined
