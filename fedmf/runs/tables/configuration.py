@@ -304,7 +304,8 @@ def tables_of(run: Run) -> dict[str, dict[str, Scalar]]:
     values = {
         "cohorts": run.cohorts,
         "privacy": run.privacy,
-        **{part.name: part for part in (run.clipping, *run.extra_releases)},
+        "clipping": run.clipping,
+        **{statistic.name: statistic for statistic in run.extra_releases},
         "mechanism": MechanismKeys.of(run.noise),
         "client": run.client,
         "execution": run.execution,
