@@ -1,60 +1,20 @@
-"""Models by kind, their parts, and any module as a flat vector."""
+"""Models by kind, and any module as a flat vector."""
 
-from fedmf.models.architectures import (
-    MODELS,
-    Architecture,
-    Bert,
-    Cnn,
-    Logistic,
-    Lstm,
-    Mlp,
-    PflCnn,
-    PflLstm,
-    PflTransformer,
-    ResNet18,
-    StackOverflowLstm,
-    Transformer,
-    Vgg,
-    mlp,
-)
+from typing import Final
+
+from fedmf.models.architecture import Architecture
+from fedmf.models.attention import Bert, PflTransformer, Transformer
+from fedmf.models.convolutional import Cnn, PflCnn, ResNet18, Vgg
+from fedmf.models.dense import Logistic, Mlp, mlp
 from fedmf.models.flat_model import FlatModel
 from fedmf.models.lora import LogitsOf, with_lora
-from fedmf.models.parts import (
-    FirstPosition,
-    LastPosition,
-    MeanPosition,
-    Positions,
-    Recurrent,
-    Residual,
-    SelfAttention,
-    Sinusoids,
-)
+from fedmf.models.recurrent import Lstm, PflLstm, StackOverflowLstm
+from fedmf.values import by_kind
 
-__all__ = [
-    "MODELS",
-    "Architecture",
-    "Bert",
-    "Cnn",
-    "FirstPosition",
-    "FlatModel",
-    "LastPosition",
-    "Logistic",
-    "LogitsOf",
-    "Lstm",
-    "MeanPosition",
-    "Mlp",
-    "PflCnn",
-    "PflLstm",
-    "PflTransformer",
-    "Positions",
-    "Recurrent",
-    "ResNet18",
-    "Residual",
-    "SelfAttention",
-    "Sinusoids",
-    "StackOverflowLstm",
-    "Transformer",
-    "Vgg",
-    "mlp",
-    "with_lora",
-]
+__all__ = ["MODELS", "Architecture", "FlatModel", "Logistic", "LogitsOf", "Mlp", "mlp", "with_lora"]
+
+#: What `[model]` may be, by kind.
+MODELS: Final[dict[str, type[Architecture]]] = by_kind(
+    *(Mlp, Cnn, Logistic, PflCnn, Vgg, ResNet18),
+    *(Lstm, StackOverflowLstm, PflLstm, Transformer, PflTransformer, Bert),
+)

@@ -35,7 +35,9 @@ from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
 from fedmf.mechanisms.blt import blt
 from fedmf.mechanisms.closed_forms import bisr, identity
 from fedmf.mechanisms.matrix import Factorization
-from fedmf.models import LogitsOf, Positions, Residual, SelfAttention, mlp, with_lora
+from fedmf.models import LogitsOf, mlp, with_lora
+from fedmf.models.architecture import Residual
+from fedmf.models.attention import Positions, SelfAttention
 from fedmf.noise import BlockedNoise, Domain, GaussianSource, NoiseKey
 from fedmf.optim import RoundRelease, Sgd
 from fedmf.optim.server_pass import ServerPass

@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from fedmf.data.digit_images import Digits
 from fedmf.data.memory import InMemoryDataset
 from fedmf.data.partitions import partition_by_label, partition_evenly
-from fedmf.models.architectures import mlp
+from fedmf.models import mlp
 from fedmf.training.kinds import classification
 
 laws = settings(derandomize=True, max_examples=40, deadline=None, database=None)

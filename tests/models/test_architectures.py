@@ -8,25 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from fedmf.models import (
-    MODELS,
-    Architecture,
-    Bert,
-    Cnn,
-    FlatModel,
-    Logistic,
-    Lstm,
-    Mlp,
-    PflCnn,
-    PflLstm,
-    PflTransformer,
-    ResNet18,
-    Sinusoids,
-    StackOverflowLstm,
-    Transformer,
-    Vgg,
-)
-from fedmf.models.architectures.architecture import initialised_from, normal_
+from fedmf.models import MODELS, Architecture, FlatModel, Logistic, Mlp
+from fedmf.models.architecture import initialised_from, normal_
+from fedmf.models.attention import Bert, PflTransformer, Sinusoids, Transformer
+from fedmf.models.convolutional import Cnn, PflCnn, ResNet18, Vgg
+from fedmf.models.recurrent import Lstm, PflLstm, StackOverflowLstm
 
 WORDS = 10_004
 
@@ -37,27 +23,12 @@ def parameters(module: nn.Module) -> int:
 
 
 @pytest.mark.parametrize(
-    ("value", "shape", "size"),
+    ("value", "shape", "outputs", "size"),
     [
-        (Mlp(hidden_units=(128, 64)), (1, 28, 28), 109_386),
-        (Mlp(hidden_units=(128, 64)), (784,), 109_386),
-        (Cnn(hidden_units=(128,)), (1, 28, 28), 206_922),
-        (Cnn(hidden_units=()), (3, 32, 32), 16 * 27 + 16 + 32 * 144 + 32 + 2048 * 10 + 10),
-        (Logistic(), (60,), 610),
-        (Logistic(), (3, 2, 2), 130),
-        (Vgg(dense_units=0), (3, 32, 32), 288_298),
-    ],
-)
-def test_models_have_the_size_they_should(value: Architecture, shape: tuple[int, ...], size: int) -> None:
-    module = value.build(shape, 10)
-    assert parameters(module) == FlatModel(module).dimension == size
-    features = torch.randn(5, *shape, generator=torch.Generator().manual_seed(0))
-    assert module(features).shape == (5, 10)
-
-
-@pytest.mark.parametrize(
-    ("value", "shape", "outputs", "published"),
-    [
+        (Mlp(hidden_units=(128, 64)), (784,), 10, 109_386),
+        (Cnn(hidden_units=()), (3, 32, 32), 10, 16 * 27 + 16 + 32 * 144 + 32 + 2048 * 10 + 10),
+        (Logistic(), (3, 2, 2), 10, 130),
+        (Vgg(dense_units=0), (3, 32, 32), 10, 288_298),
         # pfl counts (3·3·c·32 + 32) + (3·3·32·64 + 64) + (s²·64·128 + 128) + (128·o + o) in its own test.
         (PflCnn(), (3, 32, 32), 10, 1_626_442),
         (PflCnn(), (1, 28, 28), 62, 1_206_590),  # also Reddi et al. (2021)
@@ -66,38 +37,31 @@ def test_models_have_the_size_they_should(value: Architecture, shape: tuple[int,
         (ResNet18(), (3, 32, 32), 10, 11_173_962),  # the usual stem for CIFAR-10
     ],
 )
-def test_models_of_images_have_the_published_sizes(
-    value: Architecture, shape: tuple[int, ...], outputs: int, published: int
+def test_models_of_numbers_have_the_published_sizes(
+    value: Architecture, shape: tuple[int, ...], outputs: int, size: int
 ) -> None:
     module = value.build(shape, outputs)
-    assert parameters(module) == published
+    assert parameters(module) == FlatModel(module).dimension == size
     assert module(torch.zeros(2, *shape)).shape == (2, outputs)
 
 
 @pytest.mark.parametrize(
-    ("value", "outputs", "vocabulary", "size", "published", "difference"),
+    ("value", "outputs", "vocabulary", "size"),
     [
-        # Layer by layer in Keras, whose LSTM has one bias of 4·670; torch's has two.
-        (StackOverflowLstm(), WORDS, WORDS, 4_053_428, 4_050_748, 4 * 670),
-        (PflTransformer(), WORDS, WORDS, 1_962_912, 1_962_912, 0),
+        # Layer by layer in Keras 4,050,748, whose LSTM has one bias of 4·670; torch's has two.
+        (StackOverflowLstm(), WORDS, WORDS, 4_050_748 + 4 * 670),
+        (PflTransformer(), WORDS, WORDS, 1_962_912),
         # pfl's own test counts what its LSTM has; 96 and 256 are its configuration's.
-        (
-            PflLstm(),
-            WORDS,
-            WORDS,
-            1_347_552,
-            96 * WORDS + 4 * 256 * (96 + 256) + 8 * 256 + 256 * 96 + 96,
-            0,
-        ),
-        # BERT-tiny layer by layer; the output is ours, its kinds of segments are not.
-        (Bert(), 2, 30_522, 4_385_922, 4_385_920, 2 * 128 + 2 - 2 * 128),
+        (PflLstm(), WORDS, WORDS, 96 * WORDS + 4 * 256 * (96 + 256) + 8 * 256 + 256 * 96 + 96),
+        # BERT-tiny layer by layer has 4,385,920; the output is ours, its kinds of segments are not.
+        (Bert(), 2, 30_522, 4_385_920 + 2 * 128 + 2 - 2 * 128),
     ],
 )
 def test_models_of_tokens_have_the_published_sizes(
-    value: Architecture, outputs: int, vocabulary: int, size: int, published: int, difference: int
+    value: Architecture, outputs: int, vocabulary: int, size: int
 ) -> None:
     module = value.build((12,), outputs, vocabulary)
-    assert parameters(module) == size == published + difference
+    assert parameters(module) == size
     logits = module(torch.randint(vocabulary, (2, 12)))
     assert logits.shape == ((2, outputs) if isinstance(value, Bert) else (2, 12, outputs))
 
@@ -127,7 +91,7 @@ def test_normal_numbers_are_those_of_the_inverse() -> None:
     assert weight.abs().max() <= 1.0
 
 
-@pytest.mark.parametrize("shape", [(64,), (1, 3, 8), (2, 8, 8, 8), (8, 8)])
+@pytest.mark.parametrize("shape", [(64,), (1, 3, 8)])
 @pytest.mark.parametrize("value", [Cnn(), PflCnn(), Vgg(), ResNet18()])
 def test_convolutions_need_images(value: Architecture, shape: tuple[int, ...]) -> None:
     needs = rf"model {value.kind} needs examples of shape \(channels, height, width\)"
@@ -148,27 +112,14 @@ def test_tokens_and_numbers_are_told_apart(name: str) -> None:
             value.build((1, 8, 8), 3, 5)
 
 
-@pytest.mark.parametrize("units", [(8, 0), (8, 2.0), "8,x", 8.0])
-def test_impossible_layers_are_refused(units: object) -> None:
-    for kind in (Mlp, Cnn):
-        with pytest.raises(ValueError, match=r"hidden_units must be .*; got"):
-            kind(hidden_units=units)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"seed must be an integer in 0\.\.*"):
-        Logistic(seed=-1)
-
-
 @pytest.mark.parametrize(
     ("kind", "fields", "message"),
     [
         (Lstm, {"output": "tied"}, "as wide as the embedding, 32; got 64. Set dense_units to 32"),
-        (Lstm, {"layers": 0}, "layers must be an integer in 1..64"),
-        (Lstm, {"pooling": "max"}, "pooling must be one of none, last, mean; got 'max'"),
+        (Mlp, {"hidden_units": (8, 0)}, "hidden_units must be .*; got"),
         (Transformer, {"heads": 3}, "width must be a multiple of heads; got 64 and 3"),
         (Transformer, {"width": 9, "heads": 3}, "width must be even with sinusoidal positions; got 9"),
-        (Bert, {"longest": 0}, "longest must be an integer"),
         (ResNet18, {"groups": 48}, "groups must divide 64, the narrowest layer's channels; got 48"),
-        (ResNet18, {"stem": "other"}, "stem must be one of cifar, imagenet"),
-        (Vgg, {"activation": "selu"}, "activation must be one of tanh, relu, gelu"),
     ],
 )
 def test_impossible_fields_are_refused(
@@ -194,7 +145,6 @@ def test_tied_outputs_are_the_embedding() -> None:
 SMALL = [
     Lstm(embedding=6, hidden=5, layers=2),
     Transformer(width=8, heads=2, feed_forward=12),
-    Transformer(width=8, heads=2, feed_forward=12, positions="learnt", norms="after"),
     PflTransformer(width=8, heads=2, feed_forward=12, layers=2),
 ]
 
@@ -210,21 +160,6 @@ def test_no_output_depends_on_later_tokens(value: Architecture) -> None:
     assert not torch.allclose(first[:, 4], second[:, 4], atol=1e-5)
 
 
-@pytest.mark.parametrize("pooling", ["last", "mean"])
-def test_pooling_leaves_one_output(pooling: str) -> None:
-    for kind in (Lstm, Transformer):
-        module = kind(pooling=pooling).build((6,), 2, 11)  # type: ignore[call-arg]
-        assert module(torch.zeros(3, 6, dtype=torch.int64)).shape == (3, 2)
-
-
-def test_bert_reads_the_first_position_of_all() -> None:
-    module = Bert(width=8, feed_forward=12).build((6,), 2, 11)
-    tokens = torch.zeros(1, 6, dtype=torch.int64)
-    changed = tokens.clone()
-    changed[:, 5] = 3
-    assert not torch.equal(module(tokens), module(changed))
-
-
 def test_sinusoids_are_those_of_the_paper() -> None:
     waves = Sinusoids()(torch.zeros(2, 7, 6))
     for position in range(7):
@@ -234,9 +169,3 @@ def test_sinusoids_are_those_of_the_paper() -> None:
             assert torch.allclose(waves[1, position, 2 * pair : 2 * pair + 2], expected, atol=1e-6)
     ones = torch.ones(1, 1, 4)
     assert torch.allclose(Sinusoids()(ones) - Sinusoids()(0 * ones), 2 * ones)
-
-
-def test_residual_networks_do_not_mix_examples() -> None:
-    module = ResNet18().build((3, 16, 16), 4)
-    images = torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    assert torch.allclose(module(images)[1], module(images[1:2])[0], atol=1e-5)

@@ -18,7 +18,8 @@ from fedmf.cli.app import run as command
 from fedmf.cohorts import CyclicCohorts
 from fedmf.data import Table
 from fedmf.errors import ConfigError
-from fedmf.models import Architecture, MeanPosition
+from fedmf.models import Architecture
+from fedmf.models.recurrent import MeanPosition
 from fedmf.runs import (
     NAMED_TASKS,
     Classification,

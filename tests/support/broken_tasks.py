@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedmf.models.architectures import mlp
-from fedmf.models.flat_model import FlatModel
+from fedmf.models import FlatModel, mlp
 from fedmf.training import Metric, Task, classification
 from fedmf.training.metrics import ACCURACY
 from support.training_cases import cohort

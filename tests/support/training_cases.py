@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedmf.data.memory import InMemoryDataset
-from fedmf.models.architectures import mlp
+from fedmf.models import mlp
 from fedmf.training.batches import user_orders
 from fedmf.training.kinds import classification, multi_label, next_token, regression, tagging
 from fedmf.training.local import LocalTrainer

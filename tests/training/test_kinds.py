@@ -14,8 +14,7 @@ from support.wrapped_data import WrappedData
 from torch import Tensor, nn
 
 from fedmf.data import ExampleStructure, InMemoryDataset, TensorStructure
-from fedmf.models.architectures import mlp
-from fedmf.models.flat_model import FlatModel
+from fedmf.models import FlatModel, mlp
 from fedmf.training import LocalSGD, LocalTrainer, Metric, Task, preflight
 from fedmf.training.clipping import FixedPointSum
 from fedmf.training.kinds import classification, regression

@@ -11,7 +11,7 @@ import torch
 from support.training_cases import ROUND, Plain, cohort, trainer_for
 from torch import Tensor, nn
 
-from fedmf.models.architectures import mlp
+from fedmf.models import mlp
 from fedmf.training.batches import groups_of, step_rows, user_orders, user_seed
 from fedmf.training.clipping.fixed_point import FixedPointSum
 from fedmf.training.local import LocalTrainer

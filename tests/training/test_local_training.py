@@ -12,7 +12,7 @@ from support.training_cases import ROUND, Plain, cohort, plain_update, trainer_f
 from torch import Tensor, nn
 
 from fedmf.data.digit_images import Digits
-from fedmf.models.architectures import mlp
+from fedmf.models import mlp
 from fedmf.training.batches import user_orders
 from fedmf.training.local_sgd import LocalEngine, LocalSGD
 from fedmf.training.losses import cross_entropy

@@ -20,7 +20,7 @@ from support.broken_tasks import (
 from torch import nn
 
 from fedmf.errors import ConfigError
-from fedmf.models.architectures import mlp
+from fedmf.models import mlp
 from fedmf.training import LocalSGD, LocalTrainer, Task, preflight
 
 ENGINES = ("auto", "vectorised", "loop")

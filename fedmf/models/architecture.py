@@ -95,3 +95,21 @@ def check_image(kind: str, shape: tuple[int, ...], least: int) -> tuple[int, int
             f"got {tuple(shape)}. Give the data an input_shape, or use another model."
         )
     return shape
+
+
+class Residual(nn.Module):
+    """x ↦ shortcut(x) + body(x).
+
+    Args:
+        body: keeps the shape, or changes it as the shortcut does.
+        shortcut: the identity if left out.
+    """
+
+    def __init__(self, body: nn.Module, shortcut: nn.Module | None = None) -> None:
+        super().__init__()
+        self.body = body
+        self.shortcut = nn.Identity() if shortcut is None else shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Both summed."""
+        return self.shortcut(x) + self.body(x)

@@ -2,16 +2,91 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from torch import nn
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from fedmf.models.architectures.architecture import Architecture, Layers, normal_
-from fedmf.models.architectures.token_ends import Pooling, embedding_of, output_of, pooled
-from fedmf.models.parts import FirstPosition, Positions, Residual, SelfAttention, Sinusoids
+from fedmf.models.architecture import Architecture, Layers, Residual, normal_
+from fedmf.models.recurrent import Output, Pooling, embedding_of, output_of, pooled
 from fedmf.values import Field
+
+
+class Sinusoids(nn.Module):
+    """√width·x + sine and cosine waves of the position, whose lengths grow geometrically to 10,000·2π.
+
+    References:
+        Vaswani et al. (2017), "Attention Is All You Need", sections 3.4 and 3.5.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (…, positions, width), as x; the width is even."""
+        positions, width = x.shape[-2:]
+        pairs = torch.arange(0, width, 2, device=x.device, dtype=x.dtype)
+        rates = torch.exp(pairs * (-math.log(10_000.0) / width))
+        angles = torch.arange(positions, device=x.device, dtype=x.dtype)[:, None] * rates
+        return x * math.sqrt(width) + torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
+
+
+class Positions(nn.Module):
+    """x + a learnt vector for each position.
+
+    Args:
+        length: most positions.
+        width: entries of a position.
+    """
+
+    def __init__(self, length: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(length, width) * 0.02)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (…, positions, width), as x."""
+        return x + self.weight[: x.shape[-2]]
+
+
+class SelfAttention(nn.Module):
+    """softmax(QKᵀ/√(width of a head))·V, heads side by side, then a dense layer.
+
+    Args:
+        width: entries of a position; a multiple of ``heads``.
+        heads: how many.
+        causal: whether a position sees itself and what is before it alone.
+
+    Raises:
+        ValueError: a width that heads do not divide.
+
+    References:
+        Vaswani et al. (2017), "Attention Is All You Need", section 3.2.
+    """
+
+    def __init__(self, width: int, heads: int, causal: bool) -> None:
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"width must be a multiple of heads; got {width} and {heads}.")
+        self.heads, self.causal = heads, causal
+        self.inputs = nn.Linear(width, 3 * width)
+        self.output = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (examples, positions, width), as x."""
+        query, key, value = (
+            part.unflatten(-1, (self.heads, -1)).transpose(-2, -3) for part in self.inputs(x).chunk(3, dim=-1)
+        )
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+        return self.output(mixed.transpose(-2, -3).flatten(-2))
+
+
+class FirstPosition(nn.Module):
+    """What stands in the first position: (…, positions, width) to (…, width)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The first one."""
+        return x[..., 0, :]
 
 
 @dataclass(frozen=True)
@@ -50,12 +125,8 @@ class Transformer(_Attentive):
     norms: Annotated[Literal["after", "before"], Field("LayerNorm after each sum, or before each part")] = (
         "before"
     )
-    output: Annotated[
-        Literal["own", "tied"], Field("own: a weight and a bias; tied: the embedding's weight")
-    ] = "own"
-    pooling: Annotated[
-        Pooling, Field("none: an output for each position; last or mean: one for each example")
-    ] = "none"
+    output: Output = "own"
+    pooling: Pooling = "none"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,8 +10,8 @@ from typing import Annotated, ClassVar
 
 from torch import nn
 
-from fedmf.models.architectures.architecture import Architecture, Layers, initialised_from
-from fedmf.values import Field, check_sizes
+from fedmf.models.architecture import Architecture, Layers
+from fedmf.values import Field
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,7 @@ def mlp(inputs: int, hidden: Sequence[int], outputs: int, seed: int) -> nn.Modul
         outputs: number of outputs.
         seed: public seed of the initial parameters.
     """
-    check_sizes("hidden (widths of layers)", tuple(hidden))
-    with initialised_from(seed):
-        return nn.Sequential(OrderedDict(dense(inputs, hidden, outputs)))
+    return Mlp(hidden_units=tuple(hidden), seed=seed).build((inputs,), outputs)
 
 
 def dense(inputs: int, hidden: Sequence[int], outputs: int) -> Layers:

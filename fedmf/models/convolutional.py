@@ -8,9 +8,8 @@ from typing import Annotated, ClassVar, Literal
 
 from torch import nn
 
-from fedmf.models.architectures.architecture import Architecture, Layers, check_image, normal_
-from fedmf.models.architectures.dense import Mlp, dense
-from fedmf.models.parts import Residual
+from fedmf.models.architecture import Architecture, Layers, Residual, check_image, normal_
+from fedmf.models.dense import Mlp, dense
 from fedmf.values import Field
 
 
