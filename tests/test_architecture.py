@@ -19,7 +19,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 #: Rooms from the ground up; a room may import itself and rooms on lower floors, never its neighbours.
 FLOORS = (
     {"errors", "lazy", "lines", "typing", "values", "version"},
-    {"addresses", "functions", "kept_files", "participation"},
+    {"addresses", "functions", "kept_files", "loops", "participation"},
     {"compiled"},
     {"cohorts", "mechanisms"},
     {"accounting"},
@@ -28,8 +28,6 @@ FLOORS = (
     {"data", "models"},
     {"training"},
     {"optim"},
-    {"parts"},
-    {"statements"},
     {"records"},
     {"streaming"},
     {"runs"},
@@ -43,7 +41,7 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 ONLY_IN = {
     "flwr": {"flower"},
     "ray": {"flower"},
-    "dp_accounting": {"accounting", "statements"},
+    "dp_accounting": {"accounting"},
     "typer": {"cli"},
     "rich": {"cli", "flower"},
     "triton": {"noise", "training"},

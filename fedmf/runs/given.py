@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hmac
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +14,6 @@ from fedmf.data import PublicInput
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.optim import OPTIMIZERS, ChosenOptimizer, OwnOptimizer, ServerOptimizer, chosen, fingerprint_of
-from fedmf.runs.header import RunHeader
 from fedmf.training import Task, example_counts
 from fedmf.values import Value, value_of
 
@@ -214,12 +212,3 @@ def data_digest(key: NoiseKey, task: Task) -> str:
     counts = example_counts(dataset, np.arange(dataset.users))
     ids = "\0".join(map(str, dataset.user_ids)).encode()
     return hmac.digest(key.subkey("data"), counts.astype("<i8").tobytes() + ids, "sha256").hex()
-
-
-def check_constants(task: Task, header: RunHeader) -> None:
-    """Refuse a model whose frozen parameters or buffers are not those of the run's first day."""
-    for entry in map(dataclasses.asdict, task.constant_inputs()):
-        if entry not in header.public_inputs:
-            raise ConfigError(
-                f"{entry['name']} (of the model) must be what the run began with; got {entry['value']}."
-            )

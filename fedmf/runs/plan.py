@@ -117,7 +117,7 @@ class Plan:
             if moment is None:
                 mechanism = run.noise.choice.build(contract, run.workload, run.noise.goal)
             else:
-                from fedmf.runs.second_moment import paired_streams  # readers of records load no framework
+                from fedmf.runs.pair_plan import paired_streams  # readers of records load no framework
 
                 mechanism, second = paired_streams(run, moment, optimizer.second_form)
             release = second.beside(

@@ -1,100 +1,18 @@
-"""The second moment of a run: C₁, C₂ and λ, and its noisy release in each round."""
+"""The second moment of a run: its noisy release in each round."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedmf.accounting import SecondForm, SecondStream, certified_sigma
-from fedmf.errors import ConfigError
-from fedmf.mechanisms.joint import UserRange
-from fedmf.mechanisms.matrix import Factorization
-from fedmf.mechanisms.registry import Mechanism
-from fedmf.moments import Goal, SecondMoment, best_pair
+from fedmf.accounting import SecondForm
+from fedmf.moments import SecondMoment
 from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseStream
-from fedmf.optim import energy_weight, relative_energy_error
+from fedmf.runs.plan import Plan
 from fedmf.training import FRACTION_BITS, FixedPointSum, clip_to_fixed_point, fixed_point_energies
-
-if TYPE_CHECKING:
-    from fedmf.runs.plan import Plan
-    from fedmf.runs.run import Run
-
-
-def paired_streams(run: Run, moment: SecondMoment, form: SecondForm) -> tuple[Mechanism, SecondStream]:
-    """The mechanism of the sums and the stream of second moments.
-
-    C₁ and C₂ are those of the run's mechanism for its two workloads, and λ is that of `energy_weight` for a
-    block with an even share of the energy. With an importance w > 0 of the second moment they may be one
-    matrix for both where that is better, and λ, and this choice, minimise the predicted error
-
-        d·τ₁²‖A₁C₁⁻¹‖²/ζ² + w·m·τ₂²‖A₂C₂⁻¹‖²/ζ⁴,
-
-    each moment's relative to the square of its bound.
-
-    Args:
-        run: mechanism, workloads, participation, ζ, adjacency, w.
-        moment: which second moment the optimizer needs.
-        form: how it is formed.
-
-    Raises:
-        ConfigError: a claim of amplification, or a form that runs do not release.
-        ValueError: a mechanism that cannot be built.
-    """
-    privacy = run.privacy
-    if privacy.counts_sampling:
-        raise ConfigError(
-            "amplified must be false for an optimizer that needs a second moment. Accountants of secret "
-            "cohorts are not joined to pairs of releases."
-        )
-    if form not in ("per-user", "squared-mean"):
-        raise ConfigError(f"form (of the second moment) must be 'per-user' or 'squared-mean'; got {form!r}.")
-    part, zeta, importance = run.participation, privacy.clip_norm, run.noise.second_moment_importance
-    goal, works = run.noise.goal, (run.workload, run.second_workload)
-    built = [run.noise.choice.build(part, work, goal) for work in works]
-    # ‖E‖ ≤ 2ζ‖D‖ makes the squared mean a zero-out pair with 4λ for λ.
-    squared = form == "squared-mean"
-    users = UserRange(zeta, 1, "zero-out") if squared else UserRange(zeta, moment.size, privacy.adjacency)
-    stretch = 4.0 if squared else 1.0
-    first, second = built
-    if importance == 0:
-        matrices = (first.factorization, second.factorization)
-        weight = _even_weight(run, *matrices, users, moment.size, stretch)
-    else:
-        pairs = [(built[0], built[1]), (built[0], built[0]), (built[1], built[1])]
-        goals = (
-            Goal(run.workload, moment.dimension, 1 / zeta**2),
-            Goal(run.second_workload, moment.size, stretch * importance / zeta**4),
-        )
-        candidates = [(one.factorization, other.factorization) for one, other in pairs]
-        index, best, _ = best_pair(candidates, part, users, *goals)
-        first, second = pairs[index]
-        assert best.weight is not None
-        weight = best.weight
-    stream = SecondStream(
-        form=form,
-        moment=moment.described,
-        features=moment.size,
-        dimension=moment.dimension,
-        weight=weight / stretch,
-        mechanism=second.name,
-        params=dict(second.params),
-        factorization=second.factorization,
-    )
-    return first, stream
-
-
-def _even_weight(
-    run: Run, C_1: Factorization, C_2: Factorization, users: UserRange, blocks: int, stretch: float
-) -> float:
-    """λ for blocks with even shares; the bound on a squared mean is √stretch times as large."""
-    epsilon, part = run.privacy.requested_epsilon, run.participation
-    sigma = 1.0 if epsilon is None else certified_sigma(epsilon, run.privacy.delta)
-    rho = relative_energy_error(C_2, part, sigma, run.cohorts.users_per_round, 1 / blocks)
-    return energy_weight(C_1, C_2, part, users, math.sqrt(stretch) * rho)
 
 
 class SecondMomentRelease:

@@ -28,7 +28,8 @@ from fedmf.optim import ServerOptimizer
 from fedmf.records import PrivacyStatement
 from fedmf.runs.directory import FAILURES, RunDirectory, read_header
 from fedmf.runs.execution import Execution
-from fedmf.runs.given import check_constants, data_digest, require_single_examples
+from fedmf.runs.given import data_digest, require_single_examples
+from fedmf.runs.header import RunHeader
 from fedmf.runs.named_tasks import NamedTask
 from fedmf.runs.outputs import (
     central,
@@ -355,6 +356,15 @@ def check_device(device: str) -> None:
         raise ConfigError(
             "--device cuda needs an NVIDIA GPU and a CUDA build of torch; none is available here."
         )
+
+
+def check_constants(task: Task, header: RunHeader) -> None:
+    """Refuse a model whose frozen parameters or buffers are not those of the run's first day."""
+    for entry in map(dataclasses.asdict, task.constant_inputs()):
+        if entry not in header.public_inputs:
+            raise ConfigError(
+                f"{entry['name']} (of the model) must be what the run began with; got {entry['value']}."
+            )
 
 
 def _from_file(run: Run, task: Task) -> Tensor | None:
