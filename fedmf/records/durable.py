@@ -39,6 +39,19 @@ def replace_durably(path: Path, write: Callable[[BinaryIO], object], mode: int =
     sync_directory(path.parent)
 
 
+def overwrite_durably(path: Path, content: bytes) -> None:
+    """Write a file in place; after a crash it may hold a part. For content that nothing refers to yet."""
+    new = not path.exists()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.ftruncate(descriptor, write_at(descriptor, content, 0))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    if new:
+        sync_directory(path.parent)
+
+
 def tighten(path: Path) -> None:
     """Take every permission of group and others from a directory and all that is in it.
 

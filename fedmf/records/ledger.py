@@ -2,10 +2,11 @@
 
 A commit is one transaction in WAL mode with synchronous FULL: the row that names the participants, the state
 that goes with it and what it releases are durable together, before anyone sees the new model. Large contents
-are in files of their own, named by their SHA-256 and flushed before the row that names them.
+are in files of their own, named by their SHA-256, and a large state in one of two files by turns; both are
+flushed before the row that names them with their SHA-256.
 
 Rows form a chain (`Seal`), so that a changed row, a row of another ledger and a row that is missing in the
-middle are detected. Rows X
+middle are detected.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from fedmf.accounting import ParticipationSummary
 from fedmf.errors import LedgerError, ParticipationViolation, rebuilding
 from fedmf.noise import FRESH_BYTES, NoiseKey
 from fedmf.participation import Participation
-from fedmf.records.durable import write_durably
+from fedmf.records.durable import overwrite_durably, write_durably
 from fedmf.records.histories import Histories
 from fedmf.records.lock import ReleaseRight, WriterLock
 from fedmf.records.mark import Mark
@@ -53,7 +54,7 @@ CREATE TABLE commits(number INTEGER PRIMARY KEY, first INTEGER NOT NULL, count I
   records INTEGER NOT NULL, participants BLOB NOT NULL, newcomers BLOB NOT NULL, about TEXT NOT NULL,
   pushes BLOB NOT NULL, digest BLOB NOT NULL, content BLOB, chain BLOB NOT NULL, code BLOB NOT NULL) STRICT;
 CREATE TABLE state(id INTEGER PRIMARY KEY CHECK (id = 0), follows INTEGER NOT NULL, digest BLOB NOT NULL,
-  content BLOB, chain BLOB NOT NULL, code BLOB NOT NULL) STRICT;
+  place INTEGER NOT NULL, content BLOB, chain BLOB NOT NULL, code BLOB NOT NULL) STRICT;
 CREATE TABLE metrics(round INTEGER PRIMARY KEY, json TEXT NOT NULL, chain BLOB NOT NULL,
   code BLOB NOT NULL) STRICT;
 CREATE INDEX commits_by_records ON commits(records);
@@ -467,16 +468,16 @@ class Ledger:
         """
         with self._faults():
             row = self._connection.execute(
-                "SELECT follows, digest, content, chain, code FROM state"
+                "SELECT follows, digest, place, content, chain, code FROM state"
             ).fetchone()
             if row is None:
                 return None
-            after, digest, content, *sealed = row
+            after, digest, place, content, *sealed = row
             if not 0 <= after <= len(self._chains):
                 raise LedgerError(f"the state of ledger {self.path} follows a commit that is not there.")
             follows = self._chains[after - 1] if after else self._header_chain
             self._require(tuple(sealed), "the state", b"state", follows, digest)
-            return self._content(digest, content)
+            return self._checked(digest, self._place(place).read_bytes() if content is None else content)
 
     def commits(self) -> Iterator[Commit]:
         """All commits in order."""
@@ -510,13 +511,18 @@ class Ledger:
         return found
 
     def _content(self, digest: bytes, inline: bytes | None) -> bytes:
-        content = self._file(digest).read_bytes() if inline is None else inline
+        return self._checked(digest, self._file(digest).read_bytes() if inline is None else inline)
+
+    def _checked(self, digest: bytes, content: bytes) -> bytes:
         if hashlib.sha256(content).digest() != digest:
             raise LedgerError(f"a content of ledger {self.path} differs from its SHA-256. Restore a copy.")
         return content
 
     def _file(self, digest: bytes) -> Path:
         return self.path.with_name(f"{self.path.stem}-{digest.hex()[:40]}.bin")
+
+    def _place(self, place: int) -> Path:
+        return self.path.with_name(f"{self.path.stem}-state-{place}.bin")
 
     # Writing
 
@@ -679,20 +685,25 @@ class Ledger:
             sealed = self._seal.sealed(b"commit", self._head, *row)
             with _transaction(self._connection):
                 self._insert("commits", (*row, inline, *sealed))
-                replaced = None if state is None else self._put_state(commit.number + 1, sealed[0], state)
+                if state is not None:
+                    self._put_state(commit.number + 1, sealed[0], state)
             self._take(commit, sealed[0])
         self._mark.note(len(self._chains), sealed[0])
-        if replaced is not None:
-            with contextlib.suppress(OSError):
-                self._file(replaced).unlink(missing_ok=True)
 
-    def _put_state(self, after: int, follows: bytes, state: bytes) -> bytes | None:
-        """Replace the state in the transaction at hand; the digest of the one before, if that may go."""
-        before = self._connection.execute("SELECT digest FROM state WHERE content IS NULL").fetchone()
-        digest, inline = self._kept(state)
-        row = (0, after, digest, inline, *self._seal.sealed(b"state", follows, digest))
-        self._connection.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?, ?, ?)", row)
-        return before[0] if before is not None and before[0] != digest else None
+    def _put_state(self, after: int, follows: bytes, state: bytes) -> None:
+        """Replace the state in the transaction at hand.
+
+        A large one goes into the one of two files that the row at hand does not name: a crash leaves that row
+        and its file as they were, and no directory has to be flushed.
+        """
+        before = self._connection.execute("SELECT place FROM state").fetchone()
+        place, inline = 0 if before is None else 1 - before[0], state
+        if len(state) > _INLINE:
+            overwrite_durably(self._place(place), state)
+            inline = None
+        digest = hashlib.sha256(state).digest()
+        row = (0, after, digest, place, inline, *self._seal.sealed(b"state", follows, digest))
+        self._connection.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
     def _kept(self, content: bytes) -> tuple[bytes, bytes | None]:
         """The digest of a content, and itself if it goes into its row; else it is in a file of its own."""
