@@ -48,14 +48,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_shipped_jme_adam_learns_and_releases_both_moments(tmp_path: Path) -> None:
-    """Guessing is 10 %; a quarter of its rounds reach some 80 %."""
-    keys = {"cohorts.rounds": 60, "execution.evaluate-every": 60, "privacy.noise-seed": 0}
-    result = fedmf.simulate(load_run("configs/jme-adam.toml", keys), tmp_path / "run")
-    assert result.metrics[60]["accuracy"] > 0.6
-    assert result.statement.to_dict()["second_moment"]["moment"] == "energies of blocks"
-
-
 def test_each_case_is_written_once_and_valid(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert {file.stem.replace("_app", "-app") for file in (ROOT / "configs/start").iterdir()} == {*CASES, APP}
     for case in CASES:

@@ -16,7 +16,6 @@ import pytest
 from support.streams import sample, write_rows
 
 from fedmf.cli.app import run as fedmf
-from fedmf.cli.interruption import Interruption
 
 #: With a file of the name "hold" in its folder it stays in the middle.
 CONFIG = """
@@ -154,22 +153,3 @@ def test_a_stream_goes_on_with_the_same_command(
     monkeypatch.chdir(tmp_path)
     assert fedmf(whole) == 0
     assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
-
-
-def test_a_signal_in_a_destructor_is_said_again_and_without_a_traceback(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    class Stops:
-        def __del__(self) -> None:
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0)
-
-    def is_stopped() -> None:
-        Stops()
-        time.sleep(60)
-
-    interruption = Interruption("go on so.")
-    with pytest.raises(KeyboardInterrupt), interruption.watching():
-        is_stopped()
-    assert interruption.message == "stopped by SIGINT; go on so."
-    assert capfd.readouterr().err == ""

@@ -9,7 +9,7 @@ import torch
 from fedmf.mechanisms.errors import errors
 from fedmf.mechanisms.registry import build
 from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.workload import LearningRateSchedule, iterates, nesterov, parse_workload
+from fedmf.mechanisms.workload import LearningRateSchedule, iterates, parse_workload
 from fedmf.optim.move import Move
 from fedmf.optim.server_optimizer import RoundRelease
 from fedmf.optim.sgd import ServerSGD
@@ -56,32 +56,6 @@ def test_weight_decay_with_a_constant_rate_is_exact() -> None:
     found = 0.3 * iterates(schedule, 0.8, weight_decay=0.2).materialize()
     expected = response(ServerSGD(Move(schedule, weight_decay=0.2), 0.8))
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-14)
-
-
-def test_the_factors_of_nesterov_give_its_coefficients() -> None:
-    work = nesterov(0.8, 12)
-    assert work.factors is not None
-    series = np.zeros(12)
-    series[0] = work.coefficients[0]
-    for rho, exponent, _ in work.factors:
-        power = rho ** np.arange(12) if exponent == -1 else np.array([1.0, -rho, *[0.0] * 10])
-        series = np.convolve(series, power)[:12]
-    np.testing.assert_allclose(series, work.coefficients, rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("prefix*linear", iterates(LearningRateSchedule("linear", 2.0, ROUNDS))),
-        ("momentum:0.9*cosine:4", iterates(LearningRateSchedule("cosine", 0.1, ROUNDS, 4), 0.9)),
-        ("nesterov:0.9*constant:4", iterates(LearningRateSchedule("constant", 0.1, ROUNDS, 4), 0.9, True)),
-        ("nesterov:0.9", iterates(LearningRateSchedule("constant", 0.1, ROUNDS), 0.9, True)),
-    ],
-)
-def test_names_say_the_same(text: str, expected: object) -> None:
-    found = parse_workload(text, ROUNDS)
-    assert found.name == text == expected.name  # type: ignore[attr-defined]
-    np.testing.assert_allclose(found.materialize(), expected.materialize(), rtol=1e-12)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

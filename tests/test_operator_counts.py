@@ -42,20 +42,3 @@ def test_nothing_that_may_be_handed_on_holds_them(
     capsys.readouterr()
     assert run(["account", str(tmp_path / "run"), "--operator", option]) == 2
     assert "--operator takes one directory and no other option" in capsys.readouterr().err
-
-
-def test_a_run_in_which_nobody_failed_and_a_stream(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fedmf.simulate(small_run(linear_task(24, 5)), tmp_path / "run")
-    (tmp_path / "rows.csv").write_text("x,y\n0.5,0.1\nmany,0.1\n3.0,4.0\n")
-    budget = ["--norm-bound", "1", "--epsilon", "8", "--delta", "1e-5", "--each-row-a-user"]
-    state = str(tmp_path / "state")
-    assert run(["stream", "--input", str(tmp_path / "rows.csv"), *budget, "--state", state]) == 0
-    capsys.readouterr()
-    assert run(["account", str(tmp_path / "run"), "--operator"]) == 0
-    assert "of them zero      0 for a failure that was noted, 0.0 %" in capsys.readouterr().out
-    assert run(["account", state, "--operator"]) == 0
-    said = dict(line.rsplit(None, 1) for line in capsys.readouterr().out.splitlines()[1:])
-    assert said["  clipped"] == "1"
-    assert said["  zeroed"] == "1"

@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-from functools import partial
 from pathlib import Path
 
 import dp_accounting
@@ -16,10 +15,8 @@ from support.small_runs import linear_task, run_small
 
 from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment
 from fedmf.noise.key import Domain
-from fedmf.noise.source import GaussianSource
 from fedmf.noise.stream import NoiseStream
 from fedmf.records.ledger import Ledger
-from fedmf.runs import second_moment
 
 ROUNDS, DIMENSION = 12, 20_000
 TASK = linear_task(24, DIMENSION)
@@ -119,18 +116,6 @@ def test_noise_of_the_wrong_scale_is_rejected(
     released = released_pair(tmp_path / "run", "per-user")
     statement = json.loads((tmp_path / "run" / "statement.json").read_text())
     assert rejects(noise_of(released, twins["per-user"]), statement)
-
-
-def test_one_noise_for_both_streams_is_rejected(twins, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    shared = partial(_source_of, domain=Domain.TRAINING)
-    monkeypatch.setattr(second_moment, "GaussianSource", shared)
-    released = released_pair(tmp_path / "run", "per-user")
-    statement = json.loads((tmp_path / "run" / "statement.json").read_text())
-    assert rejects(noise_of(released, twins["per-user"]), statement)
-
-
-def _source_of(key, dimension, _domain, *, domain):  # type: ignore[no-untyped-def]
-    return GaussianSource(key, dimension, domain)
 
 
 def reach(ratio: float) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, replace
 from itertools import combinations
 
 import numpy as np
@@ -50,13 +49,3 @@ def test_only_positive_integers(value: object) -> None:
 def test_as_many_as_fit_refuses_what_the_constructor_refuses(rounds: int, separation: int) -> None:
     with pytest.raises(ValueError, match="must be an integer of at least 1"):
         Participation.as_many_as_fit(rounds, separation)
-
-
-def test_it_is_a_value() -> None:
-    contract = Participation(10, 3, 4)
-    assert contract == Participation(10, 3, 4)
-    assert hash(contract) == hash(Participation(10, 3, 4))
-    with pytest.raises(FrozenInstanceError):
-        contract.rounds = 11  # type: ignore[misc]
-    with pytest.raises(ValueError, match="k=3, b=4, n=8"):
-        replace(contract, rounds=8)

@@ -1,6 +1,5 @@
 """Flower's Ray engine: any number of workers gives the same model, bit for bit."""
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -11,10 +10,9 @@ import pytest
 from support.ledgers import last_state, participations
 from support.small_runs import run_small, small_run
 
-from fedmf.flower.simulation import backend_config, client_app_of, worker_items
-from fedmf.mechanisms.toeplitz import Toeplitz
+from fedmf.flower.simulation import backend_config
 from fedmf.records.ledger import Ledger
-from fedmf.runs import Run, run_of
+from fedmf.runs import Run
 from fedmf.runs.tables import render_toml
 
 #: Users of unequal size, so that longest-first cuts cohorts differently for each number of workers.
@@ -50,15 +48,6 @@ def test_workers_give_the_bits_of_one_process(tmp_path: Path) -> None:
         assert ledger.summary().rounds == run.cohorts.rounds
         pairs = participations(ledger)
     assert len(pairs) == len(set(pairs)) == run.cohorts.rounds * run.cohorts.users_per_round
-
-
-@pytest.mark.weekly
-def test_workers_need_not_know_a_given_matrix() -> None:
-    given = dataclasses.replace(small_run(**KEYS), mechanism=Toeplitz([1.0, 0.5], KEYS["rounds"]))
-    assert client_app_of(given) is not None
-    read = run_of(dict(worker_items(given)))
-    for name in ("task", "privacy", "server", "client", "execution"):
-        assert read.to_dict()[name] == given.to_dict()[name]
 
 
 @pytest.mark.parametrize(

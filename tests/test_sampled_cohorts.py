@@ -12,13 +12,12 @@ from support.small_runs import small_run
 
 import fedmf
 from fedmf.accounting import UserLevel
-from fedmf.cohorts import COHORTS, Cohorts, MinSeparatedCohorts, RandomCohorts, SampledCohorts
+from fedmf.cohorts import COHORTS, SampledCohorts
 from fedmf.cohorts.fixed import CohortSchedule
 from fedmf.cohorts.sampled import CyclicPoisson, MinSeparationSampling, SampledSchedule
 from fedmf.errors import ConfigError
-from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
-from fedmf.runs import Run, run_of
+from fedmf.runs import Run
 
 FALSE_ALARM = 1e-6
 SAMPLED = ("cyclic-poisson", "balls-in-bins", "b-min-sep")
@@ -141,24 +140,6 @@ def test_the_path_of_a_user_has_the_law_the_accountant_assumes(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", SAMPLED)
-def test_users_are_independent(name: str) -> None:
-    """The first rounds of users far apart and next to one another; dealt cards would be rejected."""
-    found, law, _ = drawn(name)
-    n = CASES[name][0]
-    first: dict[int, float] = {}
-    for path, chance in law.items():
-        first[min(path, default=n)] = first.get(min(path, default=n), 0.0) + chance
-    joint = {(s, t): first[s] * first[t] for s in first for t in first}
-    starts = [min(path, default=n) for path in found]
-    half = len(starts) // 2
-    for pairs in (list(zip(starts[::2], starts[1::2], strict=True)), list(zip(starts, starts[half:]))):  # noqa: B905
-        assert not rejects(counts(pairs), joint, len(pairs))
-    twins = list(zip(starts, [starts[0], *starts[:-1]], strict=True))
-    twins[: half // 4] = [(s, s) for s, _ in twins[: half // 4]]
-    assert rejects(counts(twins), joint, len(twins))
-
-
-@pytest.mark.parametrize("name", SAMPLED)
 def test_every_round_has_the_same_inclusion_probability(name: str) -> None:
     """In the exact law, so that a fixed denominator fits every round: the warm start is what makes it so."""
     n, b, ratio, p, law = CASES[name]
@@ -196,25 +177,6 @@ def test_a_schedule_is_a_function_of_its_seed(name: str) -> None:
             first.cohort(t)
 
 
-def test_the_seed_comes_from_the_key_and_not_from_the_configuration() -> None:
-    with pytest.raises(
-        ConfigError, match=r"\[cohorts\] seed is a key of cyclic, random, available, not of kind 'b-min-sep'"
-    ):
-        run_of({"cohorts": {"kind": "b-min-sep", "seed": 3}})
-    seeds = [NoiseKey.from_os().cohort_seed() for _ in range(4)]
-    assert len({seed >> 128 for seed in seeds} | {seed % 2**128 for seed in seeds}) == 8
-
-    def first(cohorts: Cohorts, secret_seed: int) -> list[int]:
-        return cohorts.schedule(360, cohorts.participation(360), secret_seed).cohort(0).tolist()
-
-    assert first(MinSeparatedCohorts(), seeds[0]) != first(MinSeparatedCohorts(), seeds[1])
-    assert first(RandomCohorts(), seeds[0]) == first(RandomCohorts(), seeds[1])
-    # The public seed of the data, which the other kinds follow, is not theirs.
-    private, other = (run_of({"data.seed": seed, "cohorts.kind": "b-min-sep"}).cohorts for seed in (3, 4))
-    assert private == other
-    assert run_of({"data.seed": 3, "cohorts.kind": "random"}).cohorts == RandomCohorts(seed=3)
-
-
 @pytest.mark.parametrize("kind", COHORTS)
 def test_only_a_sampler_amplifies_and_only_by_its_own_law(kind: str) -> None:
     claim = UserLevel(amplified=True)
@@ -231,11 +193,6 @@ def test_only_a_sampler_amplifies_and_only_by_its_own_law(kind: str) -> None:
             Run(cohorts=COHORTS[kind](), privacy=claim)
         with pytest.raises(ValueError, match=rf"must be drawn at random; got '{kind}'"):
             plan.law()
-
-
-def test_sampling_alone_claims_nothing() -> None:
-    run = run_of({"cohorts.kind": "balls-in-bins"})
-    assert run.privacy == UserLevel(amplified=False)
 
 
 @pytest.mark.parametrize(
@@ -266,18 +223,3 @@ def test_impossible_samplings_say_why(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         schedule_of(name, 100, m, Participation(*contract), seed)
-
-
-@pytest.mark.parametrize("name", SAMPLED)
-def test_what_the_configuration_derives_can_be_sampled(name: str) -> None:
-    for users, m, n, bands in itertools.product((1, 7, 360), (1, 6, 36), (1, 9, 240), (None, 1, 9)):
-        if m <= users:
-            fixed = {} if bands is None else {"mechanism.bands": bands}
-            cohorts = {"kind": name, "users-per-round": m, "rounds": n}
-            try:
-                run = run_of({"data.users": users, "cohorts": cohorts, **fixed})
-            except ConfigError as error:
-                too_wide = bands is not None and (bands > n or bands * m > users)
-                assert too_wide, error  # noqa: PT017
-            else:
-                assert run.participation.max_participations == -(-n // run.participation.min_separation)

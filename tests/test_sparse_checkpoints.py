@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support.child_processes import in_child
-from support.ledgers import last_state
-from support.small_runs import client_for, linear_task, run_small, small_run
+from support.small_runs import client_for, linear_task, small_run
 
 import fedmf
 from fedmf.flower.local_run.grid import InProcessGrid
@@ -95,13 +94,6 @@ def test_killed_between_checkpoints_loses_work_and_repeats_nothing(
     released = [json.loads(line)["t"] for line in log.read_text().splitlines()]
     assert released == sorted(set(released)), "a round was released twice"
     assert np.abs(steps).max(axis=1).min() > 1e-3
-
-
-def test_the_model_is_that_of_a_run_that_keeps_every_round(tmp_path: Path) -> None:
-    keys = {"mechanism": "blt", "server_momentum": 0.9}
-    sparse = run_small(tmp_path / "sparse", small_run(TASK, **keys, checkpoint_every=7))
-    assert np.array_equal(sparse, run_small(tmp_path / "every", small_run(TASK, **keys)))
-    assert last_state(tmp_path / "sparse")[2]["t"] == 12
 
 
 def test_noise_of_the_rounds_after_an_interruption_is_that_of_their_rows(tmp_path: Path) -> None:

@@ -73,10 +73,8 @@ def state_directory(state: Path | None) -> Iterator[Path]:
     if state is not None:
         yield state
         return
-    from fedmf.records import scratch_directory
-
-    with scratch_directory(Path(tempfile.gettempdir()), "fedmf-stream") as folder:
-        yield folder / "state"
+    with tempfile.TemporaryDirectory(prefix="fedmf-stream-") as folder:
+        yield Path(folder) / "state"
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from fedmf.records.histories import Histories
 from fedmf.records.key_file import load_key, save_key
 from fedmf.records.ledger import Ledger, Opening
 from fedmf.records.lock import WriterLock
-from fedmf.records.new_places import create_directory, new_file, require_free, scratch_directory
+from fedmf.records.new_places import create_directory, new_file, require_free
 from fedmf.records.seal import Seal
 from fedmf.records.spent import Spent, finite
 from fedmf.records.statement import (
@@ -58,7 +58,6 @@ __all__ = [
     "replace_durably",
     "require_free",
     "save_key",
-    "scratch_directory",
     "sync_directory",
     "tighten",
     "unpack",

@@ -11,7 +11,6 @@ from support.ledgers import begin, go_on, participations, released
 
 from fedmf.errors import LedgerError
 from fedmf.records import ledger as ledger_module
-from fedmf.records.lock import ReleaseRight
 
 
 def test_the_opening_ends_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,16 +58,3 @@ def test_a_commit_that_was_made_though_it_seemed_to_fail_is_adopted(
     with go_on(path) as ledger:
         assert (participations(ledger), ledger.state()) == ([(0, "a")], b"state")
         assert [opening.first_round for opening in ledger.openings()] == [0, 1]
-
-
-def test_the_right_is_lost_by_whatever_happens_within() -> None:
-    right = ReleaseRight()
-    with pytest.raises(KeyboardInterrupt), right.exercise("round 7"):
-        raise KeyboardInterrupt
-    with pytest.raises(LedgerError, match=r"round 7 failed \(KeyboardInterrupt\)"), right.exercise("round 8"):
-        pytest.fail("nothing more may be released")
-    right = ReleaseRight()
-    with right.exercise("round 7"), pytest.raises(LedgerError), right.exercise("its row"):
-        raise LedgerError("no disk.")  # caught by who must not
-    with pytest.raises(LedgerError, match=r"its row failed \(no disk\)"):
-        right.require()

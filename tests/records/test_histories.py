@@ -5,12 +5,11 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-import numpy as np
 import pytest
 
 from fedmf.errors import ParticipationViolation
 from fedmf.participation import Participation
-from fedmf.records.histories import Histories, UserRow
+from fedmf.records.histories import Histories
 
 CONTRACT = Participation(60, 3, 4)
 
@@ -57,37 +56,6 @@ def test_both_ways_of_asking_agree_with_a_plain_model(seed: int) -> None:
         assert histories.counts.sum() == sum(map(len, plain.times.values()))
         assert histories.max_participations == max(map(len, plain.times.values())) == 3
         assert histories.min_separation == min(plain.gaps())
-
-
-def test_histories_continue_from_their_rows() -> None:
-    rng = random.Random(0)
-    whole, parts = Histories(CONTRACT), Histories(CONTRACT)
-    rows: dict[str, UserRow] = {}
-    for time in range(1, 61):
-        user = f"u{rng.randint(0, 9)}"
-        assert whole.admits(user, time) == parts.admits(user, time)
-        if whole.admits(user, time):
-            whole.record(user, time)
-            parts.record(user, time)
-            rows[user] = parts.row(user)
-        parts = Histories.from_rows(CONTRACT, rows.values(), parts.min_separation)
-    assert parts.min_separation == whole.min_separation
-    assert parts.max_participations == whole.max_participations == 3
-
-
-def test_there_is_room_for_any_number_of_users() -> None:
-    histories = Histories(Participation(10, 2, 2))
-    for time, size in enumerate((3, 5000, 40_000)):
-        keys, newcomers = histories.keys([f"{time}-{i}" for i in range(size)])
-        assert len(newcomers) == size
-        histories.check(time, keys)
-        histories.meet(newcomers)
-        histories.record_all(time, keys)
-    assert len(histories) == 45_003
-    assert (histories.counts == 1).all()
-    assert histories.min_separation is None
-    with pytest.raises(ParticipationViolation, match=r"user '2-39999' took part in round 2 .* round 3: b"):
-        histories.check(3, np.array([0, 45_002]))
 
 
 def test_the_first_refused_user_is_named_with_the_reason() -> None:

@@ -49,13 +49,6 @@ def test_a_key_is_never_overwritten(key_file, tmp_path):
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_file_and_directory_are_flushed(tmp_path, monkeypatch):
-    flushed, real = [], os.fsync
-    monkeypatch.setattr(os, "fsync", lambda fd: (flushed.append(stat.S_IFMT(os.fstat(fd).st_mode)), real(fd)))
-    save_key(tmp_path / "key", KEY)
-    assert flushed == [stat.S_IFREG, stat.S_IFDIR]
-
-
 def test_a_failed_save_leaves_nothing_and_shows_nothing(tmp_path, monkeypatch):
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
@@ -80,11 +73,6 @@ def test_a_file_open_to_others_is_refused(key_file, mode):
     refused(key_file, rf"^cannot use noise key .* must be 0600; got {mode:04o}")
 
 
-def test_a_file_its_owner_may_only_read_is_accepted(key_file):
-    key_file.chmod(0o400)
-    assert load_key(key_file) == KEY
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -104,12 +92,3 @@ def test_a_file_its_owner_may_only_read_is_accepted(key_file):
 def test_a_damaged_file_is_refused_without_showing_it(key_file, damage):
     key_file.write_bytes(damage(key_file.read_bytes()))
     refused(key_file, r"^file \(key\) must hold an intact 'fedmf noise key, version 1'; got something else")
-
-
-def test_a_missing_file_is_named(tmp_path):
-    refused(tmp_path / "absent", r"^cannot use noise key .*absent: No such file or directory\.$")
-
-
-def test_the_key_of_another_run_is_refused(key_file):
-    other = NoiseKey.from_seed(1).fingerprint
-    refused(key_file, rf"^noise key .* is not the key of this run: .* {KEY.fingerprint}\.$", other)

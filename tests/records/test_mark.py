@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +11,9 @@ import torch
 from support.directories import commit, create
 from support.streams import BUDGET, N, releases, run_once, sample, write_rows
 
-import fedmf
 from fedmf.cli.app import run as command
 from fedmf.errors import LedgerError
 from fedmf.runs.directory import RunDirectory
-from fedmf.streaming.session import open_run
 from fedmf.streaming.settings import Settings
 
 SETTINGS = Settings(**{**BUDGET, "seed": None}, rounds=N)
@@ -70,15 +67,6 @@ def test_a_copy_continues_on_another_machine_and_is_refused_when_it_comes_back(
         RunDirectory.open(backup)
 
 
-def test_a_run_that_was_continued_elsewhere_may_come_back(
-    backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as other:
-        elsewhere(other, tmp_path)
-        committed(tmp_path / "run", 4, 6)
-    RunDirectory.open(tmp_path / "run").close()
-
-
 @pytest.fixture
 def stream(tmp_path: Path) -> Path:
     """A stream with a backup after 10 steps, which then has 20."""
@@ -112,30 +100,3 @@ def test_a_backup_of_a_stream_is_refused_and_continues_on_another_machine(
     assert all(not np.array_equal(a, b) for a, b in zip(mine[10:20], theirs[10:20], strict=True))
     with pytest.raises(LedgerError, match="older copy"):
         run_once(stream, SETTINGS, stream / f"{N}.csv", output="other.jsonl")
-
-
-def test_a_stream_without_a_lasting_state_has_no_mark(tmp_path: Path, state: Path) -> None:
-    source = write_rows(tmp_path / "rows.csv", sample())
-    with open_run(tmp_path / "state", SETTINGS, source, tmp_path / "out", remembered=False) as (run, reader):
-        run.feed(reader)
-    assert not state.exists()
-
-
-def test_a_stream_that_is_pushed_is_refused_too(tmp_path: Path) -> None:
-    def opened(name: str) -> fedmf.PrivateStream:
-        asked = replace(SETTINGS, rounds=4)
-        return fedmf.PrivateStream(
-            norm_bound=asked.norm_bound,
-            epsilon=asked.epsilon,
-            delta=asked.delta,
-            rounds=4,
-            dimension=2,
-            path=tmp_path / name,
-        )
-
-    with opened("a") as pushed:
-        pushed.push([0.1, 0.2], user="ann")
-        shutil.copytree(tmp_path / "a", tmp_path / "b")
-        pushed.push([0.1, 0.2], user="bob")
-    with pytest.raises(LedgerError, match="older copy"), opened("b"):
-        pass

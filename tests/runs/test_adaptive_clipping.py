@@ -162,21 +162,6 @@ def test_a_round_that_is_tried_again_has_its_own_row_of_noise(tmp_path: Path) ->
     assert norms[1] == norms[2] != norms[0] == norms[3]
 
 
-def test_rows_and_slices_have_the_same_signs(tmp_path: Path) -> None:
-    run = moving_run(TASK, messages="per-user")
-    with fedmf.start(run, tmp_path / "run") as session:
-        users = [str(user) for user in TASK.dataset.user_ids]
-        trainer = LocalTrainer(session.task, run.client)
-        for zeta in (0.05, 0.5, 5.0):
-            sums = session.sums.at(zeta)
-            summed, by_row = sums.empty(), sums.empty()
-            trainer.add_updates(session.server.parameters, users, 0, summed)
-            rows, _ = trainer.clipped_rows(session.server.parameters, users, 0, zeta)
-            by_row.add_updates(rows)
-            expected = np.where(np.linalg.norm(UPDATES, axis=1) <= zeta, 1, -1).sum()
-            assert summed.told(SIGNS) == by_row.told(SIGNS) == expected  # type: ignore[attr-defined]
-
-
 def test_the_statement_tells_the_rule_and_the_epsilon_of_a_fixed_norm(seen, tmp_path: Path) -> None:
     _, statement, path = seen
     run_small(tmp_path / "run", dataclasses.replace(moving_run(TASK, **KEYS), clipping=FixedClipping()))

@@ -44,27 +44,6 @@ def test_too_little_noise_is_found_in_the_header(recorded: Ledger) -> None:
         run_statement(header, recorded)
 
 
-def test_the_noise_of_one_adjacency_is_too_little_for_another(recorded: Ledger) -> None:
-    """The same noise under replace-one: half of ε for each of two users, and less than half of δ."""
-    header = changed(recorded.header, "run.privacy.adjacency", "replace-one")
-    header = changed(header, "plan.noise_multiplier", recorded.header["plan"]["noise_multiplier"] / 2)
-    with pytest.raises(LedgerError, match=r"the header's amplification does not hold: noise .* must give"):
-        run_statement(RunHeader.from_dict(header), recorded)
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "message"),
-    [
-        ("run.cohorts.kind", "lottery", r"kind must be one of .*; got 'lottery'"),
-    ],
-)
-def test_a_header_that_contradicts_itself_is_no_header(
-    recorded: Ledger, place: str, value: object, message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        RunHeader.from_dict(changed(recorded.header, place, value))
-
-
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
 @pytest.mark.parametrize(
     ("changes", "message"),

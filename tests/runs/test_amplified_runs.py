@@ -150,24 +150,6 @@ def test_the_statement_gives_both_guarantees_and_what_they_need(finished: Path) 
     assert (used["seed"] is None) is exact
 
 
-def test_a_recorded_user_can_exceed_the_amplified_epsilon(finished: Path) -> None:
-    """Balls-in-Bins: the first bin joins as often as the contract allows, and its ledger shows it."""
-    found = json.loads((finished / "statement.json").read_text())
-    if found["amplification"]["accountant"] == "balls-in-bins":
-        assert found["epsilon_spent"] == pytest.approx(found["epsilon_known_cohorts"], rel=1e-9)
-    assert found["epsilon_spent"] > found["epsilon"]
-
-
-def test_the_metrics_end_at_the_amplified_epsilon(finished: Path) -> None:
-    with Session.resume(finished) as session:
-        spent = [session.metrics[t]["epsilon"] for t in sorted(session.metrics)]
-        plan = session.plan
-        assert spent == [min(plan.known_epsilon_after(t), EPSILON) for t in range(ROUNDS + 1)]
-    assert spent[0] == 0.0
-    assert spent == sorted(spent)
-    assert spent[-1] == EPSILON
-
-
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
 def test_a_stopped_run_states_what_it_spent_so_far_and_resumes_without_calibrating_again(
     accountant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -217,13 +199,3 @@ def test_the_accountants_draws_are_new_for_every_run_with_a_secret_key(
     for _ in range(4):
         fedmf.plan(small_run(**keys("balls-in-bins", noise_seed=noise_seed)))
     assert len(set(seeds)) == (4 if noise_seed < 0 else 1)
-
-
-def test_sampling_that_gains_nothing_costs_nothing() -> None:
-    """One bin: every user joins every round, and the noise is that without amplification."""
-    changes = {"cohort_size": 24, "min_separation": 1, "bands": None, "mechanism": "identity"}
-    plan = fedmf.plan(small_run(**keys("balls-in-bins", **changes)))
-    assert plan.amplification is not None
-    assert plan.amplification.method == "none needed"
-    plain = fedmf.plan(small_run(**keys("balls-in-bins", amplified=False, **changes)))
-    assert plan.noise_std == plain.noise_std

@@ -9,14 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.amplified_runs import ACCOUNTANTS, keys
 from support.apps_of_runs import TASK as APP_TASK
 from support.apps_of_runs import same_as_a_run
 from support.mean_norms import UNIT, MeanNorm, Norm
 from support.moving_norms import RULE, moving_run, uneven_task, updates_of, watch
 from support.small_runs import small_run
 
-import fedmf
 from fedmf.errors import ConfigError
 from fedmf.noise import Domain, GaussianSource, NoiseKey
 from fedmf.records import Ledger
@@ -99,11 +97,6 @@ def test_a_wrapped_app_has_those_of_a_run(tmp_path: Path) -> None:
     np.testing.assert_allclose(means(tmp_path / "app"), means(tmp_path / "run"), atol=1e-5)
 
 
-def test_no_part_of_fedmf_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"must be no part of fedmf; got 'mean_norms'\."):
-        register(monkeypatch)  # it is there already
-
-
 def test_its_value_survives_records_and_its_words_are_in_every_statement(
     seen, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,12 +130,6 @@ def test_a_statistic_that_lies_of_its_bound_is_cut_to_it() -> None:
         with pytest.raises(ValueError, match="slice norms must add up to at most"):
             Norm().check(lie, 1)
     assert told.lengths == {"sum": 3, "norms": 1}
-
-
-@pytest.mark.parametrize("keys", [keys(ACCOUNTANTS[0]), {"server_optimizer": "jme-adam"}])
-def test_it_is_asked_what_it_may_stand_beside(keys: dict, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"mean_norms \(a statistic\) must be left out with .*: no theorem"):
-        fedmf.start(dataclasses.replace(small_run(**keys), extra_releases=(PART,)), tmp_path / "run")
 
 
 def test_what_is_no_part_is_refused_in_a_line() -> None:

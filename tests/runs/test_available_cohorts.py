@@ -16,11 +16,11 @@ from support.small_runs import client_for, linear_task, run_small, seeing, small
 
 import fedmf
 from fedmf.cohorts import AvailableCohorts
-from fedmf.errors import ConfigError, ParticipationViolation
+from fedmf.errors import ConfigError
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.simulation import WorkerPool
 from fedmf.flower.strategy import run_on_grid
-from fedmf.records import Admission, Ledger
+from fedmf.records import Ledger
 from fedmf.runs import RoundRecord, RoundReport, Run, Session
 
 USERS, ROUNDS = 24, 12
@@ -106,12 +106,6 @@ def test_the_contract_is_kept_and_rounds_are_as_full_as_it_allows(b: int, k: int
     assert any("decide whether that user is connected" in text for text in statement["assumptions"])
 
 
-def test_what_is_unset_leaves_room_for_half_of_the_users_to_be_away(tmp_path: Path) -> None:
-    contract = available_run().participation
-    assert (contract.rounds, contract.max_participations, contract.min_separation) == (12, 3, 4)
-    assert AvailableCohorts(rounds=9, users_per_round=5).participation(7).min_separation == 1
-
-
 def test_only_connected_users_are_drawn_and_the_denominator_stays(tmp_path: Path) -> None:
     """In rounds 0-2 one user is there, in 3-5 nobody, later the even ones."""
 
@@ -129,26 +123,6 @@ def test_only_connected_users_are_drawn_and_the_denominator_stays(tmp_path: Path
     with fedmf.resume(run, tmp_path / "run") as session:
         assert session.plan.cohorts.users_per_round == 3
         assert session.directory.ledger.summary().empty_rounds == 4
-
-
-def test_every_user_is_drawn_about_as_often_as_any_other(tmp_path: Path) -> None:
-    """600 places for 10 users of whom any may come: five deviations of a binomial are 36."""
-    run = dataclasses.replace(
-        small_run(linear_task(10, 2), mechanism="identity"),
-        cohorts=AvailableCohorts(rounds=200, users_per_round=3, min_separation=1, max_participations=200),
-    )
-    run_small(tmp_path / "run", run)
-    counts = [len(own) for own in joined(tmp_path / "run").values()]
-    assert len(counts) == 10
-    assert sum(counts) == 600
-    assert max(abs(count - 60) for count in counts) < 36
-
-
-def test_without_the_rule_the_ledger_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = available_run(min_separation=4, max_participations=2)
-    monkeypatch.setattr(Admission, "admit", lambda self, t, users: list(users))
-    with pytest.raises(ParticipationViolation, match=r"b \(min_separation\) is 4"):
-        run_small(tmp_path / "without", run)
 
 
 def test_a_resumed_run_takes_the_same_users_and_releases_the_same_models(tmp_path: Path) -> None:
@@ -178,32 +152,6 @@ def test_who_withdraws_is_never_asked_again_and_keeps_what_was_promised(tmp_path
     statement = json.loads((tmp_path / "run" / "statement.json").read_text())
     assert statement["epsilon_spent"] <= statement["epsilon"]
     assert (tmp_path / "run" / "withdrawn-users").stat().st_mode & 0o077 == 0
-
-
-def test_withdrawals_leave_an_amplified_promise_as_it_is(tmp_path: Path) -> None:
-    """Theorem 2: staying away is a zero contribution; the draws of everybody else go on."""
-    run, found, models = small_run(schedule="balls-in-bins", amplified=True, mechanism="identity"), [], []
-    for name, withdrawn in (("stays", 0), ("goes", 3)):
-        with fedmf.start(run, tmp_path / name) as session:
-            roster = session.task.dataset.user_ids
-            for user in roster[:withdrawn]:
-                session.directory.admission.withdraw(user, roster)
-            run_on_grid(session, InProcessGrid(client_for(session)))
-            found.append(session.statement().to_dict())
-            models.append(joined(tmp_path / name))
-    assert found[0]["epsilon"] == found[1]["epsilon"] < found[1]["epsilon_known_cohorts"]
-    assert found[0]["noise_std"] == found[1]["noise_std"]
-    gone = set(models[0]) - set(models[1])
-    assert len(gone) == 3
-    assert models[1] == {user: rounds for user, rounds in models[0].items() if user not in gone}
-
-
-def test_a_damaged_list_of_withdrawals_is_refused(tmp_path: Path) -> None:
-    run = available_run()
-    stopped_after(tmp_path / "run", run, 1)
-    (tmp_path / "run" / "withdrawn-users").write_text('"u000"\n"u0')
-    with pytest.raises(ConfigError, match=r"withdrawn-users must be as fedmf wrote it"):
-        Session.resume(tmp_path / "run", run)
 
 
 def test_amplification_and_shared_time_are_refused() -> None:

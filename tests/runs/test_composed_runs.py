@@ -85,12 +85,6 @@ def test_what_cannot_be_joined_is_refused_in_one_line(
     assert message in refused(["account", *(str(place / name) for name in names), *asserted], capsys)
 
 
-def test_public_noise_is_said_to_protect_nobody(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = [str(place / name) for name in ("a", "seeded")]
-    assert command(["account", *names, "--user-namespace", "people"]) == 0
-    assert capsys.readouterr().out.startswith("Simulation only, no privacy (public noise seed)")
-
-
 def test_a_stream_counts_each_user_by_how_often_it_took_part(place: Path) -> None:
     costs = stream_costs(place / "state")
     assert (costs.statement["user_namespace"], len(costs.spent.users)) == ("people", 26)

@@ -7,13 +7,13 @@ import stat
 from pathlib import Path
 
 import pytest
-from support.directories import DIMENSION, PLAN, RECORDED, RUN, commit, create, fail, same
+from support.directories import DIMENSION, PLAN, RUN, create, fail, same
 
 import fedmf
-from fedmf.errors import ConfigError, LedgerError
+from fedmf.errors import ConfigError
 from fedmf.noise.key import NoiseKey
 from fedmf.records import durable, new_places
-from fedmf.runs import Run, RunHeader, directory, load_run
+from fedmf.runs import RunHeader, directory, load_run
 from fedmf.runs.directory import CONFIG, KEY, LEDGER, RunDirectory, read_header
 
 
@@ -46,20 +46,6 @@ def test_the_key_is_readable_by_its_owner_alone(tmp_path: Path, umask: int) -> N
     assert stat.S_IMODE((tmp_path / "run").stat().st_mode) & 0o022 == 0
 
 
-def test_an_empty_directory_may_be_used(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    create(tmp_path / "run").close()
-    assert fedmf.load(tmp_path / "run").difference(RUN) is None
-
-
-def test_a_relative_place_is_where_it_was_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with create(Path("run")) as opened:
-        monkeypatch.chdir("/")
-        commit(opened, 0, 1.0)
-    assert fedmf.load_model(tmp_path / "run")
-
-
 def snapshot(root: Path) -> dict[str, bytes | None]:
     return {str(path): path.read_bytes() if path.is_file() else None for path in sorted(root.rglob("*"))}
 
@@ -80,21 +66,6 @@ def test_another_runs_directory_is_refused_untouched(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"holds another run; resume it, or use another place"):
         create(tmp_path / "run")
     assert snapshot(tmp_path) == before
-
-
-def test_a_file_in_the_place_is_refused_untouched(tmp_path: Path) -> None:
-    (tmp_path / "run").write_text("a file")
-    for place in (tmp_path / "run", tmp_path / "run" / "below"):
-        with pytest.raises(ConfigError, match="output directory"):
-            create(place)
-    assert (tmp_path / "run").read_text() == "a file"
-    assert os.listdir(tmp_path) == ["run"]
-
-
-def test_an_impossible_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"output directory .* cannot be created: File name too long"):
-        create(tmp_path / ("n" * 300))
-    assert os.listdir(tmp_path) == []
 
 
 STEPS = {
@@ -118,26 +89,6 @@ def test_a_creation_that_fails_half_way_leaves_nothing(
             create(tmp_path / "run")
     assert os.listdir(tmp_path) == []
     create(tmp_path / "run").close()
-
-
-def test_a_header_that_cannot_be_stored_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(Run, "to_dict", lambda _: {**RECORDED, "task": object()})
-        with pytest.raises(LedgerError, match="header"):
-            create(tmp_path / "run")
-    assert os.listdir(tmp_path) == []
-
-
-def test_an_interrupted_creation_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(directory, "save_key", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        create(tmp_path / "run")
-    assert os.listdir(tmp_path) == []
 
 
 def test_the_new_name_is_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

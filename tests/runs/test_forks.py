@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shutil
-import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from support.child_processes import in_child
 from support.covariance import covariance_fits
 from support.small_runs import linear_task, small_run
 
 import fedmf
-from fedmf.noise import KeySchedule
-from fedmf.runs import Run, Session, account
+from fedmf.runs import Run, Session
 from fedmf.runs.server import PrivateServer
 
 DIMENSION, ROUNDS, COPIED = 10_000, 12, 5
@@ -81,57 +77,6 @@ def test_noise_over_interruptions_is_that_of_the_plan(tmp_path: Path, form: str,
     C = matrix_of(tmp_path / "run", run)
     assert covariance_fits(noise, C, 1.0)
     assert not covariance_fits(noise * 1.1, C, 1.0), "a wrong sigma must be rejected"
-
-
-def newest(self: KeySchedule, rounds: range) -> list[int]:
-    return [len(self._first) - 1] * len(rounds)
-
-
-@pytest.mark.parametrize("form", ["bands"])
-def test_past_rows_from_the_newest_key_are_rejected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
-) -> None:
-    monkeypatch.setattr(KeySchedule, "eras", newest)
-    run = run_with(form)
-    noise = continued(tmp_path / "run", run, [4, 5, 9, ROUNDS])
-    assert not covariance_fits(noise, matrix_of(tmp_path / "run", run), 1.0)
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork with threads: they are idle
-@pytest.mark.parametrize("form", ["banded inverse", "bands"])
-def test_killed_between_checkpoints_it_goes_on_with_the_noise_of_the_plan(tmp_path: Path, form: str) -> None:
-    """Killed when round 4 (0-based) is about to count: its noise was drawn and shown to nobody."""
-    run, path = run_with(form, checkpoint_every=3), tmp_path / "run"
-
-    def dying() -> None:
-        with fedmf.start(run, path) as session:
-            np.save(tmp_path / "first.npy", noise_of(session, 4))
-            session.directory.ledger.commit_round = lambda *_: os.kill(  # type: ignore[method-assign]
-                os.getpid(), signal.SIGKILL
-            )
-            noise_of(session, 5)
-
-    assert in_child(dying) == -signal.SIGKILL
-    with fedmf.resume(run, path) as session:
-        assert (session.server.t, session.server.lost) == (4, range(3, 4))
-        rest = noise_of(session, ROUNDS)
-        assert [opening.first_round for opening in session.directory.ledger.openings()] == [0, 4]
-        C = session.plan.mechanism.factorization.materialize()
-    assert covariance_fits(np.vstack([np.load(tmp_path / "first.npy"), rest]), C, 1.0)
-
-
-def test_what_only_reads_opens_nothing(tmp_path: Path) -> None:
-    run, path = run_with("bands"), tmp_path / "run"
-    with fedmf.start(run, path) as session:
-        assert session.directory.ledger.openings() == []
-        noise_of(session, 2)
-    account(path)
-    with fedmf.resume(run, path) as session:
-        session.statement()
-        assert len(session.directory.ledger.openings()) == 1
-        noise_of(session, 3)
-        noise_of(session, 4)
-        assert [opening.first_round for opening in session.directory.ledger.openings()] == [0, 2]
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -14,7 +14,7 @@ from torch import nn
 import fedmf
 from fedmf.cli.app import run as cli
 from fedmf.errors import ConfigError
-from fedmf.records import read_tensors, write_tensors
+from fedmf.records import read_tensors
 from fedmf.training import Task
 
 SIZES = [4, 7, 2, 3, 5, 1, 6, 4, 4, 3, 2, 8]
@@ -72,18 +72,6 @@ def test_a_run_stops_resumes_and_is_exported(optimizer: str, tmp_path: Path) -> 
     assert read_tensors(tmp_path / "model.pt").keys() == model.keys()
 
 
-def test_the_statement_names_what_is_frozen(tmp_path: Path) -> None:
-    run = run_of()
-    task = run.task
-    assert isinstance(task, Task)
-    statement = fedmf.simulate(run, tmp_path / "run").statement
-    (entry,) = [e for e in statement.to_dict()["public_inputs"] if "frozen" in e["name"]]
-    assert entry["value"] == f"79 numbers in 3 tensors, SHA-256 {task.model.constants_digest()}"
-    assert task.model.constants_digest() in statement.render_text()
-    without = small_run().task_source.public_inputs()
-    assert [e for e in without if "frozen" in e.name] == []
-
-
 def test_a_run_goes_on_with_the_same_constants_only(tmp_path: Path) -> None:
     run = run_of()
     fedmf.start(run, tmp_path / "run").directory.close()
@@ -95,21 +83,3 @@ def test_a_run_goes_on_with_the_same_constants_only(tmp_path: Path) -> None:
     ):
         fedmf.resume(dataclasses.replace(run, task=changed), tmp_path / "run")
     fedmf.resume(run, tmp_path / "run").directory.close()
-
-
-def test_a_file_to_start_from_holds_the_trained_and_agrees_on_the_rest(tmp_path: Path) -> None:
-    from fedmf.runs.released_model import initial_parameters
-
-    task = masked_task(SIZES)
-    flat = task.model.initial() + 0.5
-    state = task.model.state(flat)
-    trained = {name: state[name] for name, _ in task.model.arrays}
-    other = {**state, "mixing.bias": state["mixing.bias"] + 1.0}
-    for name, tensors in (("whole", state), ("trained", trained), ("other", other)):
-        write_tensors(tmp_path / f"{name}.safetensors", {n: t.clone() for n, t in tensors.items()}, {})
-    for name in ("whole", "trained"):
-        assert torch.equal(initial_parameters(tmp_path / f"{name}.safetensors", task.model), flat)
-    with pytest.raises(
-        ConfigError, match=r"must hold the values of what is frozen; 'mixing\.bias' has others"
-    ):
-        initial_parameters(tmp_path / "other.safetensors", task.model)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import re
 from pathlib import Path
 from types import ModuleType
 
@@ -26,12 +25,6 @@ def example() -> ModuleType:
     with torch.random.fork_rng(devices=[]):
         spec.loader.exec_module(module)
     return module
-
-
-def test_the_page_shows_the_program() -> None:
-    page, program = (DOCS / "python.md").read_text(), EXAMPLE.read_text()
-    (shown,) = re.findall(r"<!-- examples/lora_text.py -->\n```python\n(.*?)```", page, flags=re.DOTALL)
-    assert shown.strip() in program
 
 
 def test_the_program_adapts_the_public_model_and_leaves_it_alone(example: ModuleType, tmp_path: Path) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.child_processes import in_child
 from support.directories import commit, create
 from support.small_runs import small_run
 from support.streams import sample, write_rows
@@ -56,28 +54,6 @@ def test_a_run_and_a_stream_are_for_their_owner(tmp_path: Path, mask: int, pictu
         "metrics.parquet", "learning-curve.png", "statement.json", "statement.txt",
     })  # fmt: skip
     check_closed(tmp_path / "state", {"noise.key", "stream.sqlite", "stream.sqlite-mark", "operator.json"})
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork with threads: they are idle
-def test_a_killed_commit_leaves_its_log_closed(tmp_path: Path) -> None:
-    """SQLite makes the log; it holds what the ledger holds."""
-
-    def dying() -> None:
-        inside = create(tmp_path / "run").ledger._connection
-        for statement in (
-            "PRAGMA cache_spill=1",
-            "PRAGMA cache_size=1",
-            "BEGIN IMMEDIATE",
-            "CREATE TABLE t(x)",
-        ):
-            inside.execute(statement)
-        inside.executemany("INSERT INTO t VALUES (?)", [("x" * 4000,)] * 50)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    with umask(0o022):
-        assert in_child(dying) == -signal.SIGKILL
-    check_closed(tmp_path / "run", {"ledger.sqlite-wal", KEY})
-    RunDirectory.open(tmp_path / "run").close()
 
 
 def test_opening_takes_from_others_what_they_could_read(tmp_path: Path) -> None:

@@ -50,16 +50,6 @@ def test_the_table_has_a_row_per_evaluated_round_in_order(tmp_path: Path) -> Non
     assert read.dtypes.astype(str).tolist() == ["int64", "float64", "float64", "float64"]
 
 
-@pytest.mark.parametrize(
-    "rows", [{}, {3: {"loss": 1.0, "accuracy": 0.5, "epsilon": None}}], ids=["none", "one"]
-)
-def test_the_types_do_not_depend_on_the_rows(tmp_path: Path, rows: dict[int, dict[str, Any]]) -> None:
-    read = table(tmp_path, rows)
-    assert len(read) == len(rows)
-    assert read.dtypes.astype(str).tolist() == ["int64", "float64", "float64", "float64"]
-    assert read["epsilon"].isna().all()
-
-
 def test_metrics_have_the_columns_of_their_task(tmp_path: Path) -> None:
     named = metric_columns(dataclasses.replace(TASK, metrics=(MAE, RMSE)))
     assert named == ["loss", "mae", "rmse", "epsilon"]

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import re
-import runpy
-import signal
-import sys
-import tomllib
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
-from support.child_processes import die_at_flush, in_child
-from support.ledgers import last_state
 
 import fedmf
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.records import Ledger
-from fedmf.runs import RoundRecord, RunHeader
+from fedmf.runs import RoundRecord
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 EXAMPLE = DOCS / "examples/own_parts.py"
@@ -38,12 +31,6 @@ def example() -> ModuleType:
     return module
 
 
-def test_the_page_shows_the_program() -> None:
-    page, program = (DOCS / "python.md").read_text(), EXAMPLE.read_text()
-    (shown,) = re.findall(r"<!-- examples/own_parts.py -->\n```python\n(.*?)```", page, flags=re.DOTALL)
-    assert shown.strip() in program
-
-
 def released(path: Path) -> int:
     """Rounds on record; 0 while there is no ledger."""
     try:
@@ -52,43 +39,6 @@ def released(path: Path) -> int:
     except LedgerError:
         return 0
     return last + 1
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork with threads: they are idle
-def test_killed_and_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "run"
-    monkeypatch.setattr(sys, "argv", [str(EXAMPLE), str(path)])
-
-    def dying() -> None:
-        die_at_flush(20, flushed=True)
-        runpy.run_path(str(EXAMPLE), run_name="__main__")
-
-    assert in_child(dying) == -signal.SIGKILL
-    assert 5 <= released(path) < 60
-    runpy.run_path(str(EXAMPLE), run_name="__main__")
-    assert "60 of 60 released" in capsys.readouterr().out
-    check_records(path)
-
-
-def check_records(path: Path) -> None:
-    """Header, config.toml and statement say the same."""
-    with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
-        header = RunHeader.from_dict(ledger.header)
-    tables = tomllib.loads((path / "config.toml").read_text())
-    statement, run = fedmf.account(path).to_dict(), header.run
-    for table in ("cohorts", "privacy", "client", "execution"):
-        for key, value in tables[table].items():
-            assert run[table][key.replace("-", "_")] == value, (table, key)
-    assert statement["delta"] == 1e-5
-    assert (statement["rounds"], statement["users_per_round"]) == (60, 12)
-    assert statement["clip_norm"] == run["privacy"]["clip_norm"] == tables["privacy"]["clip-norm"]
-    assert statement["mechanism"] == tables["mechanism"]["name"] == "own"
-    for name in ("task", "server"):
-        assert tables[name] == {"kind": "given", "name": run[name]["name"]}
-    assert header.plan.mechanism.factorization.to_dict() == run["mechanism"]["choice"]["factorization"]
-    assert last_state(path)[1]["momentum"].shape == (header.dimension,) == (33,)
 
 
 def test_resumed_bit_for_bit_and_only_with_the_same_parts(example: ModuleType, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from support.small_runs import linear_task, small_run
 from torch import Tensor
 
 import fedmf
-from fedmf.errors import LedgerError
 from fedmf.optim import RoundRelease
 
 DIMENSION = 5
@@ -42,37 +41,6 @@ class Returning(InPlace):
 
     def step(self, *_: Any) -> Any:
         return self.result
-
-
-def test_a_round_whose_commit_failed_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing is released until the run is opened again; then it is as if the sum had never been seen."""
-    run = replace(small_run(linear_task(24, DIMENSION), noise_seed=3), server=InPlace())
-
-    def failing(*_: object) -> None:
-        raise LedgerError("disk full")
-
-    with fedmf.start(run, tmp_path / "clean") as clean:
-        clean.server.release(clean.server.new_sum(), [])
-        expected = clean.server.release(clean.server.new_sum(), [])
-    with fedmf.start(run, tmp_path / "failed") as session:
-        session.server.release(session.server.new_sum(), [])
-        before = session.server.parameters.clone()
-        total = session.server.new_sum()
-        total.add_updates(torch.full((1, DIMENSION), 0.4))
-        user = session.task.dataset.user_ids[session.cohort_schedule().cohort(1)[0]]
-        with monkeypatch.context() as patch:
-            patch.setattr(session.directory.ledger, "commit_round", failing)
-            with pytest.raises(LedgerError, match="disk full"):
-                session.server.release(total, [user])
-        assert torch.equal(session.server.parameters, before)
-        assert session.server.t == 1
-        with pytest.raises(LedgerError, match=r"round 2 failed \(disk full\); .* releases nothing more"):
-            session.server.release(session.server.new_sum(), [])
-    with fedmf.resume(run, tmp_path / "failed") as session:
-        assert torch.equal(session.server.parameters, before)
-        assert torch.equal(session.server.release(session.server.new_sum(), []), expected)
 
 
 @pytest.mark.parametrize(

@@ -5,19 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import re
-import runpy
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from support import own_functions
-from support.amplified_runs import ACCOUNTANTS, keys
-from support.child_processes import die_at_flush, in_child
 from support.moving_norms import RULE, moving_run, uneven_task, updates_of, watch
 from support.own_functions import ODD, give, halves
 from support.small_runs import small_run
@@ -122,17 +115,6 @@ def test_whatever_the_function_gives_for_one_user_is_that_users_zero(what: str) 
         assert torch.equal(plain.fixed_point, together.fixed_point)
 
 
-def test_an_interrupt_in_the_function_is_the_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(row: torch.Tensor) -> torch.Tensor:
-        raise KeyboardInterrupt
-
-    monkeypatch.setitem(ODD, "interrupt", interrupted)
-    give("interrupt")
-    total = FixedPointSum(3, 0.5, statistics=[UsersOwn("own", 2, 0.8, "support.own_functions:odd")])
-    with pytest.raises(KeyboardInterrupt):
-        total.add_updates(torch.tensor([[0.3, 0.1, 0.1]]))
-
-
 @pytest.mark.parametrize("function", ["first_kept", "largest_kept", "poisoned", "counted", "drawn"])
 def test_a_function_that_remembers_is_refused_before_anything_is_spent(function: str, tmp_path: Path) -> None:
     """A, hostile B, A again: other numbers for A would be B's doing."""
@@ -167,19 +149,6 @@ def test_the_trial_moves_no_generator_and_a_pure_function_passes(tmp_path: Path)
     before = torch.get_rng_state()
     dataclasses.replace(OWN).require_runnable(50)
     assert torch.equal(before, torch.get_rng_state())
-
-
-def test_a_worker_cannot_send_more_than_its_users_add_up_to() -> None:
-    statistic = UsersOwn("own", 2, 0.8, "support.own_functions:halves")
-    total = FixedPointSum(4, 0.5, statistics=[statistic])
-    sent = {"sum": torch.zeros(4, dtype=torch.int64), "own": torch.tensor([2**41, 2**41])}
-    with pytest.raises(ValueError, match="slice own must have norm at most 2 clip norms"):
-        total.add_parts(sent, 2)
-    with pytest.raises(ValueError, match="slice own must be int64 of shape"):
-        total.add_parts({**sent, "own": torch.zeros(3, dtype=torch.int64)}, 2)
-    assert not bool(total.told_vector(statistic).any())
-    total.add_parts({**sent, "own": torch.tensor([2**40, -(2**40)])}, 2)
-    assert total.told_vector(statistic).tolist() == [0.8, -0.8]
 
 
 def test_its_value_survives_records_and_its_words_are_marked_as_its_authors(seen, tmp_path: Path) -> None:
@@ -236,53 +205,3 @@ def test_a_function_that_cannot_serve_is_refused_before_anything_is_spent(
     with pytest.raises(ConfigError, match=message):
         fedmf.start(run, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("named", [keys(ACCOUNTANTS[0]), {"server_optimizer": "jme-adam"}])
-def test_it_stands_beside_nothing_that_no_theorem_covers(named: dict, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"own \(a statistic\) must be left out with .*: no theorem"):
-        fedmf.start(dataclasses.replace(small_run(**named), extra_releases=(OWN,)), tmp_path / "run")
-
-
-EXAMPLE = Path(__file__).resolve().parents[2] / "docs/examples/own_statistic.py"
-
-
-def rounds_of(path: Path) -> int:
-    with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
-        last = ledger.released - 1
-    return last + 1
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork with threads: they are idle
-def test_the_example_is_killed_resumed_and_verified_by_another_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path, public = tmp_path / "run", tmp_path / "public"
-    assert len(EXAMPLE.read_text().splitlines()) <= 150
-    monkeypatch.chdir(EXAMPLE.parent)
-    monkeypatch.setattr(sys, "argv", [EXAMPLE.name, str(path)])
-
-    def dying() -> None:
-        die_at_flush(12, flushed=True)
-        runpy.run_path(str(EXAMPLE), run_name="__main__")
-
-    assert in_child(dying) == -signal.SIGKILL
-    before = rounds_of(path)
-    assert 2 <= before < 20
-    runpy.run_path(str(EXAMPLE), run_name="__main__")
-    said = capsys.readouterr().out
-    assert "20 of 20 released" in said
-    assert re.search(r"after 20 rounds: first layer -?\d\.\d{3}, last layer -?\d\.\d{3}", said)
-    with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
-        noted = [ledger.metrics()[t]["own_first_layer"] for t in range(before + 1, 21)]
-    assert len(set(noted)) == 20 - before  # each its own, over the kill
-    arguments = ["account", str(path), "--public", str(public)]
-    # In another folder, where nobody has the function.
-    done = subprocess.run(
-        [sys.executable, "-m", "fedmf", *arguments], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(public.read_text())["statistics"][0]["entries"] == [
-        "first_layer",
-        "last_layer",
-    ]

@@ -16,11 +16,9 @@ from support.small_runs import client_for, linear_task, run_small, tampering
 
 import fedmf
 from fedmf.errors import ConfigError
-from fedmf.flower.local_run.grid import InProcessGrid
-from fedmf.flower.strategy import run_on_grid
 from fedmf.moments import BlockEnergies
 from fedmf.records import Ledger
-from fedmf.runs import RoundRecord, RoundReport
+from fedmf.runs import RoundReport
 
 FORMS = ("per-user", "squared-mean")
 DIMENSION = 30
@@ -89,29 +87,6 @@ def test_both_kinds_of_message_release_the_same_pair(form: str, tmp_path: Path) 
         found.append((optimizer.means(), optimizer.seconds()))
     for by_slice, by_user in zip(*found, strict=True):
         np.testing.assert_allclose(by_slice, by_user, atol=1e-7)  # single updates are float32
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_resumed_run_releases_the_same_bits(form: str, tmp_path: Path) -> None:
-    keys = {"mechanism": "banded-toeplitz", "bands": 4, "second_workload": "exponential:0.5"}
-    whole, halves = (RecordedPair(BLOCKS, form) for _ in range(2))  # type: ignore[arg-type]
-    final = run_small(tmp_path / "whole", pair_run(whole, TASK, **keys))
-    run = pair_run(halves, TASK, **keys)
-    with fedmf.start(run, tmp_path / "halves") as session:
-
-        def stop(_: RoundRecord) -> None:
-            if session.server.t == 5:
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            run_on_grid(session, InProcessGrid(client_for(session)), stop)
-    with fedmf.resume(run, tmp_path / "halves") as session:
-        assert session.server.t == 5
-        run_on_grid(session, InProcessGrid(client_for(session)))
-        again = session.server.parameters.numpy()
-    assert np.array_equal(final, again)
-    assert np.array_equal(whole.seconds(), halves.seconds())
-    assert np.array_equal(whole.means(), halves.means())
 
 
 @pytest.mark.parametrize("form", FORMS)

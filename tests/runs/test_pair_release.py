@@ -22,9 +22,8 @@ from fedmf.accounting import PairRelease, SecondStream
 from fedmf.errors import ConfigError
 from fedmf.flower.compat import claim_task_identity
 from fedmf.flower.messages import answer_reply, read_slice_reply, request_content
-from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.mechanisms.toeplitz import Toeplitz
-from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment, FullMatrix, SecondMoment
+from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment, SecondMoment
 from fedmf.noise.key import NoiseKey
 from fedmf.records.lock import ReleaseRight
 from fedmf.runs import Plan, Reply, Request
@@ -193,18 +192,6 @@ def test_more_users_than_planned_cannot_lengthen_the_squared_mean(monkeypatch: p
     assert moved() > 1.0
 
 
-def test_with_equal_matrices_the_second_moment_is_free_under_replacement() -> None:
-    """λ = 1/(2ζ²): the pair has the sensitivity of the sums alone, up to the rounding of features."""
-    C = Toeplitz([1.0, 0.5, 0.25], N)
-    plan, _ = plan_of(DiagonalMoment(2), "per-user")
-    second = SecondStream("per-user", "squares", 2, 2, 0.5 / ZETA**2, "toeplitz", {}, C)
-    pair = PairRelease(C, second, ZETA, "replace-one", 8)
-    alone = stated_sensitivity(C, plan.participation).value
-    assert pair.stated(plan.participation).value == pytest.approx(alone, rel=1e-10)
-    assert pair.stated(plan.participation).value > alone
-    assert pair.stated(plan.participation).kind == "upper_bound"
-
-
 def test_a_second_stream_that_does_not_fit_is_refused() -> None:
     C, other = Toeplitz(np.array([1.0, 0.5]), 8), Toeplitz(np.array([1.0, 0.25]), 8)
 
@@ -251,12 +238,6 @@ def test_what_no_theorem_covers_is_refused(keys: dict, moment: SecondMoment, for
     assert "\n" not in str(caught.value)
 
 
-def test_other_second_moments_are_refused_before_anything_is_released() -> None:
-    plan, optimizer = plan_of(FullMatrix(1), "per-user")
-    with pytest.raises(ValueError, match="squares or block energies"):
-        released(plan, optimizer, [np.ones((1, 1))])
-
-
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 def test_the_chosen_weight_has_the_least_predicted_error(form: str, adjacency: str) -> None:
@@ -275,18 +256,3 @@ def test_the_chosen_weight_has_the_least_predicted_error(form: str, adjacency: s
         return 7 * tau**2 * costs[0] + 2 * tau**2 / (second.weight * ZETA**2) * costs[1]
 
     assert all(error(1.0) <= error(scale) * (1 + 1e-9) for scale in np.geomspace(0.1, 10, 41))
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_the_variance_of_both_noises_is_stated_for_each_round(form: str) -> None:
-    """(τ₁/m)²[C₁⁻¹C₁⁻ᵀ]_tt and (τ₂/m)²[C₂⁻¹C₂⁻ᵀ]_tt with dense inverses."""
-    plan, optimizer = plan_of(BlockEnergies([1, 2]), form)
-    released(plan, optimizer, [np.zeros((1, 3))] * N)
-    assert plan.second is not None
-    streams = (
-        (plan.mechanism.factorization, plan.noise_std),
-        (plan.second.factorization, plan.second_noise_std),
-    )
-    expected = [(std / 8) ** 2 * np.sum(np.linalg.inv(C.materialize()) ** 2, axis=1) for C, std in streams]
-    assert [release.mean_variance for release in optimizer.seen] == pytest.approx(expected[0], rel=1e-10)
-    assert [release.second_variance for release in optimizer.seen] == pytest.approx(expected[1], rel=1e-10)

@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-from typing import Any
 
 import dp_accounting
 import numpy as np
@@ -11,8 +10,7 @@ import pytest
 from support.small_runs import small_run
 
 import fedmf
-from fedmf.mechanisms.toeplitz import Toeplitz
-from fedmf.runs import NoiseMechanism, Plan, Run
+from fedmf.runs import Plan, Run
 
 KEYS = [
     {"mechanism": "identity"},
@@ -65,9 +63,3 @@ def test_a_plan_survives_the_ledgers_header_bit_for_bit(keys: dict) -> None:
     assert np.array_equal(
         again.mechanism.factorization.materialize(), plan.mechanism.factorization.materialize()
     )
-
-
-@pytest.mark.parametrize("choice", ["bisr", None, Toeplitz(np.array([1.0, 0.5]), 4)])
-def test_a_mechanism_that_is_no_choice_is_refused_where_it_is_made(choice: Any) -> None:
-    with pytest.raises(ValueError, match=r"^C \(choice\) must be NamedMechanism.*; got [^\n]*$"):
-        NoiseMechanism(choice)

@@ -11,7 +11,7 @@ from support.small_runs import small_run
 import fedmf
 from fedmf import load_model
 from fedmf.errors import ConfigError
-from fedmf.records import read_tensors, write_tensors
+from fedmf.records import write_tensors
 from fedmf.runs import Classification, Run
 
 
@@ -56,25 +56,6 @@ def test_a_run_goes_on_from_the_model_that_another_one_released(run: Run, tmp_pa
     assert not torch.equal(released, fedmf.simulate(run, tmp_path / "other").parameters)
 
 
-def test_only_a_run_that_released_nothing_reads_the_file_again(run: Run, tmp_path: Path) -> None:
-    file = tmp_path / "model.pt"
-    write_tensors(file, state(run), {})
-    begun = starting(run, file)
-    fedmf.start(begun, tmp_path / "run").directory.close()
-    file.unlink()
-    write_tensors(file, state(run, 0.25), {})
-    with pytest.raises(ConfigError, match="must be what the run began with; its content is another"):
-        fedmf.resume(begun, tmp_path / "run")
-    file.unlink()
-    write_tensors(file, state(run), {})
-    with fedmf.resume(begun, tmp_path / "run") as session:
-        session.server.release(session.server.new_sum(), [])
-    file.unlink()
-    with fedmf.resume(begun, tmp_path / "run") as session:
-        assert session.server.t == 1
-    assert load_model(tmp_path / "run")
-
-
 def test_files_that_do_not_suit_are_refused_in_one_line_and_leave_nothing(run: Run, tmp_path: Path) -> None:
     tensors = state(run)
     name, first = next(iter(tensors.items()))
@@ -96,32 +77,3 @@ def test_files_that_do_not_suit_are_refused_in_one_line_and_leave_nothing(run: R
     (tmp_path / "damaged.pt").write_bytes(b"no archive")
     with pytest.raises(ConfigError, match=r"damaged\.pt is no file of tensors"):
         fedmf.start(starting(run, tmp_path / "damaged.pt"), tmp_path / "damaged")
-
-
-DTYPES = [
-    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.float16,
-    torch.bfloat16, torch.float32, torch.float64,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
-def test_what_is_written_is_read_with_its_types(suffix: str, tmp_path: Path) -> None:
-    tensors = {str(dtype): torch.arange(6).reshape(2, 3).to(dtype) for dtype in DTYPES}
-    tensors |= {"empty": torch.zeros(0, 3), "number": torch.tensor(7)}
-    write_tensors(tmp_path / f"all.{suffix}", tensors, {"rounds": "1"})
-    read = read_tensors(tmp_path / f"all.{suffix}")
-    assert read.keys() == tensors.keys()
-    for name, tensor in tensors.items():
-        assert (read[name].dtype, read[name].shape) == (tensor.dtype, tensor.shape)
-        assert torch.equal(read[name], tensor)
-
-
-def test_a_cut_or_lying_file_is_refused(tmp_path: Path) -> None:
-    write_tensors(tmp_path / "good.safetensors", {"a": torch.zeros(4)}, {})
-    content = (tmp_path / "good.safetensors").read_bytes()
-    bad = [content[:-1], content[:20], b"", content.replace(b"[4]", b"[5]"), content.replace(b"F32", b"F99")]
-    for i, changed in enumerate(bad):
-        path = tmp_path / f"bad-{i}.safetensors"
-        path.write_bytes(changed)
-        with pytest.raises(ConfigError, match="is no file of tensors"):
-            read_tensors(path)

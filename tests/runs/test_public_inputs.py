@@ -58,18 +58,6 @@ def test_a_private_run_must_declare_and_another_need_not(
     assert Run(task=Classification(data), cohorts=COHORTS, privacy=NoPrivacy()).task_source.users == 40
 
 
-def test_columns_of_features_are_declared_too() -> None:
-    with pytest.raises(ConfigError, match=r"^feature_columns .* must be declared"):
-        Run(task=Classification(Table(**{**NATURAL, "feature_columns": ()})), cohorts=COHORTS)
-
-
-@pytest.mark.parametrize("kind", [Table, Hub])
-def test_declared_rows_may_be_learnt_from(kind: type[RowOptions]) -> None:
-    for fields in (NATURAL, {**NATURAL, "roster": "", "partition": "iid"}):
-        assert kind(**fields).undeclared() == ()
-        assert Run(task=Classification(kind(**fields)), cohorts=COHORTS).is_private
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -92,18 +80,6 @@ def test_every_kind_lists_its_public_inputs_without_reading(data: Any) -> None:
     assert Classification(data).public_inputs() == inputs
     unread = [given.name for given in inputs if "not for private runs" in given.source]
     assert bool(unread) == bool({"class_names", "input_shape", "roster"} & {*data.undeclared()})
-
-
-def test_sources_say_what_is_computed_from_rows() -> None:
-    def listed(**fields: Any) -> dict[str, Any]:
-        return {given.name: given for given in Table(**{**NATURAL, **fields}).public_inputs()}
-
-    assert listed()["user ids"].source == "roster users.txt"
-    assert "counted in the rows" in listed()["sizes of users"].source
-    assert "computed from all labels" in listed(partition="shards")["partition"].source
-    assert "made from the number of rows" in listed(partition="iid")["partition"].source
-    assert "no users of the run" in listed()["test part"].value
-    assert "not private" in listed(hold_out="examples")["test part"].value
 
 
 def test_own_tasks_vouch_for_themselves() -> None:

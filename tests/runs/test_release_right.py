@@ -12,14 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.serverapp.strategy import FedAvg
-from support.small_runs import client_for, linear_task, small_run
-from support.wrapped_apps import DIMENSION, ROSTER, ROUNDS, USERS, model, private, saying
+from support.small_runs import linear_task, small_run
 
 import fedmf
 from fedmf.errors import LedgerError
-from fedmf.flower import InProcessGrid, UsersSayWho
-from fedmf.flower.simulation import run_on_grid
 from fedmf.records import ledger as ledger_module
 from fedmf.runs import Session, account
 
@@ -101,36 +97,3 @@ def test_an_exception_after_the_noise_was_seen_is_the_end(
     with Session.resume(tmp_path / "run", session.run) as session:
         assert session.server.t == 0
         release(session, 0.2)
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_second_start_raises_the_same_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = small_run(noise_seed=-1)
-    with fedmf.start(run, tmp_path / "run") as session:
-        client = client_for(session)
-        with failing_flush(monkeypatch, 5), pytest.raises(LedgerError, match=LINE) as failed:
-            run_on_grid(session, InProcessGrid(client))
-        with pytest.raises(LedgerError) as repeated:
-            run_on_grid(session, InProcessGrid(client))
-        assert str(repeated.value) == str(failed.value)
-    with fedmf.resume(run, tmp_path / "run") as session:
-        run_on_grid(session, InProcessGrid(client_for(session)))
-        assert session.server.t == session.server.horizon
-
-
-def test_a_second_start_of_a_wrapper_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def strategy() -> Any:
-        return private(FedAvg(), tmp_path / "run", identity=UsersSayWho(ROSTER), noise_seed=None)
-
-    grid = InProcessGrid(saying(lambda user, _: np.full(DIMENSION, 0.01 * user)), nodes=USERS)
-    first = strategy()
-    with failing_flush(monkeypatch, 2), pytest.raises(LedgerError, match=LINE) as failed:
-        first.start(grid, model())
-    with pytest.raises(LedgerError) as repeated:
-        first.start(grid, model())
-    assert str(repeated.value) == str(failed.value)
-    first.close()
-    second = strategy()
-    second.start(grid, model())
-    assert second.statement().to_dict()["rounds_released"] == ROUNDS
-    second.close()

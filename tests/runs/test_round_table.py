@@ -12,7 +12,7 @@ import pytest
 from fedmf.runs.outputs import table_of_rounds
 
 
-@pytest.mark.parametrize("rounds", [0, 1, 7, 8, 9, 100])
+@pytest.mark.parametrize("rounds", [0, 9])
 def test_what_is_written_is_read(rounds: int) -> None:
     rows = {t: {"loss": 0.5 * t, **({"accuracy": 1 / (t + 1)} if t % 3 else {})} for t in range(rounds)}
     content = table_of_rounds(dict(reversed(rows.items())), ["accuracy", "loss", "epsilon"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -13,29 +12,10 @@ from support.small_runs import client_for, run_small, small_run
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.strategy import run_on_grid
 from fedmf.records.ledger import Ledger
-from fedmf.runs import RoundRecord, RoundReport
+from fedmf.runs import RoundRecord
 from fedmf.runs.session import Session
 
 SAMPLED = ("cyclic-poisson", "balls-in-bins", "b-min-sep")
-
-
-@pytest.mark.parametrize("schedule", SAMPLED)
-def test_a_run_records_its_cohorts_and_claims_no_amplification(schedule: str, tmp_path: Path) -> None:
-    run = small_run(schedule=schedule, cohort_size=3, mechanism="bsr", bands=4)
-    reports: list[RoundReport] = []
-    run_small(tmp_path / "run", run, on_report=reports.append)
-    statement = json.loads((tmp_path / "run" / "statement.json").read_text())
-    assert statement["sampling"] == f"none: {schedule} cohorts, no amplification claimed"
-    assert statement["users_per_round"] == 3
-    assert statement["sampling"] in (tmp_path / "run" / "statement.txt").read_text()
-    assert statement["epsilon"] == pytest.approx(8.0, rel=1e-6)
-    with Session.resume(tmp_path / "run") as session:
-        drawn = session.cohort_schedule()
-        ids = session.task.dataset.user_ids
-        expected = [(t, ids[u]) for t in range(run.cohorts.rounds) for u in drawn.cohort(t)]
-        assert sorted(participations(session.directory.ledger)) == sorted(expected)
-    assert [report.asked for report in reports] == [len(drawn.cohort(t)) for t in range(run.cohorts.rounds)]
-    assert [report.present for report in reports] == [report.asked for report in reports]
 
 
 @pytest.mark.parametrize("schedule", SAMPLED)

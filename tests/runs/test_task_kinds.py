@@ -72,15 +72,3 @@ def test_a_broken_task_leaves_nothing(broken: str, engine: str, tmp_path: Path) 
     assert "\n" not in message
     assert all(part in message for part in parts), message
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_task_that_one_engine_cannot_train_is_refused_for_that_engine_alone(tmp_path: Path) -> None:
-    from support.broken_tasks import Scaled, branching, with_model
-
-    task = with_model(Scaled(branching))
-    with pytest.raises(ConfigError, match=r"engine 'vectorised'; got .*data-dependent|torch\.func"):
-        fedmf.start(run_of_task(task, "vectorised"), tmp_path / "no")
-    assert list(tmp_path.iterdir()) == []
-    for engine in ("auto", "loop"):
-        result = fedmf.simulate(run_of_task(task, engine), tmp_path / engine)
-        assert len(result.metrics) == ROUNDS + 1

@@ -5,12 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 from support.small_runs import dotted
 
-from fedmf.data import PARTITIONS, InMemoryDataset, Synthetic
 from fedmf.errors import ConfigError
 from fedmf.runs import Run, run_of
 
@@ -44,32 +41,6 @@ def test_data_and_model_are_as_configured(
     assert tuple(task.dataset.test_features.shape[1:]) == shape
     assert task.dataset.users == 12
     assert 0 < task.evaluate(task.model.initial())["loss"] < 10
-
-
-@pytest.mark.parametrize("partition", sorted({*PARTITIONS} - {"each-example"}))  # test_example_level.py
-def test_partitions_reach_the_data(partition: str) -> None:
-    task = configured(
-        partition=partition, dirichlet_alpha=0.1, size_exponent=1.1, shards_per_user=1
-    ).task_source.build()
-    assert isinstance(task.dataset, InMemoryDataset)
-    sizes = task.dataset.sizes(np.arange(12))
-    assert sizes.sum() == 1438
-    assert (sizes.max() - sizes.min() > 100) == (partition in {"power-law", "dirichlet-sizes"})
-
-
-def test_keys_reach_the_synthetic_data() -> None:
-    keys = {"partition": "power-law", "size-exponent": 1.5, "examples-per-user": 9, "seed": 3}
-    keys |= {"kind": "synthetic", "users": 12, "clusters": 3, "alpha": 0.7, "beta": 0.2}
-    data = (
-        run_of({"data": keys, "cohorts.users-per-round": 3, "cohorts.rounds": 4}).task_source.build().dataset
-    )
-    same = Synthetic(
-        users=12, examples_per_user=9, partition="power-law", size_exponent=1.5, clusters=3, alpha=0.7,
-        beta=0.2, seed=3,
-    ).load()  # fmt: skip
-    users = np.arange(12)
-    for mine, theirs in zip(data.examples(users), same.examples(users), strict=True):
-        assert torch.equal(mine, theirs)
 
 
 def test_a_table_becomes_a_task(tmp_path: Path) -> None:
