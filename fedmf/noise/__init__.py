@@ -12,7 +12,7 @@ from fedmf.noise.schedule import FRESH_BYTES, KeySchedule, RecordedOpening
 if TYPE_CHECKING:
     from fedmf.noise.row_pass import MAX_DIMENSION, RowPass, TileWork
     from fedmf.noise.source import GaussianSource
-    from fedmf.noise.stream import BlockedNoise, NoiseStream
+    from fedmf.noise.stream import NoiseStream
 else:
     __getattr__ = lazily(__name__)
 
@@ -20,7 +20,6 @@ __all__ = [
     "FRESH_BYTES",
     "KEY_HEADER",
     "MAX_DIMENSION",
-    "BlockedNoise",
     "Domain",
     "GaussianSource",
     "KeySchedule",

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from fedmf.loops import compiled, fma
-from fedmf.noise import BlockedNoise, NoiseStream, TileWork
+from fedmf.noise import NoiseStream, TileWork
 from fedmf.optim.server_optimizer import ServerOptimizer
 from fedmf.optim.sgd import ServerSGD
-from fedmf.training import FixedPointSum, ReusedVectors, on_all_cores
+from fedmf.training import FixedPointSum, ReusedVectors
 
 
 @compiled("void(float64[::1], float64, int64[::1], float64, float64, float32[::1])")
@@ -63,38 +63,29 @@ def step_tile(y, scale, integers, unit, size, rule, parameters, velocity, steppe
         stepped[i] = fma(rate, direction, before)
 
 
-#: Entries of a part, which a thread takes through its tiles: enough that threads seldom wait for each other.
-_CPU_PART: Final = 1 << 18
-#: The same where each part is a handful of launches: enough that they last longer than they take to ask for.
-_GPU_PART: Final = 1 << 24
 _NONE: Final = np.empty(0, np.float32)
 
 
 class ServerPass:
-    """What happens to every entry of a vector as a round is released, part by part on all cores:
+    """What happens to every entry of a vector as a round is released, tile by tile on all cores:
 
         u = (Σ + std·[C⁻¹z]_t)/m, and for a rule of which each entry is for itself also its step.
 
     Args:
-        noise: makes the noise of parts; from `parts_of`.
+        noise: of the whole vector.
         size: m, the planned cohort size, in the unit that means are wanted in.
         std: standard deviation of the noise per unit of C⁻¹z; 0 adds none.
         vectors: where those that are returned come from.
 
     Guarantees:
-        The bits do not depend on parts and threads. No argument changes but the position of the noise.
+        The bits do not depend on threads. No argument changes but the position of the noise.
     """
 
     def __init__(
-        self, noise: BlockedNoise, size: float, std: float, vectors: ReusedVectors | None = None
+        self, noise: NoiseStream, size: float, std: float, vectors: ReusedVectors | None = None
     ) -> None:
         self._noise, self._size, self._std = noise, float(size), std
         self._vectors = ReusedVectors() if vectors is None else vectors
-
-    @staticmethod
-    def part_on(device: torch.device) -> int:
-        """Entries of a part."""
-        return _CPU_PART if device.type == "cpu" else _GPU_PART
 
     def mean(self, t: int, total: FixedPointSum, like: Tensor) -> Tensor:
         """u of round t.
@@ -105,9 +96,13 @@ class ServerPass:
             like: a vector of the type and on the device that u should have.
         """
         if not _is_plain(like):
-            mean = torch.empty_like(like)
-            self._each(t, total, lambda part, noisy: mean[part].copy_(noisy.div_(self._size)))
-            return mean
+            self._noise.seek(t)
+            noisy = total.total()
+            if self._std > 0:
+                self._noise.add_(noisy, self._std)
+            else:
+                self._noise.skip()
+            return noisy.div_(self._size).to(like)
 
         mean = self._vectors.empty(like.numel())
 
@@ -149,42 +144,16 @@ class ServerPass:
         """Do the work on each tile, given its noise, integers, their unit and its parts of the vectors."""
         integers = total.fixed_point.numpy()
 
-        def one(block: tuple[slice, NoiseStream]) -> None:
-            part, noise = block
-            given = [vector[part] for vector in (integers, *vectors)]
-
-            def on_tile(y: Any, scale: float, low: int) -> None:
-                summed, *parts = (vector[low : low + y.size] for vector in given)
-                work(y, scale, summed, total.unit, *parts)
-
-            if self._std > 0:
-                noise.add_(TileWork(part.stop - part.start, on_tile), self._std)
-            else:
-                noise.skip()
-                on_tile(np.zeros(part.stop - part.start), 0.0, 0)
+        def on_tile(y: Any, scale: float, low: int) -> None:
+            summed, *parts = (vector[low : low + y.size] for vector in (integers, *vectors))
+            work(y, scale, summed, total.unit, *parts)
 
         self._noise.seek(t)
-        on_all_cores(one, list(self._noise.blocks()))
-
-    def _each(self, t: int, total: FixedPointSum, work: Callable[[slice, Tensor], object]) -> None:
-        """Do the work on the noisy sum of every part, (its place, its entries in float64)."""
-        self._noise.seek(t)
-        blocks = list(self._noise.blocks())
-
-        def one(block: tuple[slice, NoiseStream]) -> None:
-            part, noise = block
-            noisy = total.part(part)
-            if self._std > 0:
-                noise.add_(noisy, self._std)
-            else:
-                noise.skip()
-            work(part, noisy)
-
-        if total.fixed_point.device.type == "cpu":
-            on_all_cores(one, blocks)
-            return
-        for block in blocks:
-            one(block)
+        if self._std > 0:
+            self._noise.add_(TileWork(integers.size, on_tile), self._std)
+        else:
+            self._noise.skip()
+            on_tile(np.zeros(integers.size), 0.0, 0)
 
 
 def _is_plain(vector: Tensor) -> bool:

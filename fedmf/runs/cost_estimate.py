@@ -14,7 +14,7 @@ import torch
 from fedmf.accounting import at_least, at_most
 from fedmf.mechanisms.errors import query_variances
 from fedmf.mechanisms.workload import prefix
-from fedmf.noise import BlockedNoise, Domain, GaussianSource, NoiseKey
+from fedmf.noise import Domain, GaussianSource, NoiseKey, NoiseStream
 from fedmf.runs.plan import Plan
 from fedmf.runs.run import Run
 from fedmf.runs.session import check_device
@@ -130,15 +130,14 @@ def _seconds(run: Run, task: Task, plan: Plan, device: str) -> tuple[float, floa
     dimension, n = task.model.dimension, run.cohorts.rounds
     source = GaussianSource(NoiseKey.from_os(), dimension, Domain.TRAINING)
     inverse = plan.mechanism.factorization.recurrence()
-    noise = BlockedNoise(source, inverse, n, device=torch.device(device))
+    noise = NoiseStream(source, inverse, n, device=torch.device(device))
     rows = [_seconds_of_a_row(noise, dimension, device) for _ in range(min(_ROUNDS, n))]
     training = seconds_of_training(task, run.client, run.cohorts.users_per_round, run.privacy.clip_norm)
     return training, statistics.median(rows)
 
 
-def _seconds_of_a_row(noise: BlockedNoise, dimension: int, device: str) -> float:
+def _seconds_of_a_row(noise: NoiseStream, dimension: int, device: str) -> float:
     total = torch.zeros(dimension, dtype=torch.float64, device=device)
     begun = time.perf_counter()
-    for part, block in noise.blocks():
-        block.add_(total[part], 1.0)
+    noise.add_(total, 1.0)
     return time.perf_counter() - begun

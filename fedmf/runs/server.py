@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedmf.errors import HorizonExceededError
-from fedmf.noise import BlockedNoise, Domain, GaussianSource, KeySchedule
+from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseStream
 from fedmf.optim import RoundRelease, ServerOptimizer, ServerPass
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.plan import Plan
@@ -100,14 +100,13 @@ class PrivateServer:
             self._parameters = parameters.to(self.device)
             self._state = {name: value.to(self.device) for name, value in state.items()}
 
-    def _noise_stream(self, dimension: int) -> BlockedNoise:
+    def _noise_stream(self, dimension: int) -> NoiseStream:
         source = GaussianSource(self.keys, dimension, Domain.TRAINING)
         inverse = self.plan.mechanism.factorization.recurrence()
-        return BlockedNoise(
+        return NoiseStream(
             source,
             inverse,
             self.plan.participation.rounds,
-            block=ServerPass.part_on(self.device),
             device=self.device,
         )
 

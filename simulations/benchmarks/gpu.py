@@ -38,7 +38,7 @@ from fedmf.mechanisms.matrix import Factorization
 from fedmf.models import LogitsOf, mlp, with_lora
 from fedmf.models.architecture import Residual
 from fedmf.models.attention import Positions, SelfAttention
-from fedmf.noise import BlockedNoise, Domain, GaussianSource, NoiseKey
+from fedmf.noise import Domain, GaussianSource, NoiseKey, NoiseStream
 from fedmf.optim import RoundRelease, Sgd
 from fedmf.optim.server_pass import ServerPass
 from fedmf.participation import Participation
@@ -109,7 +109,7 @@ def releases(dimension: int, repeats: int) -> Iterator[Row]:
     for name, mechanism in (("no noise", MECHANISMS["independent"]), *MECHANISMS.items()):
         inverse = mechanism().recurrence()
         source = GaussianSource(NoiseKey.from_seed(0), dimension, Domain.TRAINING)
-        noise = BlockedNoise(source, inverse, HORIZON, block=ServerPass.part_on(GPU), device=GPU)
+        noise = NoiseStream(source, inverse, HORIZON, device=GPU)
         whole = ServerPass(noise, 100.0, 0.0 if name == "no noise" else 1.0)
         at = {"t": 0, "theta": parameters, "state": rule.init(parameters)}
 

@@ -17,7 +17,7 @@ from fedmf.mechanisms.streaming import Recurrence
 from fedmf.noise.cpu import TILE
 from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.source import GaussianSource
-from fedmf.noise.stream import BlockedNoise, NoiseStream
+from fedmf.noise.stream import NoiseStream
 from fedmf.participation import Participation
 
 ROUNDS = 9
@@ -336,28 +336,6 @@ def test_rows_that_do_not_fit_change_nothing(named_recurrence):
         noise.add_rows_(out[:2], math.inf)
     assert noise.t == 0
     assert not out.any()
-
-
-def test_blocks_together_are_the_whole_vector(mechanism):
-    d = 1001
-    source = GaussianSource(NoiseKey.from_seed(5), d)
-    whole = NoiseStream(source, mechanism.recurrence(), 12)
-    blocked = BlockedNoise(source, mechanism.recurrence(), 12, block=64)
-    other = BlockedNoise(source, mechanism.recurrence(), 12, block=999)
-
-    def row(noise: BlockedNoise) -> torch.Tensor:
-        out = torch.zeros(d, dtype=torch.float64)
-        for part, stream in noise.blocks():
-            stream.add_(out[part], 1.0)
-        return out
-
-    expected = rows(whole, 12)
-    assert all(torch.equal(row(blocked), expected[t]) for t in range(8))
-    other.load_state(blocked.state_dict())
-    other.skip()
-    assert torch.equal(row(other), expected[9])
-    blocked.seek(2)
-    assert torch.equal(row(blocked), expected[2])
 
 
 @pytest.mark.parametrize("whole", [True, False])

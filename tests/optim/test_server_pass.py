@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +16,12 @@ from fedmf.errors import HorizonExceededError
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
 from fedmf.mechanisms.closed_forms import bisr
 from fedmf.mechanisms.workload import LearningRateSchedule
-from fedmf.noise import BlockedNoise, GaussianSource, NoiseKey, NoiseStream
+from fedmf.noise import GaussianSource, NoiseKey, NoiseStream, cpu
 from fedmf.optim import Move, RoundRelease, ServerPass, ServerSGD
 from fedmf.participation import Participation
 from fedmf.training import FixedPointSum
 
-D, PART, ROUNDS, SIZE, STD, ZETA = 5003, 1000, 6, 7, 0.31, 0.4
+D, ROUNDS, SIZE, STD, ZETA = 5003, 6, 7, 0.31, 0.4
 # The pass fuses products and sums, torch does where the processor can: half a unit in the last place of
 # entries below 8 for each of two such sums a round, over all rounds.
 ROUNDING = ROUNDS * 2 * 2.0**-22
@@ -61,6 +62,12 @@ def means(form: str, std: float) -> Iterator[Tensor]:
         yield (noisy / SIZE).float()
 
 
+@pytest.fixture(autouse=True)
+def _short_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vectors of these tests are long enough for several threads."""
+    monkeypatch.setattr(cpu, "FEWEST_PER_THREAD", 1000)
+
+
 def test_a_step_in_parts_is_the_step() -> None:
     """In parts on threads it has the bits of one part on one thread, and the rule's own up to rounding."""
     for momentum, nesterov, decay in [(0.0, False, 0.0), (0.9, False, 0.1), (0.37, True, 0.0)]:
@@ -71,8 +78,7 @@ def test_a_step_in_parts_is_the_step() -> None:
                 made, state = expected, rule.init(expected)
                 alone, alone_state, made_state = made, state, state
                 work, whole = (
-                    ServerPass(BlockedNoise(source(), FORMS[form], ROUNDS, block=part), SIZE, STD)
-                    for part in (PART, D)
+                    ServerPass(NoiseStream(source(), FORMS[form], ROUNDS), SIZE, STD) for _ in range(2)
                 )
                 with threads(1):
                     steps = []
@@ -97,7 +103,7 @@ def test_a_step_in_parts_is_the_step() -> None:
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("std", [0.0, STD])
 def test_a_mean_in_parts_is_the_mean(std: float, count: int) -> None:
-    work = ServerPass(BlockedNoise(source(), FORMS["past z"], ROUNDS, block=PART), SIZE, std)
+    work = ServerPass(NoiseStream(source(), FORMS["past z"], ROUNDS), SIZE, std)
     with threads(count):
         for t, mean in enumerate(means("past z", std)):
             assert torch.equal(work.mean(t, summed(t), torch.empty(D)), mean)
@@ -111,25 +117,24 @@ def test_only_a_step_without_clipping_is_one_in_parts() -> None:
 
 
 def test_a_part_that_fails_fails_the_round_which_can_be_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    work = ServerPass(BlockedNoise(source(), FORMS["past outputs"], ROUNDS, block=PART), SIZE, STD)
-    like, add = torch.empty(D), NoiseStream.add_
+    work = ServerPass(NoiseStream(source(), FORMS["past outputs"], ROUNDS), SIZE, STD)
+    like, draw = torch.empty(D), cpu.Worker.make
     here, elsewhere = threading.get_ident(), list[bool]()
 
-    def failing(self: NoiseStream, out: Tensor, scale: float) -> None:
+    def failing(self: cpu.Worker, *arguments: Any) -> None:
         elsewhere.append(threading.get_ident() != here)
-        if self.start == 3 * PART:
+        if arguments[-2] > 3000:
             raise MemoryError
-        add(self, out, scale)
+        draw(self, *arguments)
 
     expected = list(means("past outputs", STD))
     with threads(3):
         assert torch.equal(work.mean(0, summed(0), like), expected[0])
         with monkeypatch.context() as patched:
-            patched.setattr(NoiseStream, "add_", failing)
+            patched.setattr(cpu.Worker, "make", failing)
             with pytest.raises(MemoryError):
                 work.mean(1, summed(1), like)
         assert all(elsewhere)
-        assert torch.get_num_threads() == 3
         assert torch.equal(work.mean(1, summed(1), like), expected[1])
 
 
