@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from fedmf.lazy import lazily
 from fedmf.noise.key import KEY_HEADER, Domain, NoiseKey
-from fedmf.noise.schedule import FRESH_BYTES, KeySchedule, RecordedOpening
+from fedmf.noise.schedule import FRESH_BYTES, KeySchedule
 
 if TYPE_CHECKING:
-    from fedmf.noise.row_pass import MAX_DIMENSION, RowPass, TileWork
+    from fedmf.noise.row_pass import TileWork
     from fedmf.noise.source import GaussianSource
     from fedmf.noise.stream import NoiseStream
 else:
@@ -19,13 +19,10 @@ else:
 __all__ = [
     "FRESH_BYTES",
     "KEY_HEADER",
-    "MAX_DIMENSION",
     "Domain",
     "GaussianSource",
     "KeySchedule",
     "NoiseKey",
     "NoiseStream",
-    "RecordedOpening",
-    "RowPass",
     "TileWork",
 ]

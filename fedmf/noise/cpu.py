@@ -122,7 +122,6 @@ class Worker:
     def __init__(self, keys: KeySchedule, domain: Domain) -> None:
         self._keys, self._domain = keys, domain
         self._streams: dict[int, tuple[CipherContext, CipherContext]] = {}
-        self._place: tuple[int, int, int] | None = None  # era, round and block that its stream gives next
         self._words = np.empty(TILE, np.uint32)
         self._bytes = self._words.data.cast("B")
         self._positions = np.empty(TILE // 2, np.int64)  # hardly ever written, so that no cache holds it
@@ -133,7 +132,7 @@ class Worker:
     ) -> None:
         """Make elements low … high − 1 of a row, tile by tile.
 
-        Tiles consist of whole keystream blocks, so that each stream is read from front to back once.
+        Tiles consist of whole keystream blocks.
         """
         weights = np.array(row.weights, np.float64)
         places = np.array((*row.reads, *row.writes), np.int64)
@@ -178,11 +177,8 @@ class Worker:
     def _draw(self, era: int, t: int, block: int, begin: int, size: int) -> None:
         """Bytes of keystream from a block of a round on into the memory of words."""
         stream, _ = self._streams.get(era) or self._open(era)
-        if self._place != (era, t, block):
-            stream.reset_nonce(block.to_bytes(4, "little") + nonce(self._domain, t))
-        self._place = None
+        stream.reset_nonce(block.to_bytes(4, "little") + nonce(self._domain, t))
         stream.update_into(_ZEROS[:size], self._bytes[begin : begin + size])
-        self._place = (era, t, block + size // BLOCK_BYTES)
 
     def _refined(self, era: int, t: int, block: int, pair: int) -> int:
         """64 more bits for a pair."""
@@ -193,7 +189,6 @@ class Worker:
 
     def _open(self, era: int) -> tuple[CipherContext, CipherContext]:
         """The keystream of an era and that of its refinements; of many eras, the last few stay open."""
-        self._place = None
         if len(self._streams) >= MOST_ERAS:
             self._streams.clear()
         key = self._keys.key(era)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from importlib.util import find_spec
+from typing import Any
 
-import numpy as np
 import torch
 
 from fedmf.noise.key import Domain, NoiseKey
@@ -68,48 +68,45 @@ class TritonKernels:
         places = row.reads, row.read_weights, row.writes, row.decays
         keys = [self.keys.key(era) for era in self.keys.eras(row.rounds)]
         one = all(key is keys[0] for key in keys)
-        words = [] if one else [word for key in keys for word in key.secret_words().view("<u8").tolist()]
-        table = self._table(row.rounds, row.weights, [], [row.scale], *places, words)
-        key = keys[0] if one else None
-        if stored is None or not row.vectors:
-            self._launch("add_row", out, start, (out,), key, table, len(row.rounds))
-        else:
-            counts = len(row.rounds), len(row.reads), len(row.writes)
-            self._launch("add_stored_row", out, start, (out, stored), key, table, *counts)
+        secrets = b"" if one else b"".join(struct.pack("<8i", *key.secret_words()) for key in keys)
+        table = self._table(row.rounds, row.weights, [], [row.scale], *places, secrets=secrets)
+        counts = len(row.rounds), len(row.reads), len(row.writes)
+        self._launch(out, out if stored is None else stored, start, keys[0] if one else None, table, counts)
         if not one:
             table.zero_()
 
-    def _table(self, *columns: Sequence[float]) -> torch.Tensor:
-        """Integers (even places) and floats (odd places) as one small device array of 64-bit words."""
+    def _table(self, *columns: Sequence[float], secrets: bytes = b"") -> torch.Tensor:
+        """Integers (even places) and floats (odd places), then keys, as an array of 64-bit words."""
         words = b"".join(
             struct.pack(f"<{len(column)}{'d' if place % 2 else 'Q'}", *column)
             for place, column in enumerate(columns)
         )
-        host = torch.frombuffer(bytearray(words or 8), dtype=torch.int64)
+        host = torch.frombuffer(bytearray(words + secrets), dtype=torch.int64)
         if self.device.type == "cuda":
             host = host.pin_memory()
         return host.to(self.device, non_blocking=True)
 
     def _launch(
         self,
-        name: str,
         out: torch.Tensor,
+        stored: torch.Tensor,
         start: int,
-        tensors: tuple[torch.Tensor, ...],
         key: NoiseKey | None,
         table: torch.Tensor,
-        *counts: int,
+        counts: tuple[int, int, int],
     ) -> None:
         import fedmf.noise.gpu_kernels as gpu_kernels
+
+        kernel: Any = gpu_kernels.add_row
 
         if not out.numel():
             return
         counter, shift = divmod(start, NORMALS_PER_BLOCK)
         programs = -(-(shift + out.numel()) // (NORMALS_PER_BLOCK * gpu_kernels.BLOCKS))
         with torch.cuda.device_of(out):
-            getattr(gpu_kernels, name)[(programs,)](
-                *tensors, out.numel(), shift, table, *counts, _signed(counter), int(self.domain),
-                *([0] * 8 if key is None else key.secret_words().view(np.int32).tolist()),
+            kernel[(programs,)](
+                out, stored, out.numel(), shift, table, *counts, _signed(counter), int(self.domain),
+                *([0] * 8 if key is None else key.secret_words()),
                 BLOCKS=gpu_kernels.BLOCKS, MANY=key is None, **gpu_kernels.OPTIONS,
             )  # fmt: skip
 

@@ -277,30 +277,13 @@ def _weighted(total, k0, k1, k2, k3, k4, k5, k6, k7, tag, blocks, table, rows, k
 
 @triton.jit(do_not_specialize=SECRET)
 def add_row(
-    out, length, shift, table, rows, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7,
-    BLOCKS: tl.constexpr, MANY: tl.constexpr,
-):  # fmt: skip
-    """out ← out + scale·y, y = Σ_j weight_j·z(t_j, ·) summed from 0; scale and keys end the table."""
-    tag, k0, k1, k2, k3 = _unsigned(tag), _unsigned(k0), _unsigned(k1), _unsigned(k2), _unsigned(k3)
-    k4, k5, k6, k7 = _unsigned(k4), _unsigned(k5), _unsigned(k6), _unsigned(k7)
-    blocks, at, inside = _tile(counter, shift, length, BLOCKS)
-    y = tl.zeros([BLOCKS, 16], tl.float64)
-    keys = table + 2 * rows + 1
-    y = _weighted(y, k0, k1, k2, k3, k4, k5, k6, k7, tag, blocks, table, rows, keys, MANY)
-    scale = tl.load(table + 2 * rows).to(tl.float64, bitcast=True)
-    total = tl.fma(scale, y, _read(out, at, length, inside))
-    _write(out, at, length, inside, total.to(out.dtype.element_ty))
-
-
-@triton.jit(do_not_specialize=SECRET)
-def add_stored_row(
     out, stored, length, shift, table, rows, reads, writes, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7,
     BLOCKS: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
-    """A pass that reads or writes stored vectors, as `RowPass` says; y is added as it was before rounding.
+    """A pass, as `RowPass` says; y is summed from 0.
 
-    The table goes on with the scale, the places read, their weights, the places written, their decays and
-    the keys.
+    The table holds all t, all weights, the scale, the places read, their weights, the places written, their
+    decays and the keys. Without places nothing of ``stored`` is touched.
     """
     tag, k0, k1, k2, k3 = _unsigned(tag), _unsigned(k0), _unsigned(k1), _unsigned(k2), _unsigned(k3)
     k4, k5, k6, k7 = _unsigned(k4), _unsigned(k5), _unsigned(k6), _unsigned(k7)

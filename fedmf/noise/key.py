@@ -6,10 +6,10 @@ import hashlib
 import hmac
 import re
 import secrets
+import struct
 from enum import IntEnum
 from typing import Final, NoReturn, Self, final
 
-import numpy as np
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -235,12 +235,12 @@ class NoiseKey:
         """
         return int.from_bytes(self.keystream(nonce(Domain.COHORTS, 0), 0).update(bytes(32)), "little")
 
-    def secret_words(self) -> SecretWords:
-        """The key as eight little-endian 32-bit words, for a device kernel that runs ChaCha20 itself.
+    def secret_words(self) -> tuple[int, ...]:
+        """The key as eight little-endian words, signed, for a device kernel that runs ChaCha20 itself.
 
-        Whoever has them has the key: hand them to the kernel and keep no other reference.
+        Whoever has them has the key: hand them to the kernel and keep no reference.
         """
-        return np.frombuffer(self.__secret, "<u4").astype(np.uint32).view(SecretWords)
+        return struct.unpack("<8i", self.__secret)
 
     def __repr__(self) -> str:
         return f"NoiseKey(fingerprint={self.fingerprint!r}, public={self._public})"
@@ -264,21 +264,3 @@ class NoiseKey:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         self.__getstate__()
-
-
-class SecretWords(np.ndarray):
-    """An array that does not show its elements and cannot be pickled."""
-
-    def __repr__(self) -> str:
-        return f"SecretWords({self.size} hidden)"
-
-    __str__ = __repr__
-
-    def __format__(self, spec: str) -> str:
-        return repr(self)
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("SecretWords cannot be pickled: a key stays in its process and its key file.")
-
-    def __reduce__(self) -> NoReturn:
-        self.__reduce_ex__(2)

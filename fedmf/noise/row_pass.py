@@ -70,7 +70,7 @@ class RowPass:
         decays: one per write.
 
     Raises:
-        ValueError: a round or place is out of range, or numbers are too few, too many or not finite.
+        ValueError: a round or place is negative, or numbers are too few, too many or not finite.
 
     >>> RowPass((3, 2), (1.0, -0.5), scale=0.7, reads=(0,), read_weights=(0.2,)).vectors
     1
@@ -87,21 +87,14 @@ class RowPass:
     """How many stored vectors there must be."""
 
     def __post_init__(self) -> None:
-        if not self.rounds:
-            raise ValueError("rounds must name at least one round; got none. No noise was added.")
-        for t in self.rounds:
-            if isinstance(t, bool) or not isinstance(t, int) or not 0 <= t < 2**64:
-                raise ValueError(f"t (round) must satisfy 0 <= t < 2^64; got {t!r}. No noise was added.")
-        if not math.isfinite(self.scale):
-            raise ValueError(f"scale must be finite; got {self.scale}. No noise was added.")
-        _check_numbers("weights", self.weights, len(self.rounds))
-        _check_numbers("read_weights", self.read_weights, len(self.reads))
-        _check_numbers("decays", self.decays, len(self.writes))
         places = self.reads + self.writes
-        if places and min(places) < 0:
+        factors = self.weights, self.read_weights, self.decays
+        fit = tuple(map(len, factors)) == (len(self.rounds), len(self.reads), len(self.writes))
+        finite = all(map(math.isfinite, (self.scale, *self.weights, *self.read_weights, *self.decays)))
+        if not (self.rounds and fit and finite and min(self.rounds + places) >= 0):
             raise ValueError(
-                f"reads, writes (places of stored vectors) must be at least 0; got {min(places)}. "
-                "No noise was added."
+                "row (of noise) must have a round, and for each round and place from 0 on a finite number; "
+                f"got {self}. No noise was added."
             )
         object.__setattr__(self, "vectors", max(places) + 1 if places else 0)
 
@@ -114,21 +107,18 @@ class RowPass:
         check_vector(out, start)
         if not self.vectors:
             return
-        if stored is None:
+        fits = (
+            stored is not None
+            and (stored.ndim, stored.dtype, stored.device) == (2, torch.float64, out.device)
+            and stored.is_contiguous()
+            and stored.shape[0] >= self.vectors
+            and stored.shape[1] == out.numel()
+        )
+        if not fits:
+            got = "None" if stored is None else f"{stored.dtype}, {tuple(stored.shape)}, {stored.device}"
             raise ValueError(
-                f"stored (vectors) must be at least {self.vectors}; got None. No noise was added."
-            )
-        fits = stored.ndim == 2 and stored.shape[1] == out.numel() and stored.device == out.device
-        if not fits or stored.dtype != torch.float64 or not stored.is_contiguous():
-            raise ValueError(
-                f"stored (vectors) must be contiguous, (vectors, {out.numel()}), float64, on "
-                f"{out.device}; got {stored.dtype} of shape {tuple(stored.shape)} on {stored.device}. "
-                "No noise was added."
-            )
-        if self.vectors > stored.shape[0]:
-            raise ValueError(
-                f"reads, writes (places of stored vectors) must be below {stored.shape[0]}; "
-                f"got {self.vectors - 1}. No noise was added."
+                f"stored (vectors) must be contiguous float64, at least {self.vectors} of length "
+                f"{out.numel()} on {out.device}; got {got}. No noise was added."
             )
 
 
@@ -150,11 +140,6 @@ def check_vector(out: Row, start: int) -> None:
             f"start, stop (elements) must satisfy 0 <= start <= stop < 2^36; got {start}, "
             f"{start + out.numel()}. No noise was added."
         )
-
-
-def _check_numbers(name: str, numbers: tuple[float, ...], count: int) -> None:
-    if len(numbers) != count or not all(map(math.isfinite, numbers)):
-        raise ValueError(f"{name} must be {count} finite numbers; got {list(numbers)}. No noise was added.")
 
 
 class NoiseKernels(Protocol):

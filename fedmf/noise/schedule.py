@@ -14,28 +14,17 @@ FRESH_BYTES: Final = 32
 _DIGEST_LABEL: Final = b"fedmf key schedule, version 1\x00"
 
 
-class RecordedOpening(Protocol):
-    """An opening as a record holds it."""
-
-    @property
-    def first_round(self) -> int:
-        """The round that came next when it was made, 0-based."""
-        ...
-
-    @property
-    def fresh(self) -> bytes:
-        """32 random bytes of its own."""
-        ...
-
-
 class OpeningRecord(Protocol):
-    """What keeps the openings of a run or stream: its ledger or state."""
+    """What keeps the openings of a run or stream: its ledger.
 
-    def openings(self) -> Sequence[RecordedOpening]:
+    An opening has a ``first_round``, which came next when it was made, and 32 random bytes, ``fresh``.
+    """
+
+    def openings(self) -> Sequence[Any]:
         """All of them, in the order in which they were made."""
         ...
 
-    def opening(self) -> RecordedOpening:
+    def opening(self) -> Any:
         """That of this process, durable when this returns; recorded now if it was not yet."""
         ...
 
@@ -104,15 +93,10 @@ class KeySchedule:
 
     def _append(self, first: int, fresh: bytes) -> None:
         least = self._first[-1] if self._first else 0
-        if (
-            isinstance(first, bool)
-            or not isinstance(first, int)
-            or first < least
-            or not (self._first or first == 0)
-        ):
+        if first < least or (first > 0 and not self._first):
             wanted = f"at least {least}" if self._first else "0 for the first"
             raise ValueError(f"first_round (of an opening) must be {wanted}; got {first!r}.")
-        if not isinstance(fresh, bytes) or len(fresh) != FRESH_BYTES:
+        if len(fresh) != FRESH_BYTES:
             raise ValueError(f"fresh (bytes of an opening) must be {FRESH_BYTES} bytes; got {len(fresh)}.")
         self._first.append(first)
         self._fresh.append(fresh)
@@ -173,24 +157,6 @@ class KeySchedule:
         """The key of row t."""
         return self.key(self.eras([t])[0])
 
-    def part(self, name: str, first: int) -> KeySchedule:
-        """Rows from `first` on, counted from 0 again, under sub-keys of their own.
-
-        Args:
-            name: of the part, printable ASCII; no two parts of one schedule share it.
-            first: its first row; openings before it count as made there.
-
-        >>> whole = KeySchedule.constant(NoiseKey(bytes(32)))
-        >>> whole.part("segment 1", 5).key_of(0) == whole.part("segment 2", 5).key_of(0)
-        False
-        """
-        made = KeySchedule.constant(_sub_key(self.root, name))
-        made._first = [max(0, at - first) for at in self._first]
-        made._fresh = list(self._fresh)
-        made._keys = {era: _sub_key(self.key(era), name) for era in range(len(self._first))}
-        made._sealed = None if self._sealed is None else max(0, self._sealed - first)
-        return made
-
     def digest(self, t: int) -> str:
         """SHA-256 of all that determines the keys of rows 0 … t − 1, but for the root: safe to publish."""
         state = hashlib.sha256(_DIGEST_LABEL)
@@ -213,7 +179,3 @@ class KeySchedule:
         copied._keys, copied._sealed = dict(self._keys), self._sealed
         memo[id(self)] = copied
         return copied
-
-
-def _sub_key(key: NoiseKey, name: str) -> NoiseKey:
-    return NoiseKey(key.subkey(name), public=key.public)

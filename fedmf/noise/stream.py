@@ -105,11 +105,6 @@ class NoiseStream:
         """Number of stored vectors of the shard's length."""
         return self._rule.vectors
 
-    @property
-    def memory_bytes(self) -> int:
-        """What they take."""
-        return 8 * self._rule.vectors * (self.stop - self.start)
-
     def add_(self, out: Row, scale: float) -> None:
         """Add scale·[C⁻¹z]_t to `out` in place and advance to round t + 1.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 import torch
@@ -83,24 +81,6 @@ def test_any_cut_of_the_vector_gives_the_same_bits(whole):
         for length in lengths:
             stop = min(start + length, source.dimension)
             assert torch.equal(source.block(4, start, stop), expected[start:stop]), (start, stop)
-
-
-def test_requests_from_several_threads_do_not_disturb_each_other(whole):
-    source, expected = whole
-    wrong: list[int] = []
-
-    def work(offset: int) -> None:
-        right = expected[offset : offset + TILE]
-        wrong.extend(
-            offset for _ in range(10) if not torch.equal(source.block(4, offset, offset + TILE), right)
-        )
-
-    workers = [threading.Thread(target=work, args=(offset,)) for offset in (0, 1000, TILE)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert not wrong
 
 
 class CipherLog:
@@ -206,17 +186,6 @@ def test_a_run_with_shards_retries_and_domains_reuses_no_keystream_block(cipher_
                         assert owner.setdefault((nonce, counter), (domain, s)) == (domain, s)
     plain = [block for block in owner if not block[0][3] & REFINEMENT]
     assert len(plain) == len(Domain) * rounds * d // 16
-
-
-def test_no_value_ever_repeats():
-    """Distinct variables are distinct numbers: two of 600,060 agree with probability 1e-8."""
-    parts = [
-        GaussianSource(NoiseKey.from_seed(2), 10_001, domain).block(t, 0, 10_001)
-        for domain in Domain
-        for t in range(20)
-    ]
-    values = torch.cat(parts)
-    assert values.unique().numel() == values.numel()
 
 
 def test_arguments_out_of_range_are_refused():

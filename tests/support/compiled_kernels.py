@@ -23,12 +23,13 @@ from fedmf.training.clipping import gpu_kernels as clipping
 
 
 @lru_cache
-def machine_code(name: str, out: str, stored: str, arch: int, many: bool = False) -> dict[str, Any]:
+def machine_code(out: str, stored: str, arch: int, many: bool) -> dict[str, Any]:
     """Of a pass of noise over aligned vectors."""
-    function = getattr(noise, name)
     kinds = {"out": "*" + out, "stored": "*" + stored, "table": "*i64"}
     aligned = ("out", "stored", "table", "length", "shift")
-    return _compiled(function, kinds, {"BLOCKS": noise.BLOCKS, "MANY": many}, aligned, arch, noise.OPTIONS)
+    return _compiled(
+        noise.add_row, kinds, {"BLOCKS": noise.BLOCKS, "MANY": many}, aligned, arch, noise.OPTIONS
+    )
 
 
 def clip_code(name: str, constants: dict[str, int]) -> dict[str, Any]:
@@ -72,9 +73,9 @@ def _tool(name: str, *arguments: str) -> str:
     return subprocess.run([path, *arguments], check=True, capture_output=True, text=True).stdout
 
 
-def specialisation(name: str, values: dict[str, int]) -> str:
+def specialisation(values: dict[str, int]) -> str:
     """What Triton makes of the arguments, from which it forms the name of the kernel in its cache."""
-    function = getattr(noise, name)
+    function = noise.add_row
     bind = create_function_from_signature(
         function.signature, function.params, CUDABackend(GPUTarget("cuda", 90, 32))
     )

@@ -101,12 +101,14 @@ def quotients_and_roots(f: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor,
 
 @triton.jit
 def _displaced(
-    out, back, length, shift, table, rows, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7, BLOCKS: tl.constexpr,
-    MANY: tl.constexpr,
+    out, stored, back, length, shift, table, rows, reads, writes, counter, tag,
+    k0, k1, k2, k3, k4, k5, k6, k7,
+    BLOCKS: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
     add_row(
-        out - back, length, shift, table, rows, counter, tag, k0, k1, k2, k3, k4, k5, k6, k7, BLOCKS, MANY
-    )
+        out - back, stored, length, shift, table, rows, reads, writes, counter, tag,
+        k0, k1, k2, k3, k4, k5, k6, k7, BLOCKS, MANY,
+    )  # fmt: skip
 
 
 def tile_of_long_vector(secret: bytes, t: int, tile: int) -> torch.Tensor:
@@ -121,8 +123,8 @@ def tile_of_long_vector(secret: bytes, t: int, tile: int) -> torch.Tensor:
         set_grid_idx=lambda x, y, z: place(x + tile, y, z),
     ):
         _displaced[(1,)](
-            out, tile * size, (tile + 1) * size, 0, kernels._table([t], [1.0], [], [1.0]), 1, 0, 1,
-            *kernels.keys.root.secret_words().view(np.int32).tolist(), BLOCKS=gpu_kernels.BLOCKS, MANY=False,
+            out, out, tile * size, (tile + 1) * size, 0, kernels._table([t], [1.0], [], [1.0]), 1, 0, 0, 0, 1,
+            *kernels.keys.root.secret_words(), BLOCKS=gpu_kernels.BLOCKS, MANY=False,
         )  # fmt: skip
     return out
 
