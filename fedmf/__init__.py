@@ -13,7 +13,7 @@ A run is one value:
     result = fedmf.simulate(run, "runs/digits")
     print(result.statement.render_text())
 
-A value only describes; `simulate`, `start`, `resume` and `plan` do something with a run, `carry_out` with a
+A value only describes; `simulate`, `start`, `resume` and `plan` do something with a run, `run_sweep` with a
 `Sweep`. Each value may be one of yours: a `Task` for any model and loss, a `Factorization` for the strategy
 matrix, an object with ``init`` and ``step`` for the server optimizer. `design` compares mechanisms before
 anything is trained, `account` says what a run really gave, `PrivateStream` releases running means and
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from fedmf.runs.simulation import load, plan, resume, simulate, start
     from fedmf.runs.statistics import OwnStatistic, QuantileClipping
     from fedmf.streaming import PrivateStream
-    from fedmf.sweeps import Sweep, carry_out, load_sweep
+    from fedmf.sweeps import Sweep, run_sweep
     from fedmf.training import LocalSGD, Task
 else:
     __getattr__ = lazily(__name__)
@@ -88,14 +88,13 @@ __all__ = [
     "UserLevel",
     "__version__",
     "account",
-    "carry_out",
     "design",
     "load",
     "load_model",
     "load_run",
-    "load_sweep",
     "plan",
     "resume",
+    "run_sweep",
     "simulate",
     "start",
 ]

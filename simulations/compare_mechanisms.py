@@ -14,7 +14,6 @@ import tempfile
 from pathlib import Path
 
 import fedmf
-from fedmf.sweeps import load_sweep
 
 ROOT = Path(__file__).resolve().parents[1]
 #: What a sweep writes, and the ending it gets here.
@@ -29,11 +28,10 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         place = options.sweep or Path(folder) / "sweep"
-        sweep = load_sweep(ROOT / "configs/sweeps/mechanisms.toml")
-        result = fedmf.carry_out(sweep, place, options.processes)
+        sweep = fedmf.Sweep.from_config(ROOT / "configs/sweeps/mechanisms.toml")
+        fedmf.run_sweep(sweep, place, options.processes)
         for name, ending in WRITTEN.items():
             shutil.copyfile(place / name, options.output / f"compare_mechanisms.{ending}")
-    print(f"{result.seconds:.0f} s")
     print((options.output / "compare_mechanisms.md").read_text())
 
 

@@ -33,7 +33,7 @@ min-separation = 5
 epsilon = 4.0
 [mechanism]
 kind = "cgd"
-lambda = 0.5
+params = "lambda=0.5"
 """
 STREAM = "stream --each-row-a-user --norm-bound 1 --epsilon 8 --delta 1e-5 --rounds 30 --seed 5"
 SIGNALS = pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_run_says_how_to_resume(
     wait_for((tmp_path / "held").exists, process)
     got, lines = stop(process, number)
     assert got == code, lines
-    said = f"fedmf: stopped by {number.name}; every finished round is kept, go on with: "
+    said = f"fedmf: stopped by {number.name}; every finished round is kept, continue with: "
     assert lines[-1].startswith(said)
     program, *command = shlex.split(lines[-1].removeprefix(said))
     assert program == "fedmf"

@@ -13,7 +13,9 @@ import typer
 from fedmf.cli.interruption import going_on
 
 if TYPE_CHECKING:
-    from fedmf.runs import OnRound, Run, Session
+    from fedmf.records import PrivacyStatement
+    from fedmf.runs import OnRound, Session
+    from fedmf.runs.progress import RunProgress
 
 
 class Engine(StrEnum):
@@ -57,7 +59,7 @@ def simulate(
     full: bool = typer.Option(
         False,
         "--full",
-        help="End with the whole privacy statement, not its short form of at most twelve lines.",
+        help="End with the whole privacy statement.",
     ),
     dry_run: bool = typer.Option(
         False, "--dry-run", help="Say epsilon, noise, memory and time a round; start nothing."
@@ -66,13 +68,14 @@ def simulate(
     """Train with user-level differential privacy and correlated noise.
 
     Writes a run directory with the configuration, metrics (Parquet), participation ledger, checkpoint,
-    learning curve and privacy statement. A run that was stopped in any way, kill -9 included, goes on with
-    --resume: what was released stays, no round is repeated, and later rounds get fresh noise.
+    learning curve and privacy statement. A run that was stopped in any way, kill -9 included, continues
+    with --resume: what was released stays, no round is repeated, and later rounds get fresh noise.
 
     Example: fedmf simulate configs/digits.toml --set mechanism.kind=cgd --set privacy.epsilon=2
     """
     from fedmf.errors import ConfigError
     from fedmf.runs import Session, dotted_keys, load_run, parse_assignments, run_of
+    from fedmf.runs.progress import RunProgress
     from fedmf.runs.simulation import load
 
     overrides = parse_assignments(assignments)
@@ -86,17 +89,21 @@ def simulate(
     else:
         raise ConfigError("simulate needs CONFIG.toml, or --resume DIR to continue a stopped run.")
     if dry_run:
-        _show_plan(run, device.value)
+        from fedmf.runs import dry_run as estimate
+
+        for name, value in estimate(run, device.value).items():
+            typer.echo(f"{name:<22} {value}")
         return
     if engine is Engine.ray:
         _check_ray()
-    place = resume or out or _place(run.execution.output_dir, config)
+    default = Path("runs") / f"{config.stem if config else 'run'}-{time.strftime('%Y%m%d-%H%M%S')}"
+    place = resume or out or Path(run.execution.output_dir or default)
     with going_on(lambda: _how(place)):
-        if resume is None:
-            session = Session.start(place, run, device.value)
-        else:
-            session = Session.resume(place, run, device.value)
-        _carry_out(session, engine, full)
+        opened = Session.start if resume is None else Session.resume
+        with opened(place, run, device.value) as session:
+            with RunProgress(session) as view:
+                _carry_out(session, engine, view)
+            _conclude(session, view, full)
 
 
 def _check_ray() -> None:
@@ -114,38 +121,14 @@ def _check_ray() -> None:
     check_ray()
 
 
-def _carry_out(session: Session, engine: Engine, full: bool) -> None:
-    from fedmf.cli.view import RunView
-
-    with session:
-        with RunView(session) as view:
-            _run(session, engine, view.update)
-        view.conclude(full)
-
-
 def _how(place: Path) -> str:
-    """How to go on with a run that was stopped."""
+    """How to continue a run that was stopped."""
     if not place.is_dir():
         return "nothing was begun: give the command again."
-    return f"every finished round is kept, go on with: fedmf simulate --resume {shlex.quote(str(place))}"
+    return f"every finished round is kept, continue with: fedmf simulate --resume {shlex.quote(str(place))}"
 
 
-def _show_plan(run: Run, device: str) -> None:
-    """What a run would promise and cost, without starting it."""
-    from fedmf.runs import dry_run
-
-    for name, value in dry_run(run, device).items():
-        typer.echo(f"{name:<22} {value}")
-
-
-def _place(configured: str, config: Path | None) -> Path:
-    if configured:
-        return Path(configured)
-    stem = config.stem if config is not None else "run"
-    return Path("runs") / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-
-
-def _run(session: Session, engine: Engine, on_round: OnRound) -> None:
+def _carry_out(session: Session, engine: Engine, on_round: OnRound) -> None:
     if engine is Engine.ray:
         from fedmf.flower import run_on_ray
 
@@ -155,3 +138,32 @@ def _run(session: Session, engine: Engine, on_round: OnRound) -> None:
 
         run_in_process(session, on_round)
     session.draw()
+
+
+def _conclude(session: Session, view: RunProgress, full: bool) -> None:
+    """What the run is worth, the answer first, and where the rest is."""
+    from fedmf.runs import FAILURES
+
+    statement, path = session.statement(), session.directory.path
+    if (warning := view.warning()) is not None:
+        typer.echo(f"WARNING  {warning}", err=True)
+    text = statement.render_text()
+    typer.echo(text if full else text.partition("\n")[0])
+    if quality := view.quality():
+        typer.echo(f"Model: {quality}.")
+    lists = f"{len(statement['assumptions'])} assumptions, {len(statement['not_covered'])} things not covered"
+    typer.echo(f"Next: fedmf account {shlex.quote(str(path))} --full ({lists}); learning curve in {path}")
+    typer.echo(f"Keep secret: noise.key, ledger.sqlite*, {FAILURES}.", nl=False)
+    typer.echo(_for_the_operator(statement))
+
+
+def _for_the_operator(statement: PrivacyStatement) -> str:
+    """What was spent, which is not private."""
+    quantiles = statement["epsilon_spent_quantiles"]
+    if statement["epsilon"] is None or not quantiles:
+        return ""
+    from fedmf.accounting import at_least
+
+    worst, median = (at_least(quantiles[share], 4) for share in ("1", "0.5"))
+    spent = f"actual ε of the worst {statement['unit']} {worst}, of the median {median}"
+    return f" Operator only, do not publish: {spent}."

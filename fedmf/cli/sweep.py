@@ -11,19 +11,21 @@ import typer
 from fedmf.cli.interruption import going_on
 
 if TYPE_CHECKING:
-    from fedmf.sweeps import Sweep, SweepResult
+    from fedmf.sweeps import Sweep
 
 
 def sweep(
     file: Path = typer.Argument(
         ..., metavar="SWEEP.toml", help="What is compared, tuned and reported (docs/sweeps.md)."
     ),
+    assignments: list[str] = typer.Option(
+        [],
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a key of the base, or a field of the sweep.",
+    ),
     out: Path | None = typer.Option(
-        None,
-        "--out",
-        metavar="DIR",
-        help="Directory of the sweep: new, or one to go on with.",
-        show_default="sweeps/SWEEP",
+        None, "--out", metavar="DIR", help="Directory, new or of this sweep.", show_default="sweeps/SWEEP"
     ),
     processes: int = typer.Option(1, "--processes", metavar="P", min=1, help="Runs at once."),
     threads: int = typer.Option(1, "--threads", metavar="T", min=1, help="Threads of each run."),
@@ -37,68 +39,42 @@ def sweep(
     """Compare configurations: a grid of keys, tuned on some seeds and reported on others.
 
     Writes a table (Markdown, LaTeX), a picture, results.json and runs.parquet, with intervals paired by seed
-    against a baseline. However it was stopped, kill -9 included, the same command goes on with it and repeats
-    no finished run; a larger sweep can go on with the directory of a smaller one.
+    against a baseline. If it is interrupted, the same command continues and repeats no finished run.
 
     On private data a sweep is not covered by the epsilon of one run: what all its runs cost together is
     printed below the results.
 
     Example: fedmf sweep configs/sweeps/mechanisms.toml --out sweeps/mechanisms --processes 2
     """
-    from fedmf.sweeps import load_sweep
+    from rich.console import Console
 
-    asked = load_sweep(file)
+    from fedmf.runs import parse_assignments
+    from fedmf.runs.progress import bar
+    from fedmf.sweeps import Sweep, privacy_together, run_sweep
+
+    asked = Sweep.from_config(file, parse_assignments(assignments))
     if dry_run:
         _show_plan(asked, processes)
         return
-    place = out if out is not None else Path("sweeps") / file.stem
-    again = shlex.join(["fedmf", "sweep", str(file), "--out", str(place), "--processes", str(processes)])
-    again += (f" --threads {threads}" if threads > 1 else "") + (" --keep-runs" if keep_runs else "")
-    with going_on(lambda: f"every finished run is kept, go on with: {again}"):
-        result = _carry_out(asked, place, processes, threads, keep_runs)
-    _conclude(result)
+    place, console = out or Path("sweeps") / file.stem, Console(stderr=True, markup=False, highlight=False)
+    sets = [word for assignment in assignments for word in ("--set", assignment)]
+    again = ["fedmf", "sweep", str(file), *sets, "--out", str(place), "--processes", str(processes)]
+    again += ["--keep-runs"] * keep_runs
+    said = f"every finished run is kept, continue with: {shlex.join(again)}"
+    with going_on(lambda: said), bar(console, "runs") as show:
 
+        def tell(done: int, total: int, line: str) -> None:
+            show(done, total, "")
+            if line:
+                console.print(line, soft_wrap=True)
 
-def _carry_out(sweep: Sweep, place: Path, processes: int, threads: int, keep_runs: bool) -> SweepResult:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    from fedmf.sweeps import Progress, carry_out
-
-    console = Console(stderr=True, markup=False)
-    columns = (TextColumn("runs"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=console, disable=not console.is_terminal) as bar:
-        task, shown = bar.add_task("", total=None), -1
-
-        def show(progress: Progress) -> None:
-            nonlocal shown
-            done, total = progress.finished + progress.failed, max(progress.total, 1)
-            bar.update(task, completed=done, total=total)
-            if progress.line:
-                console.print(progress.line, highlight=False, markup=False, soft_wrap=True)
-            if not console.is_terminal and 10 * done // total > shown:
-                shown = 10 * done // total
-                console.print(f"runs {done}/{progress.total}", highlight=False)
-
-        return carry_out(sweep, place, processes, threads, keep_runs, show)
-
-
-def _conclude(result: SweepResult) -> None:
-    from rich.console import Console
-
-    from fedmf.sweeps import privacy_together, result_table
-
-    table, console = result_table(result), Console(highlight=False, markup=False, soft_wrap=True)
-    typer.echo(table.markdown())
-    for line in result.warnings:
-        console.print(f"note: {line}")
-    for line in result.failures:
-        console.print(f"failed: {line}")
-    keys = ", ".join(result.sweep.seed_keys)
-    console.print(f"A seed sets {keys}, where a cell has them.")
-    console.print(f"Privacy of the whole sweep, tuning included: {privacy_together(result.sweep)}")
-    console.print(f"Directory: {result.path}")
+        result = run_sweep(asked, place, processes, threads, keep_runs, tell)
+    typer.echo(result.markdown())
+    for line in (*result.warnings, *(f"failed: {failure}" for failure in result.failures)):
+        typer.echo(f"note: {line}")
+    typer.echo(f"A seed sets {', '.join(asked.seed_keys)}, where a cell has them.")
+    typer.echo(f"Privacy of the whole sweep, tuning included: {privacy_together(asked)}")
+    typer.echo(f"Directory: {result.path}")
     if result.failures:
         raise typer.Exit(1)
 
@@ -118,9 +94,8 @@ def _show_plan(sweep: Sweep, processes: int) -> None:
         typer.echo(f"{cell}: {tuning} tuning and {len(sweep.seeds)} reported runs of about {cost:,.1f} s")
     if sweep.tuned:
         typer.echo("tuned: " + "; ".join(described(candidate) for candidate in sweep.candidates))
-    total = len(sweep.promises)
     typer.echo(
-        f"{total} different runs, about {seconds / processes / 60:,.1f} minutes with --processes "
-        f"{processes}; evaluation, commits and runs that cells share are left out of this."
+        f"{len(sweep.promises)} different runs, about {seconds / processes / 60:,.1f} minutes with "
+        f"--processes {processes}; evaluation, commits and runs that cells share are left out of this."
     )
     typer.echo(f"Privacy of the whole sweep: {privacy_together(sweep)}")

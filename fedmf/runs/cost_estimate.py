@@ -49,9 +49,11 @@ class NoiseAndSignal:
     @property
     def words(self) -> str:
         """One line for whoever begins a run."""
+        levels = ((0.05, "high"), (0.2, "medium"), (1.0, "low"))
+        level = next((word for most, word in levels if self.of_all_rounds <= most), "none")
         return (
-            f"norm {self.of_a_round:.3g} times the clip norm in a round's mean update, "
-            f"{self.of_all_rounds:.3g} times in the mean over all rounds"
+            f"signal-to-noise: {level} (noise {100 * self.of_all_rounds:.3g} % of the clip norm in the mean "
+            f"update over the run, {self.of_a_round:.3g} times it in a round)"
         )
 
     @property

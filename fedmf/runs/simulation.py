@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,7 @@ from fedmf.runs.directory import LEDGER, read_header
 from fedmf.runs.execution import Execution
 from fedmf.runs.loop import Clients, OnRound, Reply, Rounds, RunResult
 from fedmf.runs.plan import Plan
+from fedmf.runs.progress import both, shown
 from fedmf.runs.run import Run
 from fedmf.runs.session import Session
 from fedmf.training import ClippedSums, LocalTrainer, Task, checked_sum, copied_vector
@@ -177,6 +179,7 @@ def simulate(
     path: str | Path,
     device: str = "cpu",
     on_round: OnRound | None = None,
+    progress: bool | None = None,
 ) -> RunResult:
     """Carry the run out in this process, to its horizon: start it, or continue it if it was stopped.
 
@@ -186,6 +189,7 @@ def simulate(
         device: "cpu" or "cuda".
         on_round: called with a `fedmf.runs.RoundRecord` after each committed round, for tracking, saving
             models, or stopping early: the run ends if it returns True.
+        progress: whether rounds are shown; default: on a terminal and in a notebook.
 
     Raises:
         ConfigError: the run cannot be executed, or the place holds something else.
@@ -193,7 +197,9 @@ def simulate(
     """
     opened = resume if (Path(path) / LEDGER).is_file() else start
     with opened(run, path, device) as session:
-        stopped = run_in_process(session, on_round)
+        view = shown(session, progress)
+        with view or nullcontext():
+            stopped = run_in_process(session, both(view, on_round))
         session.draw()
         parameters = session.server.parameters.detach().clone()
         return RunResult(Path(path), parameters, session.metrics, session.statement(), stopped)

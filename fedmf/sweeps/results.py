@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
+import io
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from fedmf.accounting import UserLevel, at_least, gaussian_epsilon, gaussian_sigma
-from fedmf.errors import ConfigError
-from fedmf.runs import Scalar
-from fedmf.sweeps.sweep import Cell, Sweep
+from fedmf.records import write_durably
+from fedmf.sweeps.sweep import Cell, Sweep, described
+
+#: Okabe and Ito (2008): told apart with any kind of colour vision.
+_COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 
 
-@dataclass(frozen=True)
-class Interval:
-    """An estimate from independent values and an interval that covers what it estimates.
-
-    Attributes:
-        estimate: NaN where there is no value.
-        low: end of the interval; −∞, or 0 for a ratio, where there is one value only.
-        high: likewise.
-        count: m, how many values.
-    """
+class Interval(NamedTuple):
+    """An estimate from ``count`` independent values, and an interval that covers what it estimates."""
 
     estimate: float
     low: float
@@ -36,25 +33,19 @@ class Interval:
 
 
 def mean_interval(values: Sequence[float], confidence: float) -> Interval:
-    """x̄ ± t_{m−1}·s/√m.
-
-    Args:
-        values: x_1 … x_m, independent; the interval is exact where they are normal.
-        confidence: probability of covering the mean.
+    """x̄ ± t_{m−1}·s/√m of x_1 … x_m; infinite for one value, NaN for none.
 
     >>> mean_interval([1.0, 2.0, 3.0], 0.95)
     Interval(estimate=2.0, low=-0.48..., high=4.48..., count=3)
     """
     from scipy import stats
 
-    x, m = np.asarray(values, dtype=np.float64), len(values)
-    if m == 0 or not np.isfinite(x).all():
-        return Interval(math.nan, math.nan, math.nan, m)
-    mean = float(x.mean())
-    if m == 1:
-        return Interval(mean, -math.inf, math.inf, 1)
-    half = float(stats.t.ppf((1 + confidence) / 2, m - 1) * x.std(ddof=1) / math.sqrt(m))
-    return Interval(mean, mean - half, mean + half, m)
+    x = np.asarray(values, dtype=np.float64)
+    if x.size < 2 or not np.isfinite(x).all():
+        mean = float(x.mean()) if x.size else math.nan
+        return Interval(mean, *((-math.inf, math.inf) if math.isfinite(mean) else (math.nan,) * 2), x.size)
+    half = float(stats.t.ppf((1 + confidence) / 2, x.size - 1) * stats.sem(x))
+    return Interval(float(x.mean()), float(x.mean()) - half, float(x.mean()) + half, x.size)
 
 
 def paired_interval(
@@ -63,100 +54,46 @@ def paired_interval(
     compare: Literal["difference", "ratio"],
     confidence: float,
 ) -> Interval:
-    """The mean difference by seed, or the geometric mean of the ratios.
+    """The mean difference by seed, or the geometric mean of the ratios with the interval of their logarithms.
 
-    A ratio is exp of the mean log ratio, its interval exp of that of the logs.
-
-    Args:
-        values: by seed.
-        baseline: by seed; seeds that both have are paired.
-        compare: which.
-        confidence: of the interval.
-
-    >>> paired_interval({0: 2.0, 1: 8.0}, {0: 1.0, 1: 4.0, 2: 9.0}, "ratio", 0.95).estimate
+    >>> round(paired_interval({0: 2.0, 1: 8.0}, {0: 1.0, 1: 4.0, 2: 9.0}, "ratio", 0.95).estimate, 9)
     2.0
     """
-    seeds = [seed for seed in values if seed in baseline]
+    pairs = [(values[seed], baseline[seed]) for seed in values if seed in baseline]
     if compare == "difference":
-        return mean_interval([values[seed] - baseline[seed] for seed in seeds], confidence)
-    if any(not (values[seed] > 0 and baseline[seed] > 0) for seed in seeds):
-        return Interval(math.nan, math.nan, math.nan, len(seeds))
-    found = mean_interval([math.log(values[seed] / baseline[seed]) for seed in seeds], confidence)
-    return Interval(_exp(found.estimate), _exp(found.low), _exp(found.high), found.count)
-
-
-def _exp(x: float) -> float:
-    return math.exp(x) if x < 700 else math.inf
+        return mean_interval([x - y for x, y in pairs], confidence)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        *ends, count = mean_interval([float(np.log(x) - np.log(y)) for x, y in pairs], confidence)
+        return Interval(*(float(np.exp(end)) for end in ends), count)
 
 
 @dataclass(frozen=True)
 class MetricColumn:
-    """The metric that a sweep compares.
-
-    Attributes:
-        name: as people call it.
-        column: of the runs' metrics.
-        higher_is_better: which way is better.
-        is_share: whether people read it in percent.
-    """
+    """The metric that a sweep compares: its name and column, and how people read it."""
 
     name: str
     column: str
-    higher_is_better: bool
-    is_share: bool
+    higher_is_better: bool = False
+    is_share: bool = False
 
-    def final(self, metrics: Mapping[int, Mapping[str, Any]], last: int) -> float:
-        """Its mean over the last evaluations of a run."""
-        values = [row[self.column] for _, row in sorted(metrics.items()) if row.get(self.column) is not None]
-        if not values:
-            raise ConfigError(f"metric {self.name!r} must be evaluated at least once; a run never did.")
-        return fmean(values[-last:])
-
-    def shown(self, value: float, sign: str = "") -> str:
-        """A value for people, shares in percent."""
-        return f"{100 * value:{sign}.1f}" if self.is_share else f"{value:{sign}.4g}"
+    @property
+    def scale(self) -> float:
+        """From the column to what people read: shares in percent."""
+        return 100.0 if self.is_share else 1.0
 
     @property
     def label(self) -> str:
         """With its unit."""
         return self.name.replace("_", " ") + (" (%)" if self.is_share else "")
 
-
-def metric_column(name: str, kept: Mapping[str, Any]) -> MetricColumn:
-    """The metric of this name in what is kept of a run; the first one if there is no name.
-
-    Raises:
-        ConfigError: the run has no such metric.
-    """
-    columns = kept["columns"]
-    if name and name not in columns:
-        raise ConfigError(f"metric (of the sweep) must be one of {', '.join(columns)}; got {name!r}.")
-    chosen = name or next(iter(columns))
-    return MetricColumn(chosen, **columns[chosen])
+    def shown(self, value: float, sign: str = "") -> str:
+        """A value for people."""
+        if math.isinf(value):
+            return "∞" if value > 0 else "−∞"
+        return f"{self.scale * value:{sign}{'.1f' if self.is_share else '.4g'}}"
 
 
-@dataclass(frozen=True)
-class CellResult:
-    """One cell: what was chosen for it and what it gave.
-
-    Attributes:
-        cell: which.
-        tuned: the chosen values; None if every candidate failed.
-        values: the metric by reported seed, of the runs that did not fail.
-        runs: digests of the reported runs by seed.
-        tuning: mean metric over the tuning seeds by candidate; NaN where a run failed.
-        tuning_runs: number of the candidate and seed of each tuning run, by digest.
-    """
-
-    cell: Cell
-    tuned: Mapping[str, Scalar] | None
-    values: Mapping[int, float]
-    runs: Mapping[int, str]
-    tuning: tuple[float, ...]
-    tuning_runs: Mapping[str, tuple[int, int]]
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SweepResult:
     """A finished sweep.
 
@@ -164,49 +101,152 @@ class SweepResult:
         path: its directory.
         sweep: what was asked for.
         metric: that is compared.
-        cells: in the order of the sweep.
+        runs: a row for each run of each cell: variant, keys, part ("tuning" or "reported"), seed, digest, and
+            its metric as ``value``, NaN where it failed.
         failures: a line for each run that failed.
-        seconds: that this process took.
     """
 
     path: Path
     sweep: Sweep
     metric: MetricColumn
-    cells: tuple[CellResult, ...]
+    runs: pd.DataFrame
     failures: tuple[str, ...]
-    seconds: float
 
-    def interval(self, result: CellResult) -> Interval:
+    def _reported(self, cell: Cell) -> pd.DataFrame:
+        return self.runs[(self.runs["cell"] == str(cell)) & (self.runs["part"] == "reported")]
+
+    def values(self, cell: Cell) -> dict[int, float]:
+        """The metric of a cell by reported seed, of the runs that did not fail."""
+        rows = self._reported(cell).dropna(subset="value")
+        return dict(zip(rows.seed.tolist(), rows.value.tolist(), strict=True))
+
+    def tuned(self, cell: Cell) -> dict[str, Any]:
+        """What was chosen for a cell."""
+        return self._reported(cell).iloc[0].reindex([*self.sweep.tuned]).dropna().to_dict()
+
+    def interval(self, cell: Cell) -> Interval:
         """The mean over the reported seeds."""
-        return mean_interval([*result.values.values()], self.sweep.confidence)
+        return mean_interval([*self.values(cell).values()], self.sweep.confidence)
 
-    def against_baseline(self, result: CellResult) -> Interval | None:
+    def against_baseline(self, cell: Cell) -> Interval | None:
         """Compared with the baseline at the same point, paired by seed; None for the baseline itself."""
-        if result.cell.variant == self.sweep.baseline:
+        if cell.variant == self.sweep.baseline:
             return None
-        baseline = Cell(self.sweep.baseline, result.cell.point)
-        other = next(found for found in self.cells if found.cell == baseline)
-        return paired_interval(result.values, other.values, self.sweep.compare, self.sweep.confidence)
+        baseline = self.values(Cell(self.sweep.baseline, cell.point))
+        return paired_interval(self.values(cell), baseline, self.sweep.compare, self.sweep.confidence)
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """A row for each cell as people read it: point, variant, tuned values, metric, comparison, seeds."""
+        rows, show, ratio = [], self.metric.shown, self.sweep.compare == "ratio"
+        for cell in self.sweep.cells:
+            values, tuned, against = (
+                [*self.values(cell).values()],
+                self.tuned(cell),
+                self.against_baseline(cell),
+            )
+            row = {
+                **dict(cell.point),
+                "variant": cell.variant,
+                **dict.fromkeys(self.sweep.tuned, ""),
+                **tuned,
+            }
+            mean = f"{show(fmean(values))} ({show(min(values))}–{show(max(values))})" if values else "failed"
+            row[self.metric.label] = mean
+            if len(self.sweep.variants) > 1:
+                ends = [f"{end:.4g}" if ratio else show(end, "+") for end in against[:3]] if against else []
+                word, percent = "÷" if ratio else "−", f"{100 * self.sweep.confidence:g} %"
+                name = f"{word} {self.sweep.baseline}, paired, {percent}"
+                row[name] = f"{ends[0]} [{ends[1]}, {ends[2]}]" if against and against.count else ""
+            rows.append({name: f"{v:g}" if type(v) is float else str(v) for name, v in row.items()})
+            rows[-1]["seeds"] = str(len(values))
+        return pd.DataFrame(rows)
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """Chosen values at the edge of their lists, and cells with missing seeds, in a line each."""
         lines = []
-        for result in self.cells:
-            for name, value in (result.tuned or {}).items():
-                values = self.sweep.tuned[name]
-                numbers = [x for x in values if isinstance(x, int | float) and not isinstance(x, bool)]
-                if len(numbers) < max(2, len(values)) or value not in (min(numbers), max(numbers)):
-                    continue
-                end = "smallest" if value == min(numbers) else "largest"
-                lines.append(
-                    f"{result.cell}: {name} = {value:g} is the {end} of its list; a better one may lie beyond"
-                )
-            if result.tuned is None:
-                lines.append(f"{result.cell}: nothing chosen, since every candidate has a failed run")
-            elif missing := [seed for seed in self.sweep.seeds if seed not in result.values]:
-                lines.append(f"{result.cell}: without seeds {missing}, whose runs failed")
+        for cell in self.sweep.cells:
+            for name, value in self.tuned(cell).items():
+                numbers = [x for x in self.sweep.tuned[name] if isinstance(x, int | float)]
+                if len(numbers) > 1 and value in (min(numbers), max(numbers)):
+                    lines.append(f"{cell}: {name} = {value:g} ends its list; a better one may lie beyond")
+            if missing := [seed for seed in self.sweep.seeds if seed not in self.values(cell)]:
+                lines.append(f"{cell}: without seeds {missing}, whose runs failed")
         return tuple(lines)
+
+    def markdown(self) -> str:
+        """The table as GitHub reads it."""
+        lines = [[*self.table.columns], ["---"] * len(self.table.columns), *self.table.to_numpy().tolist()]
+        cells = [[str(entry).replace("|", "\\|") for entry in line] for line in lines]
+        return "".join(f"| {' | '.join(line)} |\n" for line in cells)
+
+    def write(self, kept: Mapping[str, Mapping[str, Any]]) -> None:
+        """Write tables, results, evaluations and the picture into the sweep's directory.
+
+        Args:
+            kept: of each run, by digest.
+        """
+        results = {
+            "cells": {
+                str(cell): {
+                    "tuned": self.tuned(cell),
+                    "values": self.values(cell),
+                    "mean": self.interval(cell)._asdict(),
+                    "against_baseline": (one := self.against_baseline(cell)) and one._asdict(),
+                }
+                for cell in self.sweep.cells
+            },
+            **{"warnings": self.warnings, "failures": self.failures, "privacy": privacy_together(self.sweep)},
+        }
+        evaluations = pd.DataFrame(
+            [{"run": digest, **row} for digest, one in kept.items() for row in one["metrics"]]
+        )
+        rows, picture = io.BytesIO(), self.picture()
+        if kept:
+            self.runs.drop(columns="value").merge(evaluations, on="run").to_parquet(rows, index=False)
+        for name, content in {
+            "table.md": self.markdown().encode(),
+            "table.tex": b"% needs \\usepackage{booktabs}\n"
+            + self.table.to_latex(index=False, escape=True).encode(),
+            "results.json": (json.dumps(results, indent=1) + "\n").encode(),
+            "runs.parquet": rows.getvalue(),
+            "comparison.png": picture,
+        }.items():
+            if content:
+                write_durably(self.path / name, content)
+
+    def picture(self) -> bytes:
+        """Means and intervals of all cells along the first key of the grid, or of the variants, as PNG.
+
+        Empty where matplotlib (the extra ``report``) is not installed.
+        """
+        try:
+            from matplotlib.backends.backend_agg import FigureCanvasAgg
+            from matplotlib.figure import Figure
+        except ImportError:
+            return b""
+        figure = Figure(figsize=(6.5, 4), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes, lines = figure.subplots(), dict[str, list[Cell]]()
+        for cell in self.sweep.cells:
+            lines.setdefault(
+                ", ".join(filter(None, (cell.variant, described(dict(cell.point[1:]))))), []
+            ).append(cell)
+        for at, (name, cells) in enumerate(lines.items()):
+            means, scale = [self.interval(cell) for cell in cells], self.metric.scale
+            xs = [(at if len(cells) == 1 else i) + 0.03 * at for i in range(len(cells))]
+            reach = [scale * (one.high - one.estimate) if one.count > 1 else 0.0 for one in means]
+            style = {"color": _COLOURS[at % 7], "marker": "osD^vPX*"[at % 8], "capsize": 3, "label": name}
+            axes.errorbar(xs, [scale * one.estimate for one in means], yerr=reach, **style)
+        ticks = next(iter(self.sweep.grid.values()), lines)
+        axes.set_xticks(range(len(ticks)), [str(tick) for tick in ticks])
+        axes.set_xlabel(next(iter(self.sweep.grid), "variant"))
+        axes.set_ylabel(f"{self.metric.label}, {100 * self.sweep.confidence:g} % intervals")
+        axes.legend(fontsize=8)
+        axes.grid(alpha=0.3)
+        figure.savefig(buffer := io.BytesIO(), format="png", dpi=130)
+        return buffer.getvalue()
 
 
 def privacy_together(sweep: Sweep) -> str:
@@ -219,9 +259,8 @@ def privacy_together(sweep: Sweep) -> str:
         return f"the epsilons and deltas of the {len(runs)} runs add up, as some are amplified."
     delta = min(one.delta for run in noised for one in run)
     mu = math.hypot(*(1 / min(gaussian_sigma(one.epsilon, one.delta) for one in run) for run in noised))
-    text = (
-        f"({at_least(gaussian_epsilon((1 - 1e-9) / mu, delta))}, {at_least(delta)}) for all {len(runs)} runs"
-    )
+    epsilon = gaussian_epsilon((1 - 1e-9) / mu, delta)
+    text = f"({at_least(epsilon)}, {at_least(delta)}) for all {len(runs)} runs"
     if any(one.noise_seed is not None for run in noised for one in run):
         text += " with secret keys; their noise comes from public seeds, which protects nobody"
     return f"{text}."

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 import hashlib
 import itertools
 import json
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, Literal
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 from fedmf.accounting import Privacy
 from fedmf.errors import ConfigError, one_line
 from fedmf.runs import Execution, Run, Scalar, dotted_keys, run_of
-from fedmf.runs.tables import known_keys, overridden
-from fedmf.sweeps.overlays import check_last, check_lists, described, layered
-from fedmf.values import dotted
+from fedmf.runs.tables import found_or_shipped, known_keys, overridden, read_toml, takes_key
+from fedmf.values import Field, dotted, fields_of
 
 #: What a seed of a sweep sets, unless the sweep says otherwise.
 SEED_KEYS: Final = (
@@ -29,6 +31,17 @@ SEED_KEYS: Final = (
 _LARGEST_SEED: Final = 2**31 - 1
 
 
+def described(values: Mapping[str, Scalar]) -> str:
+    """Keys and values for people.
+
+    >>> described({"privacy.epsilon": 2.0, "mechanism.kind": "cgd"})
+    'privacy.epsilon=2, mechanism.kind=cgd'
+    """
+    return ", ".join(
+        f"{name}={value:g}" if type(value) is float else f"{name}={value}" for name, value in values.items()
+    )
+
+
 @dataclass(frozen=True)
 class Cell:
     """One configuration that is compared: a variant at a point of the grid."""
@@ -40,29 +53,12 @@ class Cell:
         return ", ".join(filter(None, (self.variant, described(dict(self.point)))))
 
 
-@dataclass(frozen=True)
-class PlannedRun:
-    """A run of a sweep, whole and with its seed.
-
-    Args:
-        keys: of its configuration, dotted.
-        digest: of the run that they are; equal runs are carried out once.
-        privacy: what it promises.
-    """
+class PlannedRun(NamedTuple):
+    """A run of a sweep: its dotted keys, a digest of what it computes, and what it promises."""
 
     keys: Mapping[str, Scalar]
     digest: str
     privacy: Privacy
-
-    @classmethod
-    def of(cls, run: Run) -> PlannedRun:
-        """Of a run that a configuration describes."""
-        recorded = run.to_dict()
-        recorded["execution"] = {
-            name: value for name, value in recorded["execution"].items() if name not in Execution.PLACE
-        }
-        text = json.dumps(recorded, sort_keys=True)
-        return cls(dotted_keys(run), hashlib.sha256(text.encode()).hexdigest()[:24], run.privacy)
 
 
 @dataclass(frozen=True)
@@ -70,8 +66,8 @@ class Sweep:
     """Runs that differ in some keys, each tuned on seeds of its own and then compared on others.
 
     A cell is a variant at a point of the grid. For each, the tuned keys take the values whose mean metric
-    over the tuning seeds is best; with these it is run on the seeds that are reported. A key that a cell's
-    kind does not have is left out of it: runs that become equal are carried out once.
+    over the tuning seeds is best; with these it runs on the seeds that are reported. A key that a cell's kind
+    does not have is left out of it: runs that become equal are carried out once.
 
     Args:
         base: the configuration: tables, dotted keys, or a run that keys can describe.
@@ -80,11 +76,9 @@ class Sweep:
         grid: values of each key; its points are all combinations.
         tuned: values of each key that is chosen for each cell.
         tuning_seeds: on which they are chosen; none of ``seeds``.
-        baseline: the variant that the others are compared with, on the same point and seed; the first one if
-            left out.
-        seed_keys: what a seed sets where the kinds have it. Without privacy.noise-seed noise comes from
-            secret keys.
-        metric: a column of the runs' metrics; the task's first metric, or the loss, if left out.
+        baseline: the variant that the others are compared with, on the same point and seed.
+        seed_keys: what a seed sets where the kinds have it; without privacy.noise-seed keys are secret.
+        metric: a column of the runs' metrics; default: the task's first metric, or the loss.
         last: the metric is a mean of so many evaluations at the end of a run.
         compare: "difference" or "ratio" of a variant's and the baseline's metric.
         confidence: of the intervals.
@@ -106,31 +100,69 @@ class Sweep:
     baseline: str = ""
     seed_keys: Sequence[str] = SEED_KEYS
     metric: str = ""
-    last: int = 1
+    last: Annotated[int, Field(ge=1)] = 1
     compare: Literal["difference", "ratio"] = "difference"
-    confidence: float = 0.95
+    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
+
+    @classmethod
+    def from_config(cls, path: str | Path, overrides: Mapping[str, Any] | None = None) -> Self:
+        """Read a TOML file: its fields in kebab-case, ``base`` as tables or as the path of a configuration.
+
+        A path is relative to the file. Keys of a table ``[set]`` go over those of the base.
+
+        Args:
+            path: of the file, or the name of one that ships with fedmf.
+            overrides: fields of the sweep, and dotted keys that go over those of the base.
+
+        Raises:
+            ConfigError: unreadable, not TOML, an unknown key, or no valid sweep.
+        """
+        path, more = found_or_shipped(Path(path)), overrides or {}
+        given = read_toml(path) | {name: value for name, value in more.items() if "." not in name}
+        known = [*(entry.name.replace("_", "-") for entry in dataclasses.fields(cls)), "set"]
+        for name in given.keys() - known:
+            near = "".join(
+                f"; did you mean {other!r}?" for other in difflib.get_close_matches(name, known, n=1)
+            )
+            raise ConfigError(f"unknown key {name!r} of a sweep{near}")
+        for name in {"base", "seeds"} - given.keys():
+            raise ConfigError(f"{name} (of the sweep {path}) must be given; got none.")
+        fields, base, there = given, given["base"], given.pop("set", {})
+        if isinstance(base, str):
+            base = read_toml(path.parent / Path(base).expanduser())
+        there = {**there, **{name: value for name, value in more.items() if "." in name}}
+        try:
+            fields["base"] = overridden(dotted(base), dotted(there))
+            return cls(**{name.replace("-", "_"): value for name, value in fields.items()})
+        except (AttributeError, TypeError) as error:
+            raise ConfigError(f"tables and lists of the sweep {path} must be such: {error}.") from None
 
     def __post_init__(self) -> None:
-        base = dotted_keys(self.base) if isinstance(self.base, Run) else dotted(self.base)
         own: dict[str, Any] = {
-            "base": base,
+            "base": dotted_keys(self.base) if isinstance(self.base, Run) else dotted(self.base),
             "variants": {name: dotted(given) for name, given in self.variants.items()},
-            "grid": {name: tuple(values) for name, values in dotted(self.grid).items()},
-            "tuned": {name: tuple(values) for name, values in dotted(self.tuned).items()},
             "baseline": self.baseline or next(iter(self.variants), ""),
+            **{
+                part: {n: tuple(v) for n, v in dotted(getattr(self, part)).items()}
+                for part in ("grid", "tuned")
+            },
             **{name: tuple(getattr(self, name)) for name in ("seeds", "tuning_seeds", "seed_keys")},
         }
         for name, value in own.items():
             object.__setattr__(self, name, value)
-        self._check_numbers()
+        try:
+            for name in ("last", "compare", "confidence", "metric", "baseline"):
+                fields_of(type(self))[name].made(getattr(self, name))  # type: ignore[arg-type]
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        self._check_seeds()
         self._check_keys()
-        self._check_cells()
 
-    def _check_numbers(self) -> None:
+    def _check_seeds(self) -> None:
         for name, least in (("seeds", 1), ("tuning_seeds", 1 if self.tuned else 0)):
             seeds = getattr(self, name)
             if not all(type(seed) is int and 0 <= seed <= _LARGEST_SEED for seed in seeds):
-                raise ConfigError(f"{name} must be whole numbers in 0..{_LARGEST_SEED}; got {list(seeds)}.")
+                raise ConfigError(f"{name} must be integers in 0..{_LARGEST_SEED}; got {list(seeds)}.")
             if len(seeds) < least or len({*seeds}) < len(seeds):
                 raise ConfigError(f"{name} must be {least} or more different ones; got {list(seeds)}.")
         if both := sorted({*self.seeds} & {*self.tuning_seeds}):
@@ -140,45 +172,29 @@ class Sweep:
             )
         if self.tuning_seeds and not self.tuned:
             raise ConfigError("tuning_seeds must be left out where nothing is tuned; got some.")
-        if not 0 < self.confidence < 1:
-            raise ConfigError(f"confidence must lie strictly between 0 and 1; got {self.confidence!r}.")
-        check_last(self.last)
-        if self.compare not in ("difference", "ratio"):
-            raise ConfigError(f"compare must be one of difference, ratio; got {self.compare!r}.")
 
     def _check_keys(self) -> None:
-        if not self.variants or self.baseline not in self.variants:
+        """Each key is known, set in one place, and one of some cell; each cell is a valid configuration."""
+        if self.baseline not in self.variants:
             known = ", ".join(map(repr, self.variants)) or "none"
             raise ConfigError(f"baseline must be the name of a variant ({known}); got {self.baseline!r}.")
-        check_lists("grid", self.grid)
-        check_lists("tuned", self.tuned)
-        if not self.seed_keys:
-            raise ConfigError("seed_keys must name a key or more; got none: all seeds would be one run.")
-        places = [("grid", self.grid), ("tuned", self.tuned), ("seed_keys", self.seed_keys)]
+        lists = {"grid": self.grid, "tuned": self.tuned, "seed_keys": dict.fromkeys(self.seed_keys, (0,))}
+        places = [*lists.items(), *((f"variant {name!r}", keys) for name, keys in self.variants.items())]
         for (first, some), (second, others) in itertools.combinations(places, 2):
-            if both := sorted({*some} & {*others}):
+            if (both := sorted({*some} & {*others})) and first in lists:
                 raise ConfigError(f"{both[0]} must be set in one place; got it in {first} and in {second}.")
-        for variant, given in self.variants.items():
-            for part, named in places:
-                if both := sorted({*named} & {*given}):
-                    raise ConfigError(
-                        f"{both[0]} must be set in one place; got it in variant {variant!r} and in {part}."
-                    )
-        for part, named in places:
-            for name in named:
-                if name not in known_keys():
-                    run_of({name: 0})  # refuses it and names the nearest key
-                cases = itertools.product(self.cells, self.candidates)
-                if part != "seed_keys" and not any(name in self.keys_of(*case, None) for case in cases):
-                    raise ConfigError(f"[{part}] {name} must be a key of some cell's kinds; none has it.")
-
-    def _check_cells(self) -> None:
-        for cell in self.cells:
-            for tuned in self.candidates:
-                seeds = (*self.seeds[:2], *self.tuning_seeds[:2])
-                digests = {self.planned(cell, tuned, seed).digest for seed in seeds}
-                if len(digests) < len(seeds):
-                    raise ConfigError(f"seed_keys must be keys of cell {cell}; it has none of them.")
+        for part, name, values in ((part, *entry) for part, keys in lists.items() for entry in keys.items()):
+            if name not in known_keys():
+                run_of({name: 0})  # refuses it and names the nearest key
+            if not values or len({*map(repr, values)}) < len(values):
+                raise ConfigError(f"[{part}] {name} must list different values; got {list(values)}.")
+            cases = itertools.product(self.cells, self.candidates)
+            if part != "seed_keys" and not any(name in self.keys_of(*case, None) for case in cases):
+                raise ConfigError(f"[{part}] {name} must be a key of some cell's kinds; none has it.")
+        for cell, tuned in itertools.product(self.cells, self.candidates):
+            seeds = (*self.seeds[:2], *self.tuning_seeds[:2])
+            if len({self.planned(cell, tuned, seed).digest for seed in seeds}) < len(seeds):
+                raise ConfigError(f"seed_keys must be keys of cell {cell}; it has none of them.")
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
@@ -198,10 +214,13 @@ class Sweep:
     def keys_of(self, cell: Cell, tuned: Mapping[str, Scalar], seed: int | None) -> dict[str, Any]:
         """The configuration of a cell with tuned values and a seed, by dotted key."""
         assert isinstance(self.base, Mapping)
-        layers = [dict(cell.point), dict(tuned)]
-        if seed is not None:
-            layers.append(dict.fromkeys(self.seed_keys, seed))
-        return layered(overridden(self.base, self.variants[cell.variant]), *layers)
+        found = overridden(self.base, self.variants[cell.variant])
+        for layer in (dict(cell.point), tuned, {} if seed is None else dict.fromkeys(self.seed_keys, seed)):
+            found = overridden(
+                found, {name: value for name, value in layer.items() if name.endswith(".kind")}
+            )
+            found |= {name: value for name, value in layer.items() if takes_key(found, name)}
+        return found
 
     def tuned_of(self, cell: Cell, tuned: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """The tuned values that a cell has."""
@@ -224,11 +243,15 @@ class Sweep:
         """One run with its digest."""
         named = (cell, tuple(tuned.items()), seed)
         if named not in self._planned:
-            self._planned[named] = PlannedRun.of(self.run(cell, tuned, seed))
+            run = self.run(cell, tuned, seed)
+            place = {"execution": {**run.to_dict()["execution"], **dict.fromkeys(Execution.PLACE)}}
+            text = json.dumps({**run.to_dict(), **place}, sort_keys=True)
+            digest = hashlib.sha256(text.encode()).hexdigest()[:24]
+            self._planned[named] = PlannedRun(dotted_keys(run), digest, run.privacy)
         return self._planned[named]
 
     @cached_property
-    def _planned(self) -> dict[Hashable, PlannedRun]:
+    def _planned(self) -> dict[tuple[Any, ...], PlannedRun]:
         return {}
 
     @cached_property
@@ -240,15 +263,10 @@ class Sweep:
         tuning: dict[str, list[Privacy]] = {}
         reported: dict[tuple[str, ...], list[Privacy]] = {}
         for cell in self.cells:
-            if self.tuned:
-                for tuned, seed in itertools.product(self.candidates, self.tuning_seeds):
-                    run = self.planned(cell, tuned, seed)
-                    tuning[run.digest] = [run.privacy]
+            for tuned, seed in itertools.product(self.candidates, self.tuning_seeds):
+                run = self.planned(cell, tuned, seed)
+                tuning[run.digest] = [run.privacy]
             for seed in self.seeds:
                 runs = [self.planned(cell, tuned, seed) for tuned in self.candidates]
                 reported[tuple(run.digest for run in runs)] = [run.privacy for run in runs]
         return [*tuning.values(), *reported.values()]
-
-    def to_dict(self) -> dict[str, Any]:
-        """All of it, JSON-able."""
-        return asdict(self)

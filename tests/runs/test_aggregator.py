@@ -198,7 +198,7 @@ def test_slips_of_programs_are_refused_and_add_nothing(tmp_path: Path) -> None:
         ({"users": "abc"}, "users must be a sequence of ids"),
         ({"users": ["a", "a"]}, "users must name each user once"),
         ({"users": [1, 2]}, "users must be a sequence of ids"),
-        ({"epsilon": -1.0}, r"ε \(epsilon\) must be positive"),
+        ({"epsilon": -1.0}, r"ε \(epsilon\) must lie in"),
     ):
         with pytest.raises(ConfigError, match=message):
             aggregator(tmp_path / "other", **keys)

@@ -1,0 +1,220 @@
+"""A sweep carried out: equal to single runs, stopped, with runs that fail; intervals and tables."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from scipy import stats
+from support.command_line import one_line
+from support.sweeps import BASE, VARIANTS, small_sweep
+
+import fedmf
+from fedmf.cli.app import run as command
+from fedmf.errors import ConfigError, LedgerError
+from fedmf.records import WriterLock
+from fedmf.sweeps import Sweep, SweepResult, mean_interval, paired_interval
+
+FILE = """
+base = "base.toml"
+seeds = [0, 1]
+tuning-seeds = [100]
+[variants]
+identity = { mechanism.kind = "identity" }
+"bisr p=2" = { mechanism.kind = "bisr", mechanism.bands = 2 }
+[tuned]
+server.learning-rate = [0.1, 0.4]
+"""
+A, B = {0: 3.1, 1: 2.7, 2: 4.4, 3: 3.9}, {0: 2.0, 1: 2.5, 2: 3.1, 3: 3.0}
+
+
+def test_intervals_are_scipys() -> None:
+    ends = stats.ttest_1samp([*A.values()], 0.0).confidence_interval(0.9)
+    assert mean_interval([*A.values()], 0.9)[1:3] == pytest.approx((ends.low, ends.high), rel=1e-12)
+    ends = stats.ttest_rel([*A.values()], [*B.values()]).confidence_interval(0.95)
+    assert paired_interval(A, B, "difference", 0.95)[1:] == pytest.approx((ends.low, ends.high, 4), rel=1e-12)
+    ratio = paired_interval(A, B, "ratio", 0.95)
+    ends = stats.ttest_rel(*([math.log(x) for x in one.values()] for one in (A, B))).confidence_interval(0.95)
+    assert ratio[1:3] == pytest.approx((math.exp(ends.low), math.exp(ends.high)), rel=1e-12)
+    assert ratio.estimate == pytest.approx(stats.gmean([A[s] / B[s] for s in A]), rel=1e-12)
+    assert paired_interval({0: 1.0, 1: 5.0}, {1: 3.0, 2: 9.0}, "difference", 0.95) == (
+        2,
+        -math.inf,
+        math.inf,
+        1,
+    )
+    assert math.isnan(paired_interval({0: 1.0}, {0: -1.0}, "ratio", 0.95).estimate)
+    assert mean_interval([], 0.95).count == 0
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> SweepResult:
+    return fedmf.run_sweep(small_sweep(), tmp_path_factory.mktemp("sweep") / "all")
+
+
+def single(sweep: Sweep, at: int, tuned: dict[str, Any], seed: int, place: Path) -> float:
+    """Final accuracy of one run, without a sweep."""
+    run = sweep.run(sweep.cells[at], tuned, seed)
+    return fedmf.simulate(run, place).metrics[run.cohorts.rounds]["accuracy"]
+
+
+def test_values_are_those_of_single_runs_and_the_best_mean_is_chosen(
+    result: SweepResult, tmp_path: Path
+) -> None:
+    sweep, cell = result.sweep, result.sweep.cells[4]
+    assert single(sweep, 4, result.tuned(cell), 2, tmp_path / "one") == result.values(cell)[2]
+    means = [
+        statistics.fmean(
+            single(sweep, 4, tuned, seed, tmp_path / f"{i}-{seed}") for seed in sweep.tuning_seeds
+        )
+        for i, tuned in enumerate(sweep.candidates)
+    ]
+    assert result.tuned(cell) == sweep.candidates[means.index(max(means))]
+    noiseless = [cell for cell in sweep.cells if cell.variant == "no noise"]
+    assert result.values(noiseless[0]) == result.values(noiseless[1])  # the same runs
+    assert len([*(result.path / "finished").iterdir()]) >= len(sweep.promises) - 15
+    assert [*(result.path / "runs").iterdir()] == []
+    assert all("a better one may lie beyond" in line for line in result.warnings)
+
+
+def test_what_it_writes_says_the_same(result: SweepResult) -> None:
+    written = json.loads((result.path / "results.json").read_text())
+    assert [*written["cells"]] == [str(cell) for cell in result.sweep.cells]
+    base, cell = (result.values(result.sweep.cells[at]) for at in (0, 1))
+    told = written["cells"][str(result.sweep.cells[1])]
+    assert told["values"] == {str(seed): value for seed, value in cell.items()}
+    assert told["against_baseline"]["estimate"] == pytest.approx(
+        statistics.fmean(cell[seed] - base[seed] for seed in base)
+    )
+    lines = (result.path / "table.md").read_text().splitlines()
+    parsed = [[entry.strip() for entry in line.strip("|").split("|")] for line in lines]
+    assert parsed[0] == [*result.table.columns]
+    assert parsed[2:] == result.table.to_numpy().tolist()
+    assert result.table["variant"].tolist() == [*VARIANTS] * 2
+    assert r"\midrule" in (result.path / "table.tex").read_text()
+    rows = pd.read_parquet(result.path / "runs.parquet")
+    assert len(rows) == len(result.sweep.cells) * (2 * 2 + 3) * 3  # evaluated after 0, 5 and 10 rounds
+    pytest.importorskip("matplotlib")
+    assert (result.path / "comparison.png").stat().st_size > 10_000
+
+
+def test_metrics_that_runs_lack_and_directories_of_others_are_refused(
+    result: SweepResult, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"metric .* must be one of accuracy, loss; got 'perplexity'"):
+        fedmf.run_sweep(small_sweep(metric="perplexity"), result.path)
+    with pytest.raises(ConfigError, match=r"processes .* must be an integer ≥ 1; got 0"):
+        fedmf.run_sweep(small_sweep(), tmp_path / "new", processes=0)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="must be new or a sweep's"):
+        fedmf.run_sweep(small_sweep(), tmp_path)
+    lock = WriterLock(result.path / "sweep")
+    with pytest.raises(LedgerError, match="being written by another process"):
+        fedmf.run_sweep(small_sweep(), result.path)
+    lock.release()
+
+
+def base_of(options: str) -> dict[str, Any]:
+    base = {name: value for name, value in BASE.items() if not name.startswith("data.")}
+    function = {"task.kind": "function", "task.function": "support.sweep_tasks:make", "task.users": 20}
+    return {**base, **function, "task.options": options}
+
+
+def test_runs_that_fail_cost_themselves_alone(tmp_path: Path) -> None:
+    lines: list[str] = []
+    variants = {how: {"task.options": how} for how in ("fine", "raise")}
+    found = fedmf.run_sweep(
+        Sweep(base_of("fine"), (1, 2, 3), variants),
+        tmp_path / "out",
+        on_run=lambda *said: lines.append(said[2]),
+    )
+    fine, broken = (found.values(cell) for cell in found.sweep.cells)
+    assert [*fine] == [1, 2, 3]
+    assert broken == {seed: fine[seed] for seed in (1, 3)}
+    (failure,) = found.failures
+    assert failure.startswith("raise, seed 2: ")
+    assert "two lines of reasons" in failure
+    assert f"failed: {failure}" in lines
+    assert found.against_baseline(found.sweep.cells[1])[::3] == (0.0, 2)  # type: ignore[index]
+    assert any("without seeds [2]" in line for line in found.warnings)
+
+
+def written(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    lines = (f"{name} = {json.dumps(value)}" for name, value in base_of("hold").items())
+    (folder / "base.toml").write_text("\n".join(lines))
+    (folder / "sweep.toml").write_text(FILE)
+    return folder
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert process is None or process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def group_is_gone(number: int) -> bool:
+    try:
+        os.killpg(number, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def carried_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.chdir(folder)
+    assert command(["sweep", "sweep.toml", "--out", "out"]) == 0
+    return json.loads((folder / "out/results.json").read_text())
+
+
+def test_a_killed_sweep_of_two_processes_continues_and_ends_as_if_nothing_had_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (written(tmp_path) / "hold").touch()
+    finished = tmp_path / "out/finished"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedmf", "sweep", "sweep.toml", "--out", "out", "--processes", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        start_new_session=True,
+    )
+    wait_for(lambda: (tmp_path / "held").exists() and len([*finished.glob("*.json")]) >= 2, process)
+    process.kill()  # the parent alone: its workers notice
+    process.communicate()
+    wait_for(lambda: group_is_gone(process.pid))
+    files = {file: file.stat().st_mtime_ns for file in finished.glob("*.json")}
+    (tmp_path / "hold").unlink()
+    results = carried_out(tmp_path, monkeypatch)
+    shown = capsys.readouterr().out
+    assert "| identity |" in shown
+    assert "their noise comes from public seeds, which protects nobody" in shown
+    assert all(file.stat().st_mtime_ns == then for file, then in files.items())
+    assert results["cells"] == carried_out(written(tmp_path / "undisturbed"), monkeypatch)["cells"]
+
+
+def test_a_dry_run_names_cells_time_and_privacy_and_a_mistake_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(written(tmp_path))
+    assert command(["sweep", "sweep.toml", "--dry-run", "--set", "task.options=fine"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("identity: 2 tuning and 2 reported runs of about ")
+    assert lines[-1].startswith("Privacy of the whole sweep: (")
+    assert not (tmp_path / "sweeps").exists()
+    assert command(["sweep", "sweep.toml", "--set", "tuning-seeds=[1]"]) == 2
+    assert "tuning_seeds must share none of the reported seeds" in one_line(capsys)

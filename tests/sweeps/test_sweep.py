@@ -1,0 +1,127 @@
+"""What a sweep is: its cells, their keys, what it refuses, and what all its runs cost."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy.stats import norm
+from support.sweeps import BASE, VARIANTS, small_sweep
+
+from fedmf.accounting import gaussian_sigma
+from fedmf.errors import ConfigError
+from fedmf.runs import run_of
+from fedmf.sweeps import Sweep, privacy_together
+
+FILE = """
+base = "base.toml"
+seeds = [0, 1, 2]
+tuning-seeds = [100, 101]
+[set]
+cohorts.rounds = 10
+[variants]
+identity = { mechanism.kind = "identity" }
+"bisr p=2" = { mechanism.kind = "bisr", mechanism.bands = 2 }
+"no noise" = { privacy.kind = "none", mechanism.kind = "identity" }
+[grid]
+privacy.epsilon = [2.0, 8.0]
+[tuned]
+server.learning-rate = [0.1, 0.4]
+"""
+
+
+def test_cells_are_variants_at_points_of_the_grid() -> None:
+    sweep = small_sweep(grid={"privacy.epsilon": (2.0, 8.0), "cohorts.rounds": (5, 10)})
+    assert len({*map(str, sweep.cells)}) == 12
+    assert str(sweep.cells[1]) == "bisr p=2, privacy.epsilon=2, cohorts.rounds=5"
+    keys = sweep.keys_of(sweep.cells[4], {"server.learning-rate": 0.4}, 7)
+    assert keys == {
+        **BASE,
+        **VARIANTS["bisr p=2"],
+        "privacy.epsilon": 2.0,
+        "cohorts.rounds": 10,
+        "server.learning-rate": 0.4,
+        **dict.fromkeys(("data.seed", "model.seed", "cohorts.seed", "client.seed", "privacy.noise-seed"), 7),
+    }
+
+
+def test_keys_that_a_kind_does_not_have_are_left_out_and_equal_runs_are_one() -> None:
+    sweep = small_sweep()
+    noiseless = [cell for cell in sweep.cells if cell.variant == "no noise"]
+    assert len(noiseless) == 2
+    assert len({sweep.planned(cell, sweep.candidates[0], 0).digest for cell in noiseless}) == 1
+    # 5 different cells with 2 candidates on 2 tuning seeds, and 3 reported seeds
+    assert len(sweep.promises) == 5 * (2 * 2 + 3)
+    assert small_sweep(base=run_of(BASE)).promises == sweep.promises
+
+
+def test_a_file_is_the_same_sweep_and_set_goes_over_its_base(tmp_path: Path) -> None:
+    lines = [f"{name} = {value!r}" for name, value in BASE.items() if name != "cohorts.rounds"]
+    (tmp_path / "base.toml").write_text("\n".join(lines).replace("'", '"') + "\ncohorts.rounds = 99\n")
+    (tmp_path / "sweep.toml").write_text(FILE)
+    assert Sweep.from_config(tmp_path / "sweep.toml") == small_sweep()
+    other = Sweep.from_config(tmp_path / "sweep.toml", {"cohorts.rounds": 20, "seeds": [5]})
+    assert (other.base["cohorts.rounds"], other.seeds) == (20, (5,))  # type: ignore[index]
+    for name, said in {"sedes": "did you mean 'seeds'", "grid": "must be such"}.items():
+        with pytest.raises(ConfigError, match=said):
+            Sweep.from_config(tmp_path / "sweep.toml", {name: 3})
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tuning_seeds": (2, 100)}, r"must share none of the reported seeds; got \[2\]"),
+        ({"tuning_seeds": ()}, r"tuning_seeds must be 1 or more different ones; got \[\]"),
+        ({"tuned": {}}, "tuning_seeds must be left out where nothing is tuned"),
+        ({"seeds": (0, 0)}, r"seeds must be 1 or more different ones; got \[0, 0\]"),
+        ({"seeds": (-1,)}, r"seeds must be integers in 0\.\.2147483647; got \[-1\]"),
+        ({"baseline": "dense"}, "baseline must be the name of a variant .*; got 'dense'"),
+        ({"grid": {"privacy.epsilno": (1.0, 2.0)}}, "unknown .*; did you mean 'privacy.epsilon'"),
+        ({"grid": {"privacy.epsilon": ()}}, r"\[grid\] privacy.epsilon must list different values"),
+        ({"grid": {"mechanism.kind": ("bisr",)}}, "mechanism.kind must be set in one place; .* variant"),
+        ({"grid": {"server.learning-rate": (1.0,)}}, "must be set in one place; .* grid and in tuned"),
+        ({"grid": {"model.embedding": (1, 2)}}, "model.embedding must be a key of some cell"),
+        ({"grid": {"privacy.epsilon": (1.0, -2.0)}}, "cell identity, .*=-2, .* must lie in"),
+        ({"seed_keys": ("task.task-seed",)}, "seed_keys must be keys of cell identity.*; it has none"),
+        ({"confidence": 1.0}, r"confidence must lie in \(0, 1\); got 1.0"),
+        ({"last": 0}, "last must be an integer in 1"),
+        ({"compare": "quotient"}, "compare must be one of difference, ratio; got 'quotient'"),
+    ],
+)
+def test_what_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as refused:
+        small_sweep(**changes)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_page_and_the_configurations_are_sweeps(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    files = (root / "configs/sweeps").glob("*.toml")
+    assert {file.stem: len(Sweep.from_config(file).cells) for file in files} == {
+        "mechanisms": 12,
+        "jme-adam": 10,
+    }
+    (tmp_path / "digits.toml").write_text((root / "configs/digits.toml").read_text())
+    (tmp_path / "sub").mkdir()
+    (block,) = re.findall(r"```toml\n(.*?)```", (root / "docs/sweeps.md").read_text(), re.DOTALL)
+    (tmp_path / "sub/sweep.toml").write_text(block)
+    assert Sweep.from_config(tmp_path / "sub/sweep.toml").baseline == "independent noise"
+
+
+def test_tuning_runs_count_towards_the_epsilon_of_a_sweep() -> None:
+    """Two tuning and three reported runs of one cell cost √5 times the μ of one."""
+    one = {"variants": {"identity": {"mechanism.kind": "identity"}}, "grid": {}, "tuning_seeds": (100,)}
+    said = privacy_together(small_sweep(**one, base={}))
+    epsilon, mu = float(said[1:].split(",")[0]), math.sqrt(5) / gaussian_sigma(8.0, 1e-5)
+    exact = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
+    assert exact == pytest.approx(1e-5, rel=1e-3)
+    assert exact <= 1e-5
+    assert "for all 5 runs" in said
+    for base, told in (
+        ({"privacy.kind": "none"}, "none: 5 of 5 runs add no noise"),
+        ({"privacy.amplified": True, "cohorts.kind": "balls-in-bins"}, "add up, as some are amplified"),
+    ):
+        assert told in privacy_together(small_sweep(**one, base=base))
