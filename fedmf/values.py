@@ -11,7 +11,7 @@ import dataclasses
 import math
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import (
@@ -240,6 +240,25 @@ def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         inner = isinstance(value, Mapping)
         flat |= dotted(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
     return flat
+
+
+def parse_parameters(pairs: Iterable[str]) -> dict[str, float]:
+    """Parameters of a mechanism, each as ``name=number``.
+
+    Raises:
+        ValueError: a pair is none.
+
+    >>> parse_parameters(["lambda=0.9"])
+    {'lambda': 0.9}
+    """
+    parameters = {}
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        try:
+            parameters[name.strip()] = float(value)
+        except ValueError:
+            raise ValueError(f"params must be name=number; got {pair!r}.") from None
+    return parameters
 
 
 def check_whole(label: str, number: int, least: int = 1, most: int = _LARGEST) -> None:

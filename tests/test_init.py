@@ -16,7 +16,6 @@ from fedmf.cli.configuration import APP, CASES
 from fedmf.errors import ConfigError
 from fedmf.runs import Session, load_run
 from fedmf.runs.tables import found_or_shipped
-from fedmf.sweeps import load_sweep
 
 ROOT = Path(__file__).resolve().parents[1]
 #: What makes the runs of the two cases that need nobody's files short.
@@ -121,7 +120,7 @@ def test_what_ships_is_found_by_name_unless_there_is_such_a_file(
     assert "there is no configs/digits.toml here" in caplog.text
     assert shipped.difference(load_run("digits.toml")) is None
     assert shipped.difference(load_run(ROOT / "configs/digits.toml")) is None
-    assert load_sweep("configs/sweeps/mechanisms.toml").baseline == "identity"
+    assert fedmf.Sweep.from_config("configs/sweeps/mechanisms.toml").baseline == "identity"
     (folder / "digits.toml").write_text("[data]\nkind = 'digits'\n[cohorts]\nrounds = 7\n")
     assert load_run("digits.toml").cohorts.rounds == 7
     for path in (

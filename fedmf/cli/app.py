@@ -18,7 +18,7 @@ from fedmf.cli.account import account, export
 from fedmf.cli.compile import compile_programs
 from fedmf.cli.configuration import init, keys
 from fedmf.cli.data import data, schema
-from fedmf.cli.designs import design
+from fedmf.cli.design import design
 from fedmf.cli.interruption import Interruption
 from fedmf.cli.simulate import simulate
 from fedmf.cli.stream import stream

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedmf.cli.designs import AdjacencyName, parse_parameters
+from fedmf.cli.design import AdjacencyName, parse_parameters
 from fedmf.cli.interruption import going_on
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -35,7 +35,7 @@ from fedmf.runs.named_tasks import NAMED_TASKS, FunctionTask, NamedTask
 from fedmf.runs.run import Run
 from fedmf.runs.statistics import STATISTICS
 from fedmf.training import LocalSGD
-from fedmf.values import EMPTY, Field, Value, by_kind, dotted, fields_of
+from fedmf.values import EMPTY, Field, Value, by_kind, dotted, fields_of, parse_parameters
 
 _log = logging.getLogger("fedmf")
 
@@ -87,25 +87,6 @@ class MechanismKeys(Value):
         params = parse_parameters(self.params) | ({} if self.bands is None else {"bands": self.bands})
         use = self.workload, self.objective, self.second_workload, self.second_moment_importance
         return NoiseMechanism(NamedMechanism(self.kind, params), *use)
-
-
-def parse_parameters(pairs: Iterator[str] | tuple[str, ...] | list[str]) -> dict[str, float]:
-    """Parameters of a mechanism, each as ``name=number``.
-
-    Raises:
-        ValueError: a pair is none.
-
-    >>> parse_parameters(["lambda=0.9"])
-    {'lambda': 0.9}
-    """
-    parameters = {}
-    for pair in pairs:
-        name, _, value = pair.partition("=")
-        try:
-            parameters[name.strip()] = float(value)
-        except ValueError:
-            raise ValueError(f"params must be name=number; got {pair!r}.") from None
-    return parameters
 
 
 def _named(task: type[NamedTask]) -> type[Value]:

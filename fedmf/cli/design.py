@@ -1,0 +1,289 @@
+"""``fedmf design``: what mechanisms give, before any training."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from fedmf.participation import Participation
+
+
+class AdjacencyName(StrEnum):
+    """Which neighbouring data sets ε speaks of."""
+
+    zero_out = "zero-out"
+    replace_one = "replace-one"
+
+
+class Sampling(StrEnum):
+    """What may be assumed about how users come to rounds."""
+
+    none = "none"
+    cyclic_poisson = "cyclic-poisson"
+    balls_in_bins = "balls-in-bins"
+    b_min_sep = "b-min-sep"
+
+
+def design(
+    rounds: int = typer.Option(..., "--rounds", metavar="N", help="n, the number of rounds."),
+    users: int | None = typer.Option(
+        None, "--users", metavar="N", help="Number of users; with --users-per-round it gives k and b."
+    ),
+    users_per_round: int | None = typer.Option(
+        None, "--users-per-round", metavar="M", help="Users in a round, who take turns."
+    ),
+    max_participations: int | None = typer.Option(
+        None, "--max-participations", metavar="K", help="k, most rounds any user takes part in."
+    ),
+    min_separation: int | None = typer.Option(
+        None, "--min-separation", metavar="B", help="b, least distance between two rounds of a user."
+    ),
+    epsilon: float | None = typer.Option(None, "--epsilon", metavar="E", help="Privacy budget ε."),
+    delta: float | None = typer.Option(None, "--delta", metavar="D", help="Privacy budget δ."),
+    noise_multiplier: float | None = typer.Option(
+        None,
+        "--noise-multiplier",
+        metavar="S",
+        help="In place of --epsilon: noise of each row of C·x per clip norm, as published; prints its ε.",
+    ),
+    adjacency: AdjacencyName = typer.Option(AdjacencyName.zero_out, help="Neighbouring relation."),
+    mechanism: list[str] = typer.Option(
+        [], "--mechanism", metavar="NAME", help="Mechanism to evaluate; repeatable. Default: compare all."
+    ),
+    bands: int | None = typer.Option(
+        None, "--bands", metavar="P", help="p, number of bands. Default: optimised."
+    ),
+    param: list[str] = typer.Option(
+        [], "--param", metavar="KEY=VALUE", help="Fix a parameter, e.g. lambda=0.9. Default: optimised."
+    ),
+    workload: str = typer.Option(
+        "prefix",
+        metavar="A",
+        help="What is released: prefix, exponential:β, window:w, average or momentum:β.",
+    ),
+    memory_vectors: int | None = typer.Option(
+        None, "--memory-vectors", metavar="M", help="At most so many model-sized vectors kept between rounds."
+    ),
+    objective: str = typer.Option(
+        "rmse", metavar="O", help="What is minimised: rmse, max, last or weights:w1,w2,…"
+    ),
+    sampling: Sampling = typer.Option(
+        Sampling.none, help="How users come to rounds; none claims no amplification."
+    ),
+    wide: bool = typer.Option(False, "--wide", help="Show MaxSE, sensitivity and noise of each row too."),
+    plot: Path | None = typer.Option(
+        None, "--plot", metavar="FILE", help="Draw error against memory: .png, .svg, .pdf."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print a JSON list."),
+    as_latex: bool = typer.Option(False, "--latex", help="Print a LaTeX tabular (booktabs)."),
+) -> None:
+    """Compare mechanisms: error, memory and time under (k, b)-min-separated participation.
+
+    How often users take part is given by --users and --users-per-round, or by --max-participations and
+    --min-separation. Errors include the sensitivity and, with --epsilon and --delta, the noise multiplier.
+
+    Example: fedmf design --rounds 3900 --users 5000 --users-per-round 12 --epsilon 8 --delta 1e-5
+    """
+    from rich.console import Console
+
+    from fedmf.accounting import design as compute
+    from fedmf.mechanisms.registry import own_name
+    from fedmf.runs.progress import bar
+
+    if as_json and as_latex:
+        raise typer.BadParameter("--json and --latex are two forms of one table; give one.")
+    if plot is not None:
+        from fedmf.cli.plots import check_picture
+
+        check_picture("--plot", plot)
+    contract = _participation(rounds, users, users_per_round, max_participations, min_separation)
+    with bar(Console(stderr=True, markup=False), "mechanisms") as show:
+        arrived: list[str] = []
+
+        def begun(name: str) -> None:
+            show(len(arrived), None, name)
+
+        rows = compute(
+            participation=contract,
+            epsilon=epsilon,
+            delta=delta,
+            adjacency=adjacency.value,
+            workload=workload,
+            memory_vectors=memory_vectors,
+            sampling=sampling.value,
+            objective=objective,
+            noise_multiplier=noise_multiplier,
+            mechanisms=mechanism or None,
+            bands=bands,
+            params=parse_parameters(param),
+            progress=begun,
+            arrived=lambda row: arrived.append(row["mechanism"]),
+            processes=len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1,
+        )
+    typed = {own_name(name): name for name in mechanism}
+    rows = [{**row, "mechanism": typed.get(row["mechanism"], row["mechanism"])} for row in rows]
+    if plot is not None:
+        _draw(rows, plot)
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+    elif as_latex:
+        import pandas as pd
+
+        table = pd.DataFrame(_table(rows, wide=True)).to_latex(index=False, escape=True)
+        typer.echo(f"% needs \\usepackage{{booktabs}}\n{table}", nl=False)
+    else:
+        _show(rows, wide, noise_multiplier)
+
+
+def _participation(
+    rounds: int, users: int | None, users_per_round: int | None, k: int | None, b: int | None
+) -> Participation:
+    """(n, k, b) as given, or that of users who take turns.
+
+    Raises:
+        typer.BadParameter: neither pair of options is whole.
+    """
+    from fedmf.cohorts import cyclic_participation
+    from fedmf.participation import Participation
+
+    if users is not None and users_per_round is not None:
+        turns = cyclic_participation(users, users_per_round, rounds)
+        return Participation(rounds, k or turns.max_participations, b or turns.min_separation)
+    if k is None or b is None:
+        raise typer.BadParameter(
+            "give --users and --users-per-round, or --max-participations and --min-separation."
+        )
+    return Participation(rounds, k, b)
+
+
+def parse_parameters(pairs: Sequence[str]) -> dict[str, float]:
+    """KEY=VALUE pairs of ``--param``.
+
+    Raises:
+        typer.BadParameter: a pair is none.
+    """
+    from fedmf.values import parse_parameters as parsed
+
+    try:
+        return parsed(pairs)
+    except ValueError as error:
+        raise typer.BadParameter(f"--param: {error}") from None
+
+
+def _table(rows: Sequence[dict[str, Any]], wide: bool) -> list[dict[str, str]]:
+    """A row for each mechanism as people read it."""
+    from fedmf.accounting import at_least
+    from fedmf.mechanisms.errors import Objective
+
+    label = Objective.parse(rows[0]["objective"]).label
+    independent = next(
+        (row["objective_error"] for row in rows if row["mechanism"] in ("identity", "dp-sgd")), None
+    )
+    best = min(row["objective_error"] for row in rows)
+    table = []
+    for row in rows:
+        params = ", ".join(f"{name} = {value:.4g}" for name, value in row["params"].items())
+        kept, drawn, error = row["memory_vectors"], row["regenerated_vectors"], row["objective_error"]
+        shown = {
+            "mechanism": row["mechanism"] + (f" ({params})" if params else ""),
+            f"error ({label})": f"{error:.5g}",
+        }
+        if rows[0]["noise_std"] is not None and row["epsilon"] is not None and wide:
+            shown["ε"] = at_least(row["epsilon"], 5)
+        if independent is not None:
+            gain = f"{100 * (error / independent - 1):+.0f} %".replace("-", "−")
+            shown["vs independent"] = "—" if row["mechanism"] in ("identity", "dp-sgd") else gain
+        shown["memory"] = f"{kept} × model" if kept else "none"
+        shown["memory"] += f" ({drawn} regenerated)" if drawn else ""
+        shown["time per parameter"] = f"{row['nanoseconds_per_coordinate']:.0f} ns"
+        if wide:
+            mark = "" if row["sensitivity_kind"] == "exact" else "≤ "
+            sigma = "" if row["noise_multiplier"] is None else at_least(row["noise_multiplier"], 5)
+            shown |= {"MaxSE": f"{row['max_se']:.5g}", "RMSE": f"{row['rmse']:.5g}"}
+            shown |= {"sensitivity": mark + at_least(row["sensitivity"], 5), "noise multiplier": sigma}
+        table.append({**shown, "": "best" if error == best and len(rows) > 1 else ""})
+    return table
+
+
+def _show(rows: Sequence[dict[str, Any]], wide: bool, noise: float | None) -> None:
+    """The budget in a line, then the table, on standard output."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedmf.accounting import at_least
+
+    first, console = rows[0], Console(markup=False, highlight=False)
+    budget = "no budget: errors leave the noise multiplier out"
+    if noise is not None:
+        budget = f"noise {noise:g} per clip norm, δ = {at_least(first['delta'])}: ε of each row"
+    elif first["epsilon"] is not None:
+        budget = f"ε = {at_least(first['epsilon'])}, δ = {at_least(first['delta'])}"
+        budget += (
+            f" (noise multiplier {at_least(first['noise_multiplier'], 4)})"
+            if first["sampling"] == "none"
+            else ""
+        )
+    console.print(
+        f"{first['rounds']} rounds, each user in at most {first['max_participations']} of them, at least "
+        f"{first['min_separation']} apart; {first['workload']}, {first['adjacency']}, sampling "
+        f"{first['sampling']}; {budget}",
+        soft_wrap=True,
+    )
+    cells = _table(rows, wide or noise is not None)
+    table = Table(box=None, pad_edge=False)
+    for at, name in enumerate(cells[0]):
+        table.add_column(name, justify="right" if at else "left", no_wrap=True)
+    for row in cells:
+        table.add_row(*row.values())
+    wider = Console(markup=False, highlight=False, width=160)
+    (console if console.is_terminal else wider).print(table)
+    if not (wide or noise):
+        console.print("(--wide adds MaxSE, sensitivity and noise of each row.)")
+
+
+def _draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
+    """Draw the objective against memory, the best mechanism for each amount of memory joined by a line.
+
+    Raises:
+        ValueError: the file cannot be written.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import ScalarFormatter
+
+    from fedmf.mechanisms.errors import Objective
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes, label = figure.subplots(), Objective.parse(rows[0]["objective"]).label
+    best = sorted({row["memory_vectors"] for row in rows})
+    errors = [min(r["objective_error"] for r in rows if r["memory_vectors"] <= kept) for kept in best]
+    axes.step(best, errors, where="post", color="0.7", zorder=0, label="best with at most this memory")
+    for at, row in enumerate(rows):
+        exact = "full" if row["sensitivity_kind"] == "exact" else "none"
+        style = {"color": f"C{at % 10}", "fillstyle": exact, "label": row["mechanism"]}
+        axes.plot(row["memory_vectors"], row["objective_error"], "osD^vP*X"[at % 8], **style)
+    axes.set_xscale("symlog", linthresh=1)
+    axes.set_yscale("log")
+    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.yaxis.set_major_formatter(ScalarFormatter())
+    axes.yaxis.set_minor_formatter(ScalarFormatter())
+    axes.set(xlabel="model-sized vectors kept between rounds", ylabel=f"error ({label})", xlim=(-0.3, None))
+    first = rows[0]
+    axes.set_title(
+        f"{first['rounds']} rounds, k = {first['max_participations']}, b = {first['min_separation']}"
+    )
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=7, frameon=False)
+    try:
+        figure.savefig(file, dpi=150)
+    except OSError as error:
+        raise ValueError(f"--plot (file) must be writable; got {file}: {error.strerror}.") from None
