@@ -72,11 +72,11 @@ BEFORE = {"example-level": f"{EXAMPLES} privacy.kind=example-level"}
 STREAMS = {
     "stream, average": "",
     "stream, prefix": "--workload prefix",
-    "stream, exponential": "--workload exponential:0.9 --method ime",
-    "stream, window": "--workload window:8 --method cs",
-    "stream, users": "--user-column user --max-participations 3 --min-separation 4",
-    "stream, replace-one": "--adjacency replace-one --method pp",
-    "stream, diagonal": "--second diagonal --every 3",
+    "stream, exponential": "--workload exponential:0.9 --method independent",
+    "stream, window": "--workload window:8 --method concatenated",
+    "stream, users": "--user-column user --rows-per-user 3 --min-separation 4",
+    "stream, replace-one": "--adjacency replace-one --method post-processing",
+    "stream, diagonal": "--second-moment diagonal",
 }
 WRAPPED = {"wrapped FedAvg": "FedAvg", "wrapped FedAdam": "FedAdam", "wrapped FedAvgM": "FedAvgM"}
 
@@ -92,6 +92,11 @@ FIGURES = {
     "epsilon": "epsilon_planned", "epsilon_spent": "epsilon_realised", "mu": "mu_planned",
     "mu_spent": "mu_realised", "noise_multiplier": "noise_multiplier",
 }  # as they were called on 8b0bfc9
+OPTIONS = {
+    "--clip-norm": "--norm-bound", "--row-level": "--each-row-a-user", "--state-dir": "--state",
+    "--rows-per-user": "--max-participations", "--second-moment": "--second", "independent": "ime",
+    "concatenated": "cs", "post-processing": "pp",
+}
 def figures(statement):
     return {name: statement[name] if name in statement else statement[old] for name, old in FIGURES.items()}
 def told(path, models, name):
@@ -139,18 +144,25 @@ def wrapped(name, inner):
     return told(name, models, name)
 def stream(name, options):
     from fedmf.cli.app import run as command
+    import fedmf.cli as command_options
+    with contextlib.suppress(ImportError):
+        import fedmf.cli.stream_screen
     users, drawn = "--user-column" in options, np.random.default_rng(0).normal(0.3, 0.2, (20, 2))
     rows = [f"{x:.6f},{y:.6f}" + f",u{t % 6}" * users for t, (x, y) in enumerate(drawn)]
     Path("rows.csv").write_text("\\n".join(["speed,load" + ",user" * users, *rows]) + "\\n")
-    base = "stream --input rows.csv --norm-bound 1 --epsilon 8 --delta 1e-5 --rounds 20 --seed 7 "
-    base += "--columns speed,load " + "--each-row-a-user " * (not users) + options
-    code = command([*base.split(), "--state", name, "--output", name + ".jsonl"])
+    base = "stream --input rows.csv --clip-norm 1 --epsilon 8 --delta 1e-5 --rounds 20 --seed 7 "
+    base += "--columns speed,load " + "--row-level " * (not users) + options
+    words = [*base.split(), "--state-dir", name, "--output", name + ".jsonl", "--raw"]
+    if not hasattr(command_options, "stream_screen"):  # as they were called on f481ea2
+        words = [OPTIONS.get(word, word) for word in words if word != "--raw"]
+    code = command(words)
     if code:
         raise RuntimeError(f"exit code {code}")
     from fedmf.streaming import account_stream
     flat = lambda value: [x for v in value for x in flat(v)] if isinstance(value, list) else [value]
     lines = [json.loads(line) for line in open(name + ".jsonl")]
-    numbers = [x for line in lines for v in line.values() for x in flat(v) if isinstance(x, int | float)]
+    named = [("t", "t"), ("sum", "first"), ("sum_of_squares", "second"), ("mean", "mean")]
+    numbers = [x for line in lines for one in named for x in flat(line[one[one[0] not in line]])]
     np.save(name + ".npy", np.array(numbers, dtype=float))
     return figures(account_stream(Path(name)))
 for line in sys.stdin:

@@ -15,10 +15,10 @@ from support.child_processes import in_child
 from support.streams import BUDGET, releases, run_once, sample
 
 from fedmf.data import TableColumns, read_table
+from fedmf.data.table_reader import InputError
 from fedmf.errors import ConfigError
 from fedmf.lines import LONGEST_LINE, LineCutter, TooLong
 from fedmf.runs import load_run
-from fedmf.streaming.rows import InputError
 from fedmf.streaming.session import open_run
 from fedmf.streaming.settings import Settings
 
@@ -63,7 +63,7 @@ def test_a_line_too_long_is_a_row_of_zeros(tmp_path: Path, suffix: str) -> None:
 
 
 def test_a_line_too_long_stops_a_stream_that_is_to_stop_at_bad_rows(tmp_path: Path) -> None:
-    from fedmf.streaming.run import Handling
+    from fedmf.streaming.settings import Handling
 
     source = write_long(tmp_path / "in.csv", "x,y\n0,1\n", "0,1\n")
     with (
@@ -72,7 +72,7 @@ def test_a_line_too_long_stops_a_stream_that_is_to_stop_at_bad_rows(tmp_path: Pa
             Settings(**BUDGET, rounds=3),
             source,
             tmp_path / "out",
-            handling=Handling(stop_at_faulty=True),
+            handling=Handling(fail_on_invalid=True),
         ) as (run, reader),
         pytest.raises(InputError, match=r"row 2 \(line 3\) must take at most 16777216 bytes"),
     ):

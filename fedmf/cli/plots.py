@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from importlib.util import find_spec
 from itertools import pairwise
@@ -10,12 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedmf.typing import Array
 
 if TYPE_CHECKING:
-    from fedmf.moments import PrivateGaussian
-    from fedmf.streaming.outputs import MeanPoints
+    from fedmf.streaming import PrivateRelease
+    from fedmf.streaming.release import Renderer
+    from fedmf.streaming.state import Releases
 
 
 _SUFFIXES = (".png", ".svg", ".pdf")
@@ -39,6 +42,9 @@ def check_picture(option: str, file: Path) -> None:
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 #: The axis leaves out this share of the first steps, where the noise is largest.
 _EARLY: Final = 0.1
+#: Releases that are drawn, and that are read at once.
+_POINTS: Final = 1000
+_BLOCK: Final = 4096
 _LABEL_HEIGHT: Final = 0.045
 #: Columns whose names fit beside a matrix.
 _MOST_NAMES: Final = 15
@@ -46,20 +52,62 @@ _MOST_NAMES: Final = 15
 _RINGS: Final = ((1.386, "50 %"), (5.991, "95 %"))
 
 
+@dataclass(frozen=True, eq=False)
+class MeanPoints:
+    """Released means of some steps.
+
+    Args:
+        t: the steps.
+        mean: shape (steps, d).
+        error: their standard errors, shape (steps, d).
+        times: the public timestamps of the steps, as text; None for a stream without them.
+    """
+
+    t: NDArray[np.int64]
+    mean: Array
+    error: Array
+    times: list[str] | None
+
+
+def mean_points(renderer: Renderer, releases: Callable[[int, int], Releases], records: int) -> MeanPoints:
+    """Steps, means and standard errors of the means of about a thousand releases, the last among them.
+
+    Args:
+        renderer: of the stream.
+        releases: those from start to stop − 1.
+        records: how many there are.
+
+    Raises:
+        ValueError: there are none.
+    """
+    if not records:
+        raise ValueError("releases (of the stream) must be at least one for a picture; got none.")
+    wanted = np.unique(np.linspace(0, records - 1, min(records, _POINTS)).astype(np.int64))
+    parts: dict[str, list[Any]] = {"t": [], "mean": [], "mean_standard_error": [], "timestamp": []}
+    for start in range(0, records, _BLOCK):
+        stop = min(records, start + _BLOCK)
+        chosen = wanted[(start <= wanted) & (wanted < stop)] - start
+        fields = renderer.fields(releases(start, stop))
+        for name in parts.keys() & fields.keys():
+            parts[name].extend(fields[name][chosen])
+    t, mean, error = (np.array(parts[name]) for name in ("t", "mean", "mean_standard_error"))
+    return MeanPoints(t, mean, error, parts["timestamp"] or None)
+
+
 def draw_stream(
-    means: MeanPoints, columns: Sequence[str], file: Path, density: PrivateGaussian | None = None
+    means: MeanPoints, columns: Sequence[str], file: Path, release: PrivateRelease | None = None
 ) -> None:
     """Draw the released mean of each column with a band of two standard errors of its noise.
 
     The stream's own times are the axis where it has timestamps that can be read as dates or numbers, and they
-    never go back; else steps are. With a density, a second panel shows it: its curve (d = 1), its ellipses
-    (d = 2) or its correlations (d > 2), empty where they are too noisy to say.
+    never go back; else steps are. With a covariance, a second panel shows the density of the last release:
+    its curve (d = 1), its ellipses (d = 2) or its correlations (d > 2), empty where too noisy to say.
 
     Args:
-        means: as `StreamRun.means` gives them.
+        means: as `mean_points` gives them.
         columns: names of the numbers; the first seven are drawn.
         file: .png, .svg or .pdf.
-        density: of the last release.
+        release: the last one.
 
     Raises:
         ValueError: the file cannot be written.
@@ -67,6 +115,7 @@ def draw_stream(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    density = None if release is None or release.covariance is None or release.too_few else release
     figure = Figure(figsize=(8 if density is None else 13, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     if density is None:
@@ -143,12 +192,13 @@ def _times(means: MeanPoints) -> tuple[Any, str]:
     return means.t, "step t (its timestamps are no times in order)"
 
 
-def _draw_density(figure: Any, axes: Any, density: PrivateGaussian, columns: Sequence[str]) -> None:
+def _draw_density(figure: Any, axes: Any, density: PrivateRelease, columns: Sequence[str]) -> None:
     d, variances = len(density.mean), density.covariance
+    assert variances is not None
     if d == 1:
         deviation = float(np.sqrt(variances.flat[0]))
         x = density.mean[0] + deviation * np.linspace(-4, 4, 400)
-        axes.plot(x, np.exp(density.log_density(x[:, None])), color=_COLOURS[0])
+        axes.plot(x, np.exp(-0.5 * density.score(x[:, None])) / deviation / 2.5066, color=_COLOURS[0])
         axes.set(xlabel=columns[0], ylabel="density")
     elif d == 2:
         covariance = variances if variances.ndim == 2 else np.diag(variances)
@@ -157,11 +207,11 @@ def _draw_density(figure: Any, axes: Any, density: PrivateGaussian, columns: Seq
         for (square, text), line in zip(_RINGS, ("-", "--"), strict=True):
             x, y = density.mean[:, None] + np.sqrt(square) * circle
             axes.plot(x, y, line, color=_COLOURS[0], label=f"{text} of the density")
-        (low, high) = density.mean_interval()
+        low, high = density.mean_low, density.mean_high
         axes.errorbar(
             *density.mean,
-            xerr=[[density.mean[0] - low[0]], [high[0] - density.mean[0]]],
-            yerr=[[density.mean[1] - low[1]], [high[1] - density.mean[1]]],
+            xerr=[[max(0.0, density.mean[0] - low[0])], [max(0.0, high[0] - density.mean[0])]],
+            yerr=[[max(0.0, density.mean[1] - low[1])], [max(0.0, high[1] - density.mean[1])]],
             color=_COLOURS[1],
             label="mean, 95 %",
         )
@@ -169,7 +219,7 @@ def _draw_density(figure: Any, axes: Any, density: PrivateGaussian, columns: Seq
         axes.margins(0.12)
         empty = "upper left" if covariance[0, 1] > 0 else "upper right"  # a corner the ellipse leaves
         axes.legend(frameon=False, fontsize=7, loc=empty)
-    elif density.raw.full:
+    elif density.correlation is not None:
         _draw_correlations(figure, axes, density, columns)
         return
     else:
@@ -183,8 +233,11 @@ def _draw_density(figure: Any, axes: Any, density: PrivateGaussian, columns: Seq
     axes.grid(alpha=0.25)
 
 
-def _draw_correlations(figure: Any, axes: Any, density: PrivateGaussian, columns: Sequence[str]) -> None:
-    value, low, high = density.correlations()
+def _draw_correlations(figure: Any, axes: Any, density: PrivateRelease, columns: Sequence[str]) -> None:
+    assert density.correlation is not None
+    assert density.correlation_low is not None
+    assert density.correlation_high is not None
+    value, low, high = density.correlation.copy(), density.correlation_low, density.correlation_high
     d = len(value)
     np.fill_diagonal(value, np.nan)
     image = axes.imshow(value, cmap="RdBu_r", vmin=-1, vmax=1)

@@ -135,6 +135,11 @@ class MomentStream:
             ValueError: a shape, a NaN or infinity, a row longer than ζ, or the horizon is reached.
                 Nothing was consumed.
         """
+        block = self.sum_step(x)
+        return MomentRelease(block.t, block.first[0], self.second_moment.unpack(block.second[0]))
+
+    def sum_step(self, x: torch.Tensor) -> MomentBlock:
+        """`update`, with the second moment packed as `extend` gives it: a block of one step."""
         rows = self._checked(x)
         self._whole = False
         first = rows.sum(0)
@@ -142,7 +147,7 @@ class MomentStream:
         second = self._second.of_step(rows, first, self._t)
         released = self._running_first.update(first), self._running_second.update(second)
         self._t, self._whole = self._t + 1, True
-        return MomentRelease(self._t, released[0], self.second_moment.unpack(released[1]))
+        return MomentBlock(self._t, released[0][None], released[1][None])
 
     def extend(self, x: torch.Tensor) -> MomentBlock:
         """Take in one row a step for as many steps as there are rows.

@@ -2,69 +2,65 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from numbers import Real
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, Self, final
 
-from fedmf.data import Schema
+import numpy as np
+
+from fedmf.data import Schema, canonical_id
+from fedmf.data.cells import ids, types
+from fedmf.data.table_reader import InputError, RowBatch, shown_names
 from fedmf.errors import HorizonExceededError, LedgerError
-from fedmf.mechanisms.matrix import Factorization
-from fedmf.participation import Adjacency
 from fedmf.records import PrivacyStatement
-from fedmf.streaming.outputs import PrivateRelease, Renderer, wide_columns
-from fedmf.streaming.pushed_rows import (
-    TableRows,
-    content_of,
-    pushed_user,
-    require_name,
-    require_user,
-    row_form,
-    table_rows,
+from fedmf.streaming.output import release_table
+from fedmf.streaming.reader import array_layout, batch_block, chosen_layout
+from fedmf.streaming.release import PrivateRelease, Renderer
+from fedmf.streaming.rows import (
+    RowBlock,
+    declared_cells,
+    declared_layout,
+    encoded,
+    label_of,
+    numbered,
 )
-from fedmf.streaming.rows import InputError, RowBlock
-from fedmf.streaming.run import Handling, StreamRun
-from fedmf.streaming.session import open_pushed
-from fedmf.streaming.settings import DEFAULT_MECHANISM, Settings
+from fedmf.streaming.session import StreamRun, open_pushed
+from fedmf.streaming.settings import Handling, Settings
+from fedmf.streaming.state import Pushes
+
+#: As of JSON lines {"x": [0.1, 0.2], "user": "ann"}.
+_ROW, _USER = "x", "user"
+_FREE: Final = "Nothing was spent."
+_CLOSED: Final = "is closed"
 
 
 @final
 class PrivateStream:
     """Private running moments of the rows that are pushed; durable, each row once.
 
-    The state directory is that of ``fedmf stream --state``. The same call goes on after any end, kill -9
-    included. Use it as a context manager; at its end the privacy statement is written into the directory.
+    The state directory is that of ``fedmf stream --state-dir``. The same call continues after any end, kill
+    -9 included. Use it as a context manager; at its end the privacy statement is written into the directory.
 
     Args:
         path: of the state directory; absent or empty for a new stream.
-        epsilon: ε.
-        delta: δ.
-        norm_bound: ζ, the largest norm of a row; longer ones are scaled to it. May be left out with a data
-            schema, which has one.
-        dimension: d, numbers of a row; public. May be left out where columns are named, and with a schema.
-        columns: names of the d numbers, for rows by name; those of tables are all but the users' and keys'
-            without them. With a schema the columns to use, all numbers and categories without them.
-        schema: what the columns may hold (`fedmf.data.read_schema`); it must declare one of users.
-            Rows are then mappings or tables of raw cells, and means and covariances in the columns' own
-            units, as those of ``fedmf stream --schema``.
         rounds: n, the most rows there will be.
-        max_participations: k, the most rows of one user; 1 by default.
-        min_separation: b, the least number of steps between two rows of a user; must be given with k > 1.
-        workloads: A₁ and A₂ by name, or one for both: "average", "prefix", "exponential:0.9", "window:100", …
-        second: "full", "diagonal", "energy", or sizes of blocks.
-        adjacency: "zero-out" or "replace-one".
-        method: "jme", "ime", "cs" or "pp".
-        mechanisms: C₁ and C₂, or one for both, by name or as factorizations.
-        bands: p, for mechanisms that take it.
-        params: other parameters of mechanisms.
-        weight: how the method divides noise between the moments; "best" for the λ of jme that is best for
-            what is released.
-        seed: for a public key: reproducible and *not private*.
-        handling: of rows that cannot be read, a zero vector by default; free to change.
+        clip_norm: ζ, the largest norm of a row; longer ones are scaled to it. May be left out with a schema,
+            which has one.
+        dimension: d, numbers of a row; public. May be left out where columns are named, and with a schema.
+        columns: names of the d numbers, for rows by name and tables. With a schema the columns to use, all
+            numbers and categories without them.
+        schema: what the columns may hold (`fedmf.data.read_schema`); it must declare one of users. Rows are
+            then mappings or tables of raw cells, and releases in the columns' own units.
+        handling: of invalid rows, a zero vector by default; free to change.
+        **settings: others of `Settings`: epsilon, delta, max_participations, min_separation, workloads,
+            second_moment, adjacency, method, mechanisms, bands, params, weight, seed. Every row is released,
+            so `release_every` is 1.
 
     Raises:
         LedgerError: the directory is another stream's, in use by another process, or behind what this machine
@@ -84,61 +80,41 @@ class PrivateStream:
         self,
         path: str | Path,
         *,
-        epsilon: float,
-        delta: float,
-        norm_bound: float | None = None,
+        rounds: int,
+        clip_norm: float | None = None,
         dimension: int | None = None,
         columns: Sequence[str] | None = None,
         schema: Schema | None = None,
-        rounds: int,
-        max_participations: int | None = None,
-        min_separation: int | None = None,
-        workloads: str | tuple[str, ...] = "average",
-        second: str = "full",
-        adjacency: Adjacency = "zero-out",
-        method: str = "jme",
-        mechanisms: str | Factorization | tuple[str | Factorization, ...] = DEFAULT_MECHANISM,
-        bands: int | None = None,
-        params: Mapping[str, float] | None = None,
-        weight: float | str | None = None,
-        seed: int | None = None,
         handling: Handling | None = None,
+        **settings: Any,
     ) -> None:
         if isinstance(columns, str):
             raise ValueError(f"columns must be a list of names; got the text {columns!r}.")
         named = None if columns is None else tuple(columns)
-        user_column = pushed_user(schema)
-        settings = Settings(
+        for several in ("workloads", "mechanisms"):
+            if several in settings:
+                given = settings[several]
+                settings[several] = tuple(given) if isinstance(given, tuple | list) else (given,)
+        asked = Settings(
             columns=named,
             schema=schema,
-            norm_bound=_norm_bound(norm_bound, schema, named),
-            epsilon=epsilon,
-            delta=delta,
+            clip_norm=_clip_norm(clip_norm, schema, named),
             rounds=rounds,
-            user_column=user_column,
-            max_participations=max_participations,
-            min_separation=min_separation,
-            workloads=(workloads,) if isinstance(workloads, str) else tuple(workloads),
-            method=method,
-            mechanisms=tuple(mechanisms) if isinstance(mechanisms, tuple | list) else (mechanisms,),
-            bands=bands,
-            params=dict(params or {}),
-            second=second,
-            weight=weight,
-            adjacency=adjacency,
-            seed=seed,
+            user_column=_user_column(schema),
+            **settings,
         )
-        self._form = row_form(settings, dimension)
+        if asked.release_every != 1:
+            raise ValueError(
+                f"R (release every) must be 1 for rows that are pushed; got {asked.release_every}."
+            )
+        self._form = _Form(asked, dimension)
         self._path, self._lock, self._process = Path(path), threading.Lock(), os.getpid()
         #: Why nothing more can be pushed.
         self._ended: str | None = None
         with ExitStack() as kept:
-            self._run = run = kept.enter_context(
-                open_pushed(self._path, settings, self._form.layout, handling)
-            )
-            run.state.require_pushes()
-            self._pushes = run.state.pushes
-            self._renderer = Renderer(run.plan)
+            opened = open_pushed(self._path, asked, self._form.layout, handling)
+            self._run = kept.enter_context(opened)
+            self._pushes = Pushes(self._run.state)
             self._kept = kept.pop_all()
         # A stream that nobody closes is let go while there still is an interpreter to do it.
         self._let_go = weakref.finalize(self, _let_go, self._kept, self._process)
@@ -166,16 +142,16 @@ class PrivateStream:
         return self._run.position.step
 
     def push(
-        self, row: Iterable[float] | Mapping[str, Any], user: str, key: str | None = None
+        self, row: Iterable[Any] | Mapping[str, Any], user: str, key: str | None = None
     ) -> PrivateRelease:
         """Let a row take the next step.
 
         Args:
-            row: d numbers, or a mapping by the names of the columns; with a schema a mapping, whose
-                text or numbers are read as cells of JSON lines are. What is no row of this form is refused:
-                its shape is the program's. A cell that cannot be read (NaN, text, nothing) makes the row take
-                its step as a zero vector, as a refusal would tell what it held; `Handling.stop_at_faulty`
-                refuses it.
+            row: d numbers, or a mapping by the names of the columns; with a schema a mapping, whose text or
+                numbers are read as cells of JSON lines are. What is no row of this form is rejected: its
+                shape is the program's. A cell that cannot be read (NaN, text, nothing) makes the row take its
+                step as a zero vector, as a refusal would tell what it held; `Handling.fail_on_invalid`
+                rejects it.
             user: whose it is; the same id however it is written (`fedmf.data.canonical_id`).
             key: names the row among all of the stream, so that it may be pushed again when it is not known
                 whether it took its step: then its release is told again, and nothing is spent. Rows without
@@ -184,13 +160,14 @@ class PrivateStream:
         Raises:
             ParticipationViolation: the user gave k rows already, or one less than b steps ago.
             HorizonExceededError: all n steps were taken.
-            ValueError: a row, user or key that is none, a key that another row had, or an unreadable row that
-                is refused.
+            ValueError: a row, user or key that is none, a key that another row had, or an invalid row that is
+                rejected.
             LedgerError: the stream is closed, or a step failed, now or before; open it again.
         """
         with self._lock:
             run = self._open_run()
-            return self._push(run, TableRows([self._form.entries(row)], [require_user(user)], [key]))[0]
+            block = self._form.block([self._form.entries(row)], [_required_user(user)])
+            return self._push(run, block, [key])[0]
 
     def push_many(
         self, rows: Any, users: str | Sequence[str], keys: str | Sequence[str] | None = None
@@ -198,9 +175,9 @@ class PrivateStream:
         """Let rows take the next steps, one each, with one commit for a few thousand of them.
 
         Args:
-            rows: a data frame or table (pandas, Polars, Arrow, …), an array of shape (m, d), or rows as
-                `push` takes them. Columns are taken by name, in the order of the stream's ``columns`` or else
-                of the first table; a table with other columns is refused.
+            rows: a data frame or table of any library with ``__arrow_c_stream__``, an array of shape (m, d),
+                or rows as `push` takes them. Columns of tables are taken by name, so that the stream must
+                have ``columns`` or a schema.
             users: whose each row is, or the name of the column that says so.
             keys: the key of each row, or the name of such a column.
 
@@ -209,35 +186,53 @@ class PrivateStream:
 
         Raises:
             ParticipationViolation, HorizonExceededError, ValueError, LedgerError: as for `push`, for any of
-                the rows. None has taken a step then, but for an unreadable row that is refused: those before
-                it have, and `t` tells how many. With a schema a table must have the schema's
-                columns, that of users (``users`` is its name) read as in a file: a row without one is
-                nobody's.
+                the rows. None has taken a step then, but for an invalid row that is rejected: those before it
+                have, and `t` tells how many. With a schema a table must have the schema's columns, that of
+                users (``users`` is its name) read as in a file: a row without one is nobody's.
         """
         with self._lock:
-            run = self._open_run()
-            return self._push(run, table_rows(rows, users, keys, self._form, run.columns))
+            run, table = self._open_run(), _table(rows)
+            if table is not None:
+                block, named_keys = self._form.table(table, users, keys)
+            else:
+                named = next((what for what in (users, keys) if isinstance(what, str)), None)
+                if named is not None:
+                    raise ValueError(
+                        f"rows must be a table for a column {named!r}; got {type(rows).__name__}."
+                    )
+                entries = [self._form.entries(row) for row in rows]
+                block, named_keys = self._form.block(entries, list(map(_required_user, users))), keys
+            told = [None] * len(block) if named_keys is None else list(named_keys)
+            for what, given in (("users", block.users or ()), ("keys", told)):
+                if len(given) != len(block):
+                    raise ValueError(f"{what} (of the rows) must be {len(block)}; got {len(given)}.")
+            return self._push(run, block, told)
 
-    def learn_one(self, x: Mapping[str, Any], user: str, key: str | None = None) -> PrivateRelease:
-        """`push` of a row by the names of its columns, as River's models learn."""
-        return self.push(x, user, key)
-
-    def _push(self, run: StreamRun, given: TableRows) -> list[PrivateRelease]:
+    def _push(self, run: StreamRun, block: RowBlock, keys: Sequence[str | None]) -> list[PrivateRelease]:
         """See that all rows may take their steps, then let them."""
-        for key in given.keys:
+        for key in keys:
             if key is not None:
-                require_name("key (of the row)", key)
-        rows = self._form.block(run.position.row + 1, given)
-        contents = [content_of(rows, i) for i in range(len(rows))]
-        steps, fresh = self._pushes.place(run.position.step, given.keys, contents)
-        self._check_steps(run, [given.users[i] for i in fresh])
-        run.columns = run.columns or given.columns
-        most, released = run.most_rows, dict[int, PrivateRelease]()
-        for start in range(0, len(fresh), most):
-            part = fresh[start : start + most]
-            records = [(self._pushes.digest(given.keys[i]), contents[i]) for i in part]
-            self._take(run, rows.chosen(run.position.row + 1, part), records)
-            released |= {steps[i]: self._release(steps[i]) for i in part}
+                _require_name("key (of the row)", key)
+        contents = [_content(block, i) for i in range(len(block))]
+        steps, fresh = self._pushes.place(run.position.step, keys, contents)
+        assert block.users is not None
+        self._check_steps(run, [block.users[i] for i in fresh])
+        released = dict[int, PrivateRelease]()
+        while fresh:
+            part, fresh = fresh[: run.most_rows], fresh[run.most_rows :]
+            before = run.position.step
+            records = b"".join(
+                self._pushes.record(before + at, keys[i], contents[i]) for at, i in enumerate(part, start=1)
+            )
+            stopped = run.take(block.chosen(part), records)
+            done = run.position.step - before
+            self._pushes.add(records[: len(records) * done // len(part)])
+            released |= {steps[i]: self._release(steps[i]) for i in part[:done]}
+            if stopped:
+                raise InputError(
+                    f"row {run.ahead.row + 1} {stopped[1]}. The {run.ahead.row} rows before it are done. It "
+                    "took no step and spent nothing: correct it and push it again."
+                )
         return [released[step] if step in released else self._release(step) for step in steps]
 
     def _check_steps(self, run: StreamRun, users: Sequence[str | None]) -> None:
@@ -255,22 +250,6 @@ class PrivateStream:
             if tried is not run.users:
                 tried.record(user, i)
 
-    def _take(self, run: StreamRun, rows: RowBlock, records: Sequence[tuple[bytes, bytes]]) -> None:
-        before = run.position.step
-        with run.state.right.exercise(f"step {before + 1}"):
-            self._pushes.write(before + 1, records)
-            try:
-                stopped = run.take(rows)
-            finally:
-                for step in range(before + 1, run.position.step + 1):
-                    self._pushes.committed(records[step - before - 1][0], step)
-        if stopped:
-            at, fault = stopped
-            raise InputError(
-                f"row {rows.first + at} {fault}. The {rows.first + at - 1} rows before it are done. "
-                "It took no step and spent nothing: correct it and push it again."
-            )
-
     def release(self, t: int) -> PrivateRelease:
         """The release of a step that was taken, again.
 
@@ -284,32 +263,27 @@ class PrivateStream:
                 raise ValueError(f"t (step) must be from 1 to {self.t}, those that were taken; got {t}.")
             return self._release(t)
 
-    def table(self, first: int = 1, last: int | None = None, density: bool = False) -> Any:
+    def table(self, first: int = 1, last: int | None = None, raw: bool = False) -> Any:
         """The releases of some steps as an Arrow table, a row each, or by ``.to_pandas()`` as a data frame.
 
         Args:
             first: the first step.
             last: the last one; None for the last that was taken.
-            density: with density, intervals and correlations (NaN: too noisy to say).
+            raw: with sums, and the covariance before projection.
 
         Returns:
-            Columns t, "mean:speed", "standard_error:mean:speed" and so on, as wide CSV has them. Any library
-            that takes ``__arrow_c_stream__`` reads it.
+            Columns t, "mean:speed", "mean_low:speed", "covariance:speed:load" and so on, as CSV has them.
 
         Raises:
-            ValueError: steps that were not taken, or what is released has no density.
+            ValueError: steps that were not taken.
             LedgerError: as `release`.
         """
-        import pyarrow as arrow
-
         with self._lock:
             run = self._open_run()
             last = self.t if last is None else last
             if not 1 <= first <= last <= self.t:
                 raise ValueError(f"t (steps) must be within 1..{self.t}; got {first}..{last}.")
-            renderer, releases = Renderer(run.plan, density), run.state.releases(first - 1, last)
-            steps = {"t": renderer.steps(releases).tolist()}
-            return arrow.table({**steps, **wide_columns(renderer, releases)})
+            return release_table(Renderer(run.plan, raw), run.state.releases(first - 1, last))
 
     def statement(self) -> PrivacyStatement:
         """The operator's privacy statement as of now, also written into the directory; see its `public`."""
@@ -330,23 +304,179 @@ class PrivateStream:
         return self._run
 
     def _release(self, t: int) -> PrivateRelease:
-        fields = self._renderer.fields(self._run.releases(t - 1, t))
-        return PrivateRelease.from_dict(
-            {name: column[0] for name, column in fields.items()}, self._renderer.norm_bound
-        )
+        return self._run.renderer.release(self._run.releases(t - 1, t))
 
 
-_CLOSED: Final = "is closed"
+class _Form:
+    """What rows that are handed over must be, and the vectors that they become.
+
+    Shapes and names are the program's and public: what does not fit is rejected. What a row holds is a
+    user's, and rejects nothing.
+
+    Args:
+        settings: of the stream.
+        dimension: d; None for as many as there are names.
+
+    Raises:
+        ValueError: columns and dimension disagree, or there is a dimension next to a schema.
+    """
+
+    def __init__(self, settings: Settings, dimension: int | None) -> None:
+        self._settings, self._named = settings, True
+        columns = settings.columns
+        if settings.schema is not None:
+            if dimension is not None:
+                raise ValueError(f"d (dimension) must be left out with a schema; got {dimension}.")
+            self.layout, self._names = declared_layout(settings), declared_cells(settings)
+        elif columns is not None:
+            self.layout, self._names = chosen_layout([*columns, _USER], settings), columns
+            if dimension not in (None, len(columns)):
+                raise ValueError(
+                    f"d (dimension) must be {len(columns)}, as there are columns; got {dimension}."
+                )
+        elif dimension is None:
+            raise ValueError("d (dimension) must be given, or the names of the columns; got neither.")
+        else:
+            self.layout, self._named, self._names = array_layout(_ROW, dimension, settings), False, ()
+
+    def entries(self, row: Any) -> list[Any]:
+        """What is kept of a row, whose cells are not looked at.
+
+        Args:
+            row: d numbers in a list, an array, a tensor; by name where the columns have names: a name that is
+                missing is a cell that cannot be read, others are passed over.
+
+        Raises:
+            ValueError: it is no row of this form.
+        """
+        d = self.layout.dimension
+        if self._named and hasattr(row, "to_dict") and hasattr(row, "index"):  # a row of pandas
+            row = row.to_dict()
+        if self._settings.schema is not None:
+            if not isinstance(row, Mapping):
+                raise ValueError(
+                    "x (row) must be a mapping by the names of the schema's columns; got "
+                    f"{type(row).__name__}. {_FREE}"
+                )
+            return [_item(row.get(name)) for name in self._names]
+        if isinstance(row, Mapping):
+            if not any(name in row for name in self._names):
+                fix = _FREE if self._named else "Open the stream with columns=."
+                raise ValueError(f"x (row) must be {d} numbers; got a mapping without its columns. {fix}")
+            row = [row.get(name) for name in self._names]
+        entries = np.asarray(list(row) if isinstance(row, list | tuple) else row, dtype=object)
+        if entries.shape != (d,):
+            raise ValueError(f"x (row) must be {d} numbers; got shape {entries.shape}. {_FREE}")
+        return [_item(entry) for entry in entries.tolist()]
+
+    def block(self, rows: Sequence[Sequence[Any]], users: Sequence[str | None]) -> RowBlock:
+        """The vectors of rows as `entries` keeps them."""
+        if self._settings.schema is None:
+            return numbered(rows, self.layout.columns, users)
+        cells = {name: [label_of(row[i]) for row in rows] for i, name in enumerate(self._names)}
+        return encoded(cells, users, {}, self._settings)
+
+    def table(self, table: Any, users: Any, keys: Any) -> tuple[RowBlock, Sequence[str | None] | None]:
+        """The vectors of a table of Arrow, and the keys of its rows.
+
+        Args:
+            table: of any columns.
+            users: the id of each row's user, or the name of a column.
+            keys: the key of each row, or the name of a column, or None.
+
+        Raises:
+            ValueError: its columns are not of this form.
+        """
+        schema, present, named = self._settings.schema, table.column_names, isinstance(users, str)
+        if not self._named:
+            raise ValueError("rows must be arrays of numbers, or open the stream with columns=; got a table.")
+        if schema is not None:
+            user = str(schema.user)
+            if named and users != user:
+                raise ValueError(
+                    f"users (column) must be that of the schema, {user!r}; got {users!r}. {_FREE}"
+                )
+            header = [name for name in present if name != keys or name in schema.columns]
+            schema.check_header(header, "the table", () if named else (user,))
+        for name in (*self._names, *(what for what in (users, keys) if isinstance(what, str))):
+            if present.count(name) != 1:
+                raise ValueError(f"column {name!r} is missing; the table has {shown_names(present)}. {_FREE}")
+        for name in self._names if schema is None else ():
+            kind = table.schema.field(name).type
+            if not (types.is_integer(kind) or types.is_floating(kind)):
+                raise ValueError(f"column {name!r} must hold numbers; got {kind}. {_FREE}")
+        told = ids(table.column(users), f"column {users!r}").to_pylist() if named else users
+        told = told if schema is not None and named else [_required_user(user) for user in told]
+        batch = RowBatch(table.num_rows, {name: table.column(name) for name in self._names}, {})
+        given = table.column(keys).to_pylist() if isinstance(keys, str) else keys
+        return batch_block(batch, self._settings, self.layout, told), given
 
 
-def _norm_bound(given: float | None, schema: Schema | None, columns: Sequence[str] | None) -> float:
+def _clip_norm(given: float | None, schema: Schema | None, columns: Sequence[str] | None) -> float:
     if given is not None:
-        if isinstance(given, bool) or not isinstance(given, Real):
-            raise ValueError(f"zeta (norm_bound) must be a number; got {given!r}.")
         return given
     if schema is None:
-        raise ValueError("zeta (norm_bound) must be given without a schema; got none.")
+        raise ValueError("zeta (clip_norm) must be given without a schema; got none.")
     return schema.encoding(columns).norm_bound
+
+
+def _user_column(schema: object) -> str:
+    if schema is None:
+        return _USER
+    if not isinstance(schema, Schema):
+        raise ValueError(f"schema must be what fedmf.data.read_schema gives; got {type(schema).__name__}.")
+    if schema.user is None:
+        raise ValueError("schema must declare a column of users for rows that are pushed; got none.")
+    return schema.user
+
+
+def _require_name(what: str, name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{what} must be text that is not empty; got {name!r}.")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} must be text that UTF-8 can hold; got {name!r}.") from None
+
+
+def _required_user(name: object) -> str:
+    """The id of a user as `canonical_id` writes it; none, or a float of lost digits, is rejected."""
+    _require_name("user", name)
+    if not (user := canonical_id(str(name))):
+        raise ValueError(f"user must be an id that is whole; got {name!r}. Give ids as text, not as floats.")
+    return user
+
+
+def _item(entry: Any) -> Any:
+    """The number that a decimal, an array or tensor of one holds."""
+    if isinstance(entry, Decimal):
+        return float(entry) if not entry.is_snan() else math.nan
+    try:
+        return entry.item() if hasattr(entry, "item") else entry
+    except (TypeError, ValueError, RuntimeError):
+        return entry
+
+
+def _content(block: RowBlock, i: int) -> bytes:
+    """Bytes that another user or other values of a row would change."""
+    assert block.users is not None
+    values = b"" if i in block.faults else block.values[i].astype("<f8").tobytes()
+    return len(values).to_bytes(8, "little") + values + (block.users[i] or "").encode()
+
+
+def _table(rows: Any) -> Any:
+    """As an Arrow table; None where it is no table. Columns that hold objects of several types are text, cell
+    by cell."""
+    import pyarrow as arrow
+
+    if not hasattr(rows, "__arrow_c_stream__"):
+        return None
+    try:
+        return arrow.table(rows)
+    except (arrow.ArrowInvalid, arrow.ArrowTypeError):
+        mixed = {str(name): cells for name, cells in rows.items() if cells.dtype == object}
+        cast = {name: [label_of(_item(cell)) or None for cell in cells] for name, cells in mixed.items()}
+        return arrow.table(rows.assign(**cast))
 
 
 def _let_go(kept: ExitStack, process: int) -> None:

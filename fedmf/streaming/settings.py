@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 from fedmf.data import Encoding, Schema
 from fedmf.mechanisms.matrix import Factorization, factorization_from_dict
-from fedmf.moments import METHODS
+from fedmf.moments import METHODS, MomentMethod
 from fedmf.participation import LARGEST_HORIZON
 from fedmf.values import check_whole
 
@@ -20,11 +20,33 @@ BEST: Final = "best"
 
 DEFAULT_MECHANISM: Final = "banded-toeplitz"
 
+#: Ways to make both moments private, by the name of the option; their papers' names are those of `METHODS`.
+METHOD_NAMES: Final[Mapping[str, str]] = {
+    "joint": "jme",
+    "independent": "ime",
+    "concatenated": "cs",
+    "post-processing": "pp",
+}
+
 #: The coordinate that counts valid rows.
 COUNT: Final = "valid rows"
 
-#: Norm bounds whose squares, and noise in units of them, are far from overflow and underflow.
+#: Clip norms whose squares, and noise in units of them, are far from overflow and underflow.
 _SHORTEST, _LONGEST = 1e-100, 1e100
+
+
+@dataclass(frozen=True)
+class Handling:
+    """What to do with rows that do not fit; free to change when a stream continues.
+
+    Args:
+        clip: scale rows longer than ζ to ζ; else they count as invalid.
+        fail_on_invalid: stop before the first invalid row, which tells what it held and is not covered; else
+            invalid rows count as zero vectors.
+    """
+
+    clip: bool = True
+    fail_on_invalid: bool = False
 
 
 @dataclass(frozen=True)
@@ -32,80 +54,99 @@ class Settings:
     """What the operator asked for, as far as it shapes noise and releases.
 
     Args:
-        norm_bound: ζ, in 1e-100..1e100.
+        clip_norm: ζ, in 1e-100..1e100.
         epsilon: ε.
         delta: δ.
-        rounds: n; None for the number of rows of the input.
-        user_column: name of the column of user ids; None: every row is another user.
-        user_namespace: what user ids are ids of; streams and runs of one namespace concern the same people.
-        timestamp: name of a column of times, declared public: the text of the row that took a step goes with
-            its release as it is, without noise.
-        key: name of a column of rows' keys, declared public, likewise.
-        max_participations: k; None for 1.
-        min_separation: b; None for n.
-        workloads: A₁ and A₂ by name, or one for both.
-        method: a name of `fedmf.moments.METHODS`.
-        mechanisms: C₁ and C₂, or one for both: names of mechanisms, or factorizations of n rounds as objects.
+        rounds: n, the most rows that count; None for the number of rows of the input.
+        user_column: name of the column of user ids; None: every row is another user's.
+        max_participations: k, the most rows of one user that count.
+        min_separation: b, the least number of steps between two rows of one user; None for n with k = 1, else
+            1. With R rows a release, at most ⌈R/b⌉ of a user's rows are in one.
+        workloads: A₁ and A₂ by name, or one for both; over releases, each of R rows.
+        method: a name of `METHOD_NAMES`.
+        mechanisms: C₁ and C₂, or one for both: names of mechanisms, or factorizations as objects, with a
+            round for each release.
         bands: p, for mechanisms that take it.
         params: other parameters of mechanisms.
-        second: a name of `fedmf.moments.SECOND_MOMENTS`, or the sizes of blocks, "2,3".
-        weight: how the method divides noise between the moments, λ of jme say; None for its default, "best"
-            for the λ of jme with the least error of what is released (`asked_weight`).
+        second_moment: a name of `fedmf.moments.SECOND_MOMENTS`, or the sizes of blocks, "2,3".
+        weight: how the method divides noise between the moments, λ of the joint one say; None for its
+            default, "best" for the λ with the least error of the last release.
         adjacency: "zero-out" or "replace-one".
         columns: names of the numbers, and with a schema of categories; None for all.
-        schema: what the columns may hold; rows are encoded by it, and releases said in its units. None
-            for numbers as they are.
-        every: R; steps R, 2R, … and n are released.
+        release_every: R; after R, 2R, … and n rows there is a release, of the sums of the rows before it.
+            Noise is drawn for releases alone.
         seed: for a public key; None for one from the operating system.
+        user_namespace: what user ids are ids of; streams and runs of one namespace concern the same people.
+        timestamp: name of a column of times, declared public: the text of the last row of a release is
+            released with it, without noise.
+        row_id: name of a column of ids of rows, declared public, likewise.
+        schema: what the columns may hold; rows are encoded by it, and releases are in its units. None for
+            numbers as they are.
 
     Raises:
         ValueError: a value out of its range.
     """
 
-    norm_bound: float
+    clip_norm: float
     epsilon: float
     delta: float
     rounds: int | None = None
     user_column: str | None = None
-    max_participations: int | None = None
+    max_participations: int = 1
     min_separation: int | None = None
     workloads: tuple[str, ...] = ("average",)
-    method: str = "jme"
+    method: str = "joint"
     mechanisms: tuple[str | Factorization, ...] = (DEFAULT_MECHANISM,)
     bands: int | None = None
     params: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    second: str = "full"
+    second_moment: str = "full"
     weight: float | str | None = None
     adjacency: str = "zero-out"
     columns: tuple[str, ...] | None = None
-    every: int = 1
+    release_every: int = 1
     seed: int | None = None
     user_namespace: str = ""
     timestamp: str | None = None
-    key: str | None = None
+    row_id: str | None = None
     schema: Schema | None = None
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ValueError(f"method must be one of {', '.join(METHODS)}; got {self.method!r}.")
-        METHODS[self.method].check(len(self.mechanisms), self._weight())
+        if self.method not in METHOD_NAMES:
+            raise ValueError(f"method must be one of {', '.join(METHOD_NAMES)}; got {self.method!r}.")
+        if isinstance(self.weight, str) and (self.weight != BEST or self.method != "joint"):
+            raise ValueError(
+                f"weight must be a number, or {BEST} for joint; got {self.weight!r} for {self.method}."
+            )
+        number = None if isinstance(self.weight, str) else self.weight
+        self.moment_method.check(len(self.mechanisms), number)
         if not 1 <= len(self.workloads) <= 2:
             raise ValueError(
                 f"workload must be given once, or twice for the two moments; got {len(self.workloads)}."
             )
-        if not _SHORTEST <= self.norm_bound <= _LONGEST:
+        if not _SHORTEST <= self.clip_norm <= _LONGEST:
             raise ValueError(
-                f"zeta (norm bound) must lie in {_SHORTEST}..{_LONGEST}; got {self.norm_bound}. Its square "
+                f"zeta (clip norm) must lie in {_SHORTEST}..{_LONGEST}; got {self.clip_norm}. Its square "
                 "is the scale of second moments."
             )
-        check_whole("R (every)", self.every)
+        check_whole("R (release every)", self.release_every)
+        if self.release_every > 1 and not self.moment_method.second_noise:
+            raise ValueError(
+                f"R (release every) must be 1 for method {self.method}, which squares private rows; got "
+                f"{self.release_every}."
+            )
         if self.rounds is not None:
             check_whole("n (rounds)", self.rounds, most=LARGEST_HORIZON)
+        check_whole("k (max_participations)", self.max_participations)
+        if self.min_separation is not None:
+            check_whole("b (min_separation)", self.min_separation)
+        if self.user_column is None and (self.max_participations, self.min_separation) != (1, None):
+            raise ValueError(
+                "k (max_participations) and b (min_separation) need a user column: without one every row is "
+                "another user's; got none."
+            )
         self._check_labels()
         if self.schema is not None:
             self._check_schema(self.schema)
-        if self.min_separation is not None and self.user_column is None and self.max_participations is None:
-            raise ValueError("b (min_separation) needs k (max_participations) or a user column; got neither.")
 
     def _check_schema(self, schema: Schema) -> None:
         if self.user_column != schema.user:
@@ -119,11 +160,35 @@ class Settings:
         names = self.coordinates or ()
         if len(set(names)) < len(names):
             raise ValueError(f"coordinates must have different names; got {', '.join(names)[:200]}.")
-        if schema.encoding(self.columns).counts and self.second not in ("full", "diagonal"):
+        if schema.encoding(self.columns).counts and self.second_moment not in ("full", "diagonal"):
             raise ValueError(
-                "second moment must be full or diagonal where valid rows are counted (nullable); got "
-                f"{self.second!r}."
+                "second moment must be full or diagonal where valid rows are counted; got "
+                f"{self.second_moment!r}."
             )
+
+    def _check_labels(self) -> None:
+        for name, column in self.labels.items():
+            if not column:
+                raise ValueError(f"{name} (column) must have a name; got an empty one.")
+            if column == self.user_column or column in (self.columns or ()):
+                other = "that of the user ids" if column == self.user_column else "one of the numbers"
+                raise ValueError(
+                    f"{name} (column) must not be {other}; got {column!r}. It is released as it is, without "
+                    "noise."
+                )
+        if len(set(self.labels.values())) < len(self.labels):
+            raise ValueError(f"row_id (column) must not be the timestamp's; got {self.row_id!r} for both.")
+
+    @property
+    def moment_method(self) -> MomentMethod:
+        """The method by its papers' name."""
+        return METHODS[METHOD_NAMES[self.method]]
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What goes with each release ("timestamp", "row_id") and the column it is taken from."""
+        named = {"timestamp": self.timestamp, "row_id": self.row_id}
+        return {name: column for name, column in named.items() if column is not None}
 
     @cached_property
     def encoding(self) -> Encoding | None:
@@ -134,17 +199,16 @@ class Settings:
     def count_weight(self) -> float:
         """c = ζ·d^(−1/4), the last coordinate of a valid row where valid rows are counted; else 0.
 
-        It makes the worst error of the means least (`fedmf.moments.fieller`).
+        It minimises the worst error of the means (`fedmf.moments.fieller`).
         """
         encoding = self.encoding
-        return (
-            self.norm_bound * encoding.dimension**-0.25 if encoding is not None and encoding.counts else 0.0
-        )
+        counts = encoding is not None and encoding.counts
+        return self.clip_norm * encoding.dimension**-0.25 if encoding is not None and counts else 0.0
 
     @property
     def vector_norm(self) -> float:
         """√(ζ² + c²), which no row exceeds with the coordinate that counts it."""
-        return math.hypot(self.norm_bound, self.count_weight) if self.count_weight else self.norm_bound
+        return math.hypot(self.clip_norm, self.count_weight) if self.count_weight else self.clip_norm
 
     @cached_property
     def coordinates(self) -> tuple[str, ...] | None:
@@ -153,68 +217,30 @@ class Settings:
             return self.columns
         return (*self.encoding.coordinates, *([COUNT] if self.count_weight else []))
 
-    def _weight(self) -> float | None:
-        """The weight that is a number."""
-        if not isinstance(self.weight, str):
-            return self.weight
-        if self.weight != BEST or self.method != "jme":
-            raise ValueError(
-                f"weight must be a number, or {BEST} for jme; got {self.weight!r} for {self.method}."
-            )
-        return None
-
-    def _check_labels(self) -> None:
-        for name, column in self.labels.items():
-            if not column:
-                raise ValueError(f"{name} (column) must have a name; got an empty one.")
-            if column == self.user_column:
-                raise ValueError(
-                    f"{name} (column) must not be that of the user ids; got {column!r}. What it holds is "
-                    "released as it is."
-                )
-            if column in (self.columns or ()):
-                raise ValueError(
-                    f"{name} (column) must not be one of the numbers; got {column!r}. What it holds is "
-                    "released as it is, without noise."
-                )
-        if len(set(self.labels.values())) < len(self.labels):
-            raise ValueError(f"key (column) must not be the timestamp's; got {self.key!r} for both.")
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """What goes with each release ("timestamp", "key") and the column of the input it is taken from."""
-        named = {"timestamp": self.timestamp, "key": self.key}
-        return {name: column for name, column in named.items() if column is not None}
-
     def contract(self, rounds: int) -> tuple[int, int]:
-        """(k, b) over so many steps.
-
-        Raises:
-            ValueError: k > 1 and b was not given.
-        """
-        k = 1 if self.max_participations is None else self.max_participations
-        if k > 1 and self.min_separation is None:
-            raise ValueError(f"b (min_separation) must be given with k (max_participations) = {k}; got none.")
-        return k, rounds if self.min_separation is None else self.min_separation
+        """(k, b) over so many rows."""
+        k, b = self.max_participations, self.min_separation
+        separation = (rounds if k == 1 else 1) if b is None else b
+        return k, min(separation, rounds) if k == 1 else separation
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict with every digit of coefficients that were given."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         lists = {name: list(value) for name, value in fields.items() if isinstance(value, tuple)}
         given = [choice if isinstance(choice, str) else choice.to_dict() for choice in self.mechanisms]
-        fields["schema"] = None if self.schema is None else self.schema.to_dict()
-        return {**fields, **lists, "mechanisms": given, "params": dict(self.params)}
+        schema = None if self.schema is None else self.schema.to_dict()
+        return {**fields, **lists, "mechanisms": given, "params": dict(self.params), "schema": schema}
 
     @classmethod
     def from_dict(cls, description: Mapping[str, Any]) -> Self:
         """What `to_dict` wrote."""
-        fields = {
+        fields: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in description.items()
         }
-        chosen = (
+        fields["mechanisms"] = tuple(
             choice if isinstance(choice, str) else factorization_from_dict(choice)
             for choice in description["mechanisms"]
         )
         declared = description["schema"]
         fields["schema"] = None if declared is None else Schema.from_dict(declared)
-        return cls(**{**fields, "mechanisms": tuple(chosen)})
+        return cls(**fields)

@@ -2,50 +2,108 @@
 
     noise.key        the key, mode 0600
     stream.sqlite    the plan, openings, and for each block of steps its users, position and releases
-    noise.bin        vectors of noise as of some step, from which later ones are drawn again; may be missing
     statement.*      the operator's privacy statement: .json for programs, .txt for people
     operator.json    counts for the operator, not to be published
 
 A block of steps is one commit of the ledger, which moves the position past its rows and has its releases;
-only then does the output get them.
+only then does the output get them. Rows between two releases are committed with the later one.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import hmac
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedmf.errors import LedgerError, rebuilding
 from fedmf.moments import MomentStream
 from fedmf.noise import KeySchedule, NoiseKey
 from fedmf.records import (
-    Histories,
     Ledger,
+    Opening,
     PrivacyStatement,
     create_directory,
     load_key,
     pack,
-    replace_durably,
     save_key,
     tighten,
     unpack,
     write_durably,
 )
-from fedmf.streaming.plans import StreamPlan
-from fedmf.streaming.position import Position, Releases
+from fedmf.streaming.plan import StreamPlan
+from fedmf.typing import Array
 
-KEY, LEDGER, VECTORS = "noise.key", "stream.sqlite", "noise.bin"
+KEY, LEDGER = "noise.key", "stream.sqlite"
 STATEMENT, OPERATOR = "statement", "operator.json"
 _DIGEST: Final = 16
 _RECORD: Final = 2 * _DIGEST
+#: Bytes of noise that are kept with every commit; more is drawn again when a stream continues.
+_MOST_KEPT: Final = 1 << 16
+
+
+@dataclass(frozen=True, eq=False)
+class Releases:
+    """Consecutive releases.
+
+    Args:
+        first: number of the first among all of the stream, from 0.
+        t: how many rows each is of, shape (releases,).
+        numbers: first and packed second moments, shape (releases, width).
+        labels: for each the texts of the last of its rows, in the order of `Settings.labels`; empty for a
+            stream without labels.
+    """
+
+    first: int
+    t: NDArray[np.int64]
+    numbers: Array
+    labels: Sequence[tuple[str, ...]] = ()
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a stream is, as of a commit.
+
+    Args:
+        step: t, rows that took a step.
+        row: rows of the input that were dealt with; step ≤ row.
+        records: releases.
+        emitted: how many of them were safely in the output before this commit.
+        written: bytes of the output that hold those.
+        output: which output.
+        digest: keyed digest of the last row.
+        clipped: rows that were longer than ζ.
+        zeroed: invalid rows that counted as zero vectors.
+        beyond_k: rows of users who had given k.
+        within_b: rows that came less than b steps after another one of their user.
+        may_stop: whether any process of the stream would have stopped at an invalid row.
+    """
+
+    step: int = 0
+    row: int = 0
+    records: int = 0
+    emitted: int = 0
+    written: int = 0
+    output: str = ""
+    digest: str = ""
+    clipped: int = 0
+    zeroed: int = 0
+    beyond_k: int = 0
+    within_b: int = 0
+    may_stop: bool = False
+
+    def counts(self) -> dict[str, int]:
+        """What only the operator may see."""
+        names = ("clipped", "zeroed", "beyond_k", "within_b")
+        return {"rows": self.row, "steps": self.step, **{name: getattr(self, name) for name in names}}
 
 
 class StreamState:
@@ -56,7 +114,7 @@ class StreamState:
     Attributes:
         directory: its path.
         key: of the noise.
-        ledger: what was committed.
+        ledger: what was committed, and who took part when: a step is recorded there before it is committed.
         plan: of the stream.
         position: after the last commit.
 
@@ -71,10 +129,8 @@ class StreamState:
         with rebuilding(f"stream state {directory}", LedgerError):
             self.plan = StreamPlan.from_dict(ledger.header["plan"])
             self.position = Position(**ledger.about.get("position", {}))
-        self.plan.check()
         #: Of the rows' digests; as secret as the state.
         self.digest_key = key.subkey("rows")
-        self.pushes = Pushes(self.digest_key)
 
     @classmethod
     def create(cls, path: Path, plan: StreamPlan, key: NoiseKey, remembered: bool = True) -> Self:
@@ -92,8 +148,7 @@ class StreamState:
 
         def fill(folder: Path) -> None:
             save_key(folder / KEY, key)
-            header = {"plan": plan.to_dict()}
-            Ledger.create(folder / LEDGER, plan.participation, header, key, steps=True)
+            Ledger.create(folder / LEDGER, plan.participation, {"plan": plan.to_dict()}, key, steps=True)
 
         create_directory(path.absolute(), "state directory", fill, error=LedgerError)
         return cls.open(path, remembered)
@@ -133,38 +188,42 @@ class StreamState:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def histories(self) -> Histories:
-        """Who took part when: those of the ledger, in which a step is recorded before it is committed."""
-        return self.ledger.histories
-
     def moments(self) -> tuple[KeySchedule, MomentStream]:
         """The keys of the noise, and the stream as of the last commit; what its state says is checked."""
-        keys = KeySchedule.of_record(self.key, self.ledger, self.ledger.released)
+        self.ledger.note = {"release": self.position.records}
+        keys = KeySchedule.of_record(self.key, Openings(self.ledger), self.position.records)
         stream = self.plan.stream(keys)
         with rebuilding(f"stream state {self.directory}", LedgerError):
             if (kept := self.ledger.state()) is not None:
-                stream.load_state_dict(_with_vectors(unpack(kept), self._vectors()))
+                stream.load_state_dict(unpack(kept))
         return keys, stream
 
     def commit(
-        self, position: Position, releases: Releases, stream: Mapping[str, Any], users: Sequence[str | None]
+        self,
+        position: Position,
+        releases: Releases,
+        stream: MomentStream,
+        users: Sequence[str | None],
+        pushes: bytes = b"",
     ) -> None:
         """Make a block of steps final.
 
         Args:
             position: after it.
             releases: those of the block; they end at `position.records`.
-            stream: the state of the `MomentStream` after it.
+            stream: as it is after it.
             users: of each step; None for a row that is no user's.
+            pushes: records of the block's rows (`Pushes`).
 
         Raises:
             LedgerError: this process takes a step and recorded no opening; or the disk failed, now or before,
                 and whether the block is final is found when the state is opened again.
         """
-        about = {"position": dataclasses.asdict(position), "labels": releases.labels}
+        about = {"position": asdict(position), "t": releases.t.tolist(), "labels": releases.labels}
         content = np.ascontiguousarray(releases.numbers, "<f8").tobytes()
-        pushes = self.pushes.records(self.position.step, position.step)
-        self.ledger.commit_steps(users, about, content, position.records, pack(stream), pushes)
+        vectors = 8 * self.plan.kept_numbers <= _MOST_KEPT
+        state = pack(stream.state_dict(kept_vectors=vectors))
+        self.ledger.commit_steps(users, about, content, position.records, state, pushes)
         self.position = position
 
     def releases(self, start: int, stop: int) -> Releases:
@@ -173,57 +232,20 @@ class StreamState:
         Raises:
             LedgerError: the ledger does not hold what was committed.
         """
-        parts, labels = [np.empty((0, self.plan.width))], list[tuple[str, ...]]()
+        numbers, t, labels = [np.empty((0, self.plan.width))], list[int](), list[tuple[str, ...]]()
         for commit, content in self.ledger.contents(start) if start < stop else ():
-            numbers = np.frombuffer(content, "<f8").reshape(-1, self.plan.width)
-            first = commit.records - len(numbers)
+            block = np.frombuffer(content, "<f8").reshape(-1, self.plan.width)
+            first = commit.records - len(block)
             if first >= stop:
                 break
             wanted = slice(max(0, start - first), stop - first)
-            parts.append(numbers[wanted])
+            numbers.append(block[wanted])
+            t += commit.about["t"][wanted]
             labels += [tuple(row) for row in commit.about["labels"]][wanted]
-        found = np.concatenate(parts)
+        found = Releases(start, np.array(t, np.int64), np.concatenate(numbers), labels)
         if len(found) != max(0, stop - start):
             raise LedgerError(f"{self.directory} must hold {stop} releases; it holds fewer.")
-        return Releases(start, found, labels)
-
-    def require_pushes(self) -> None:
-        """Read which rows were pushed.
-
-        Raises:
-            LedgerError: some steps were not taken by pushing rows.
-        """
-        content = b"".join(commit.pushes for commit in self.ledger.commits())
-        if len(content) != _RECORD * self.position.step:
-            raise LedgerError(
-                f"the stream in {self.directory} has steps that were not taken by pushing rows."
-            )
-        self.pushes.load(content)
-
-    def keep_vectors(self, stream: Mapping[str, Any]) -> None:
-        """Put down the state of the `MomentStream` with the vectors of its noise, unless it keeps none.
-
-        A commit has all that cannot be drawn again from the key. With these vectors a process that continues
-        draws the rows since and not all; a disk that fails leaves the file as it was.
-        """
-        if _keeps_vectors(stream):
-            content = pack(stream)
-            with suppress(OSError):
-                replace_durably(
-                    self.directory / VECTORS, lambda file: file.writelines((self._code(content), content))
-                )
-
-    def _vectors(self) -> dict[str, Any]:
-        """What `keep_vectors` wrote last; empty where that cannot be told."""
-        try:
-            read = (self.directory / VECTORS).read_bytes()
-        except OSError:
-            return {}
-        code, content = read[:32], read[32:]
-        return unpack(content) if hmac.compare_digest(code, self._code(content)) else {}
-
-    def _code(self, content: bytes) -> bytes:
-        return hmac.digest(self.key.subkey("vectors"), content, "sha256")
+        return found
 
     def write_statement(self, statement: PrivacyStatement) -> None:
         """Write what `stream_statement` gave, for programs and for people; for the operator."""
@@ -232,34 +254,60 @@ class StreamState:
             write_durably(self.directory / f"{STATEMENT}{suffix}", text.encode())
 
     def write_counts(self) -> None:
-        """Write how many rows were clipped, zeroed and refused, which depends on data: for the operator."""
+        """Write how many rows were clipped, zeroed and left out, which depends on data: for the operator."""
         counts = json.dumps(self.position.counts(), indent=2) + "\n"
         write_durably(self.directory / OPERATOR, counts.encode())
 
 
-class Pushes:
-    """For each step the keyed digest of its row's key (zeros without one), and one of step, key and contents.
-
-    They are committed with their steps; what was put down for steps that came to nothing is replaced.
+class Openings:
+    """The openings of a stream by the number of releases before them, by which its noise is counted.
 
     Args:
-        secret: the key of the digests.
+        ledger: of the stream; each opening notes that number.
     """
 
-    def __init__(self, secret: bytes) -> None:
-        self._secret = secret
-        self._records = bytearray()
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def openings(self) -> list[Opening]:
+        """All so far, in order."""
+        return [_in_releases(opening) for opening in self._ledger.openings()]
+
+    def opening(self) -> Opening:
+        """That of this process, durable when this returns."""
+        return _in_releases(self._ledger.opening())
+
+
+def _in_releases(opening: Opening) -> Opening:
+    return replace(opening, first_round=opening.note["release"])
+
+
+class Pushes:
+    """Which rows were pushed: for each step the keyed digest of its row's key (zeros without one), and one of
+    step, key and contents. They are committed with their steps.
+
+    Args:
+        state: of the stream.
+
+    Raises:
+        LedgerError: some steps were not taken by pushing rows.
+    """
+
+    def __init__(self, state: StreamState) -> None:
+        self._secret, self._records = state.digest_key, bytearray()
         self._steps: dict[bytes, int] = {}
+        self.add(b"".join(commit.pushes for commit in state.ledger.commits()))
+        if len(self._records) != _RECORD * state.position.step:
+            raise LedgerError(
+                f"the stream in {state.directory} has steps that were not taken by pushing rows."
+            )
 
-    def load(self, records: bytes) -> None:
-        """Take the records of the steps that are committed."""
-        self._records[:] = records
-        for step in range(1, len(records) // _RECORD + 1):
-            self.committed(records[_RECORD * (step - 1) :][:_DIGEST], step)
-
-    def digest(self, key: str | None) -> bytes:
-        """What stands for a row's key."""
-        return bytes(_DIGEST) if key is None else self._keyed(b"key", key.encode(errors="surrogatepass"))
+    def add(self, records: bytes) -> None:
+        """Take the records of the next steps, which are committed."""
+        for at in range(0, len(records), _RECORD):
+            if any(digest := records[at : at + _DIGEST]):
+                self._steps[digest] = (len(self._records) + at) // _RECORD + 1
+        self._records += records
 
     def place(
         self, step: int, keys: Sequence[str | None], contents: Sequence[bytes]
@@ -269,20 +317,18 @@ class Pushes:
         Raises:
             ValueError: a key that another row had, or that comes twice.
         """
-        steps: list[int] = []
-        fresh: list[int] = []
-        met: set[bytes] = set()
+        steps, fresh, met = list[int](), list[int](), set[bytes]()
         for i, key in enumerate(keys):
-            digest = self.digest(key)
+            digest = self._digest(key)
             before = self._steps.get(digest)
-            if before is not None and self.records(before - 1, before) != self._record(
-                before, digest, contents[i]
-            ):
-                raise ValueError(
-                    f"key (of the row) must be new for a new row; got {key!r}, that of step {before} with "
-                    "another row or user."
-                )
-            if before is None:
+            if before is not None:
+                record = bytes(self._records[_RECORD * (before - 1) : _RECORD * before])
+                if record != self.record(before, key, contents[i]):
+                    raise ValueError(
+                        f"key (of the row) must be new for a new row; got {key!r}, that of step {before} "
+                        "with another row or user."
+                    )
+            else:
                 if key is not None and digest in met:
                     raise ValueError(f"key (of the row) must be new for a new row; got {key!r} twice.")
                 met.add(digest)
@@ -291,38 +337,13 @@ class Pushes:
             steps.append(before)
         return steps, fresh
 
-    def write(self, step: int, rows: Sequence[tuple[bytes, bytes]]) -> None:
-        """Put down which rows are about to take a step and those after it: (digest, content) each."""
-        del self._records[_RECORD * (step - 1) :]
-        for i, row in enumerate(rows):
-            self._records += self._record(step + i, *row)
-
-    def committed(self, digest: bytes, step: int) -> None:
-        """Remember that the step of a key is committed."""
-        if any(digest):
-            self._steps[digest] = step
-
-    def records(self, start: int, stop: int) -> bytes:
-        """Those of steps start + 1 … stop; empty where rows are not pushed."""
-        return bytes(self._records[_RECORD * start : _RECORD * stop])
-
-    def _record(self, step: int, digest: bytes, content: bytes) -> bytes:
+    def record(self, step: int, key: str | None, content: bytes) -> bytes:
+        """What is committed of a row with its step."""
+        digest = self._digest(key)
         return digest + self._keyed(b"row", step.to_bytes(8, "little") + digest + content)
+
+    def _digest(self, key: str | None) -> bytes:
+        return bytes(_DIGEST) if key is None else self._keyed(b"key", key.encode())
 
     def _keyed(self, kind: bytes, content: bytes) -> bytes:
         return hashlib.blake2b(content, key=self._secret, person=kind, digest_size=_DIGEST).digest()
-
-
-def _with_vectors(state: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
-    """A saved state with the vectors that its noises had at an earlier step, where it has none itself."""
-    parts = {name: part for name, part in state.items() if isinstance(part, Mapping) and name in earlier}
-    result = {**state, **{name: _with_vectors(part, earlier[name]) for name, part in parts.items()}}
-    if "kept" in earlier and "kept" not in state:
-        vectors = {name: earlier[name] for name in ("kept", "start", "stop")}
-        result |= {**vectors, "kept_t": earlier["t"], "kept_eras": earlier["eras"]}
-    return result
-
-
-def _keeps_vectors(state: Mapping[str, Any]) -> bool:
-    parts = [part for part in state.values() if isinstance(part, Mapping)]
-    return "kept" in state or any(map(_keeps_vectors, parts))

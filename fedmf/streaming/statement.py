@@ -18,8 +18,8 @@ from fedmf.records import (
     PrivacyStatement,
     Spent,
 )
-from fedmf.streaming.plans import StreamPlan
-from fedmf.streaming.position import Position
+from fedmf.streaming.plan import StreamPlan
+from fedmf.streaming.state import Position
 
 NOT_COVERED: Final = (
     "who took part: the number and order of the rows, who the users are and in which steps they took part "
@@ -36,17 +36,13 @@ NOT_COVERED: Final = (
 SECRETS: Final = (
     "the noise key (noise.key) and every backup of it, for ever, also after the stream: whoever has it can "
     "subtract the noise",
-    "the rest of the state directory (stream.sqlite, noise.bin, operator.json): it "
-    "holds past noise, who took part in which step, and exact counts",
+    "the rest of the state directory (stream.sqlite, operator.json): it holds past noise, who took part in "
+    "which step, and exact counts",
     "the input, and its rows wherever they were logged or kept: nothing protects those",
 )
 _EACH_ANOTHER: Final = (
     "every row belongs to another person: no user column was named, and a person with several rows is "
     "protected less, each row by itself alone"
-)
-_UNCHECKED: Final = (
-    "no user gives more than {k} rows, nor two less than {b} steps apart: the operator says so and nothing "
-    "checks it, as no user column was named"
 )
 _IDS: Final = UNITS["user"].distinct
 _READABLE_IDS: Final = (
@@ -58,7 +54,7 @@ _PUBLIC_LAYOUT: Final = (
     "pushes rows"
 )
 _STOPPING: Final = (
-    "where the stream stopped: it was run so that it stops at a row that cannot be read (--stop-at-bad-row), "
+    "where the stream stopped: it was run so that it stops at a row that cannot be read (--fail-on-invalid), "
     "so that it stopped, or did not, tells something about rows without noise, which epsilon does not count"
 )
 _PUBLIC_LABELS: Final = (
@@ -108,10 +104,10 @@ def stream_statement(
     planned = certified_epsilon(sigma, settings.delta, settings.epsilon)
     spent = stream_spent(plan, users) if told else Spent([], np.array([gaussian_mu(sigma)]))
     second = {
-        "moment": settings.second,
+        "moment": settings.second_moment,
         "mechanism": None if made.second is None else plan.strategies[-1],
         "params": None if made.second is None else plan.params[-1],
-        "workload": plan.workload_names[1],
+        "workload": settings.workloads[-1],
         "weight": made.weight,
         "noise_std": made.second_std,
     }
@@ -124,12 +120,14 @@ def stream_statement(
             "adjacency": made.users.adjacency,
             "mechanism": plan.strategies[0],
             "params": plan.params[0],
-            "method": made.name,
-            "workload": plan.workload_names[0],
+            "method": settings.method,
+            "workload": settings.workloads[0],
             "second_moment": second,
             "dimension": plan.layout.dimension,
             **dataclasses.asdict(plan.participation),
             "rounds_released": position.step,
+            "release_every": plan.every,
+            "rows_of_user_in_a_release": plan.rows_of_user,
             "sampling": "none: no amplification claimed",
             "amplification": None,
             "users": None,
@@ -169,15 +167,8 @@ def stream_statement(
 
 
 def _assumptions(plan: StreamPlan) -> list[str]:
-    k, b = plan.participation.max_participations, plan.participation.min_separation
-    if plan.settings.user_column is not None:
-        assumed = [
-            _IDS,
-            _READABLE_IDS,
-            SPENT_ASSUMPTION,
-        ]
-    else:
-        assumed = [_EACH_ANOTHER if k == 1 else _UNCHECKED.format(k=k, b=b)]
+    named = plan.settings.user_column is not None
+    assumed = [_IDS, _READABLE_IDS, SPENT_ASSUMPTION] if named else [_EACH_ANOTHER]
     assumed.append(_PUBLIC_LAYOUT)
     if plan.settings.labels:
         assumed.append(_PUBLIC_LABELS.format(labels=" and ".join(plan.settings.labels)))

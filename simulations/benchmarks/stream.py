@@ -49,8 +49,8 @@ def write_input(folder: Path, rows: int, dimension: int) -> dict[str, Path]:
 
 def command(source: Path, output: Path, state: Path, *more: str) -> tuple[float, float]:
     """(seconds, largest resident bytes) of one run of the command."""
-    budget = ["--norm-bound", "1", "--epsilon", "8", "--delta", "1e-5", "--seed", "0"]
-    names = ["--input", str(source), "--output", str(output), "--state", str(state)]
+    budget = ["--clip-norm", "1", "--epsilon", "8", "--delta", "1e-5", "--seed", "0"]
+    names = ["--input", str(source), "--output", str(output), "--state-dir", str(state)]
     return process([sys.executable, "-m", "fedmf", "stream", *names, *budget, *more])
 
 
@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="TEXT", help="jobs whose name has it")
     parser.add_argument("--json", action="store_true", help="one JSON object per row")
     options = parser.parse_args()
-    thin = ("--every", str(options.every))
+    thin = ("--release-every", str(options.every))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         paths = write_input(folder, options.rows, options.dimension)
@@ -107,7 +107,7 @@ def main() -> None:
             if options.only not in job:
                 continue
             state = folder / f"state-{output}"
-            told = () if by_user[0] in more else ("--each-row-a-user",)
+            told = () if by_user[0] in more else ("--row-level",)
             named = () if source == "rows.jsonl" else ("--columns", columns)
             seconds, memory = command(paths[source], folder / output, state, *more, *told, *named)
             (folder / output).unlink()

@@ -17,8 +17,8 @@ from fedmf.typing import Array
 
 def planned(n: int, d: int, epsilon: float = 8.0, norm_bound: float = 1.0, **more: Any) -> StreamPlan:
     """The plan of a stream of n rows, one a user, δ = 1e-5."""
-    settings = Settings(norm_bound=norm_bound, epsilon=epsilon, delta=1e-5, rounds=n, **more)
-    return StreamPlan.of(settings, Layout((), True, d, None), n)
+    settings = Settings(clip_norm=norm_bound, epsilon=epsilon, delta=1e-5, rounds=n, **more)
+    return StreamPlan.of(settings, Layout(tuple(map(str, range(d)))), n)
 
 
 def released(plan: StreamPlan, rows: Array, runs: int, rng: np.random.Generator) -> NoisyMoments:

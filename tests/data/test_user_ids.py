@@ -97,7 +97,7 @@ def test_five_people_take_five_steps_in_two_parts(tmp_path: Path, first: int, en
     settings = Settings(**{**BUDGET, "rounds": 20, "user_column": "who"})
     run_once(tmp_path, settings, tmp_path / f"a.{ending}")
     counts = run_once(tmp_path, settings, tmp_path / f"b.{ending}", first_row=6)["counts"]
-    assert (counts["steps"], counts["refused_users"], counts["zeroed"]) == (6, 5, 1)  # one row nobody's
+    assert (counts["steps"], counts["beyond_k"], counts["zeroed"]) == (6, 5, 1)  # one row nobody's
 
 
 def test_people_who_are_pushed(tmp_path: Path) -> None:

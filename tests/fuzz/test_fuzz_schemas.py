@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.fuzzing import ODD_SCALARS, altered, damaged, fuzzed, judged
 
 from fedmf.data import Schema, read_schema
-from fedmf.streaming.rows import InputError
+from fedmf.data.table_reader import InputError
 from fedmf.streaming.session import open_reader
 from fedmf.streaming.settings import Settings
 
@@ -79,7 +79,7 @@ def test_rows_by_a_schema(suffix: str, examples: int, tmp_path: Path) -> None:
                     total += len(block)
                     assert block.values.shape == (len(block), 5)
                     norms = np.linalg.norm(block.values[:, :-1], axis=1)
-                    assert (norms <= settings.norm_bound * (1 + 1e-12)).all()
+                    assert (norms <= settings.clip_norm * (1 + 1e-12)).all()
                     assert set(block.values[:, -1]) <= {0.0, settings.count_weight}
                     assert all(not block.values[i].any() for i in block.faults)
                     assert all(text == "" or text.startswith("2026-01-") for (text,) in block.labels)

@@ -87,7 +87,7 @@ def check_stream(folder: Path) -> None:
     x = np.random.default_rng(1).standard_normal((STEPS, DIMENSION))
     x /= 2 * np.linalg.norm(x, axis=1, keepdims=True)
     with stream(folder / "stream", STEPS, dimension=DIMENSION) as opened:
-        sums = np.stack([np.asarray(opened.push(row, user=f"u{i}").first) for i, row in enumerate(x)])
+        sums = np.stack([np.asarray(opened.push(row, user=f"u{i}").sum) for i, row in enumerate(x)])
     said = json.loads((folder / "stream" / "statement.json").read_text())
     noise = np.diff(sums - np.cumsum(x, axis=0), axis=0, prepend=0.0)
     # Of one row a user: σ times the joint sensitivity of sums and weighted energies is what the sums get.

@@ -53,11 +53,11 @@ def tell(say: int, t: int, values: bytes) -> None:
 def pushed(place: Path, say: int) -> tuple[dict[int, bytes], int]:
     """To the last row, each with a key; what was released is told again."""
     shown = {}
-    with stream(place, ROUNDS, dimension=DIMENSION, norm_bound=2.0) as opened:
+    with stream(place, ROUNDS, dimension=DIMENSION, clip_norm=2.0) as opened:
         found = opened.t
         for t in range(1, ROUNDS + 1):
             release = opened.push(ROWS[t], user=f"u{t}", key=f"row {t}")
-            shown[t] = np.asarray(release.first, np.float64).tobytes()
+            shown[t] = np.asarray(release.sum, np.float64).tobytes()
             tell(say, t, shown[t])
     return shown, found
 

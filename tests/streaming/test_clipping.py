@@ -23,7 +23,7 @@ def samples(d: int) -> np.ndarray:
     return x
 
 
-@pytest.mark.parametrize("d", [1, 2, 7, 200])
+@pytest.mark.parametrize("d", [1, 7, 200])
 def test_norms_in_exact_arithmetic(d: int) -> None:
     x = samples(d)
     clipped, long = clip_rows(x, 1.0)

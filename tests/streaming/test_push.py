@@ -1,8 +1,9 @@
-"""Rows pushed by a program: the command's releases, refusals that cost nothing, keys, standard errors."""
+"""A service that pushes rows: the bits of the command, each row once, refusals that cost nothing."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -14,46 +15,53 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
-from scipy import stats
+from pyarrow import parquet
 from support.streams import BUDGET, releases, run_once, sample, write_rows
 
 from fedmf import PrivateStream
+from fedmf.data import read_schema
+from fedmf.data.table_reader import InputError
 from fedmf.errors import HorizonExceededError, LedgerError, ParticipationViolation
 from fedmf.records import ledger as ledger_module
-from fedmf.streaming import Handling, InputError, PrivateRelease, Settings
+from fedmf.streaming import Handling, PrivateRelease, Settings, StreamRun
 
 N, D = 12, 3
 USERS = [f"u{i % 6}" for i in range(N)]
+NAMES = ["speed", "load", "heat"]
 CAP: dict[str, Any] = {"max_participations": 2, "min_separation": 4}
 
 
 def opened(path: Path, **more: Any) -> PrivateStream:
-    return PrivateStream(path, **{**BUDGET, "dimension": D, "rounds": N, **CAP, **more})
+    named = {} if "columns" in more or "schema" in more else {"dimension": D}
+    return PrivateStream(path, **{**BUDGET, **named, "rounds": N, **CAP, **more})
+
+
+def shown(release: PrivateRelease) -> dict[str, Any]:
+    return json.loads(json.dumps(release.to_dict()))
 
 
 @pytest.mark.parametrize(
-    ("workloads", "second"),
-    [
-        (("average",), "full"),
-        (("prefix",), "diagonal"),
-        (("exponential:0.8", "window:3"), "full"),
-        (("window:3",), "1,2"),
-    ],
+    ("workloads", "second"), [(("average",), "full"), (("exponential:0.8", "window:3"), "1,2")]
 )
 def test_releases_are_those_of_the_command(tmp_path: Path, workloads: tuple[str, ...], second: str) -> None:
     """Same rows, same key, every process of the stream taking four rows: bit for bit, statement as well."""
     x = sample(N, D)
-    settings = Settings(**BUDGET, **CAP, rounds=N, user_column="user", workloads=workloads, second=second)
-    whole = run_once(tmp_path, settings, write_rows(tmp_path / "rows.csv", x, USERS))
+    settings = Settings(
+        **BUDGET, **CAP, rounds=N, user_column="user", workloads=workloads, second_moment=second
+    )
+    whole = run_once(tmp_path, settings, write_rows(tmp_path / "rows.csv", x, USERS), raw=True)
     got: list[PrivateRelease] = []
     for begin in range(0, N, 4):
-        with opened(tmp_path / "pushed", workloads=workloads, second=second) as stream:
+        with opened(tmp_path / "pushed", workloads=workloads, second_moment=second) as stream:
             assert stream.t == begin
             got += [stream.push(x[i], user=USERS[i]) for i in range(begin, begin + 4)]
-            assert [stream.release(t).to_dict() for t in range(1, begin + 5)] == [r.to_dict() for r in got]
-    assert [release.to_dict() for release in got] == releases(tmp_path / "out.jsonl")
+            assert [shown(stream.release(t)) for t in range(1, begin + 5)] == [shown(r) for r in got]
+    assert [shown(release) for release in got] == releases(tmp_path / "out.jsonl")
+    read = [PrivateRelease.from_dict(line, 1.0) for line in releases(tmp_path / "out.jsonl")]
+    assert [shown(release) for release in read] == [shown(release) for release in got]
     statement = json.loads((tmp_path / "pushed/statement.json").read_text())
     del whole["counts"]
     assert statement == json.loads((tmp_path / "state/statement.json").read_text()) == whole
@@ -63,47 +71,42 @@ def test_a_key_gets_its_release_again_and_costs_nothing(tmp_path: Path) -> None:
     x = sample(N, D)
     with opened(tmp_path / "a", seed=None) as stream:
         first = stream.push(x[0], user="ann", key="order 1")
-        assert stream.push(x[0], user="ann", key="order 1").to_dict() == first.to_dict()
+        assert shown(stream.push(x[0], user="ann", key="order 1")) == shown(first)
         bob = stream.push(x[1], user="bob", key="order 2")
     with opened(tmp_path / "a", seed=None) as stream:
-        assert stream.push(x[1], user="bob", key="order 2").to_dict() == bob.to_dict()
+        assert shown(stream.push(x[1], user="bob", key="order 2")) == shown(bob)
         for row, user in ((x[2], "ann"), (x[0], "bob"), ([np.nan] * D, "ann")):
-            with pytest.raises(
-                ValueError, match=r"key .* must be new for a new row; got 'order 1', that of step 1"
-            ):
+            with pytest.raises(ValueError, match=r"must be new for a new row; got 'order 1', that of step 1"):
                 stream.push(row, user=user, key="order 1")
-        assert stream.t == 2
-        again = stream.push(x[0], user="cid")  # the same numbers without a key are another row
-        assert again.t == 3
-        assert not np.array_equal(again.first, first.first)
-
-
-def test_a_key_that_was_refused_is_free(tmp_path: Path) -> None:
-    x = sample(N, D)
-    with opened(tmp_path / "a") as stream:
-        stream.push(x[0], user="ann")
+        both = stream.push_many(x[:4], ["ann", "bob", "cid", "dan"], ["order 1", "order 2", "a", "b"])
+        assert [release.t for release in both] == [1, 2, 3, 4]
+        again = stream.push(x[0], user="eve")  # the same numbers without a key are another row
+        assert again.t == 5
+        assert shown(again)["sum"] != shown(first)["sum"]
         with pytest.raises(ParticipationViolation):
-            stream.push(x[1], user="ann", key="later")
-        for i in range(1, 4):
-            stream.push(x[i], user=f"u{i}")
-        assert stream.push(x[1], user="ann", key="later").t == 5
+            stream.push(x[1], user="eve", key="later")
+        assert stream.push(x[1], user="fay", key="later").t == 6  # a key that was refused is free
 
 
-def test_users_beyond_their_cap_and_rows_beyond_the_horizon_cost_nothing(tmp_path: Path) -> None:
-    """The other steps have the bits of a stream in which nothing was refused."""
+def test_refusals_cost_nothing(tmp_path: Path) -> None:
+    """Users beyond their cap, rows beyond the horizon, rows of another shape: the other steps have the bits
+    of a stream in which nothing was refused."""
     x = sample(N, D)
+    unfit: list[Any] = [
+        [0.1, 0.2], [0.1] * 4, [[0.1, 0.2, 0.3]], np.zeros((3, 2)), None, 0.5, np.array(0.5),
+        torch.tensor(0.5), "0.1", {0.1, 0.2, 0.3}, {"a": 0.1, "b": 0.2, "c": 0.3},
+    ]  # fmt: skip
     with opened(tmp_path / "plain") as stream:
-        plain = [stream.push(x[i], user=USERS[i]).to_dict() for i in range(N)]
+        plain = [shown(stream.push(x[i], user=USERS[i])) for i in range(N)]
     with opened(tmp_path / "tried") as stream:
         tried = []
         for i in range(N):
-            tried.append(stream.push(x[i], user=USERS[i]).to_dict())
+            tried.append(shown(stream.push(x[i], user=USERS[i])))
             if i < N - 1:
-                with pytest.raises(
-                    ParticipationViolation, match=rf"user '{USERS[i]}' took part .*: [bk] \("
-                ) as refusal:
+                with pytest.raises(ParticipationViolation, match=rf"user '{USERS[i]}' took part .*: [bk] \("):
                     stream.push(x[0], user=USERS[i])
-                assert "\n" not in str(refusal.value)
+                with pytest.raises(ValueError, match=r"^x \(row\) must be 3 numbers; got [^\n]*$"):
+                    stream.push(unfit[i % len(unfit)], user="ann")
         with pytest.raises(HorizonExceededError, match=r"t \(step\) must be at most n \(rounds\) = 12"):
             stream.push(x[0], user="new")
         statement = stream.statement()
@@ -112,93 +115,152 @@ def test_users_beyond_their_cap_and_rows_beyond_the_horizon_cost_nothing(tmp_pat
     assert json.loads((tmp_path / "tried/operator.json").read_text())["steps"] == N
 
 
-BAD = {
-    "nan": [0.1, np.nan, 0.2],
-    "infinite": [0.1, np.inf, 0.2],
-    "text": [0.1, "0.2", 0.3],
-    "truth": [0.1, True, 0.3],
-    "nothing": [0.1, None, 0.3],
-}
-MISSHAPEN = {
-    "short": [0.1, 0.2],
-    "long": [0.1] * 4,
-    "nested": [[0.1, 0.2, 0.3]],
-    "matrix": np.zeros((3, 2)),
-    "none": None,
-    "number": 0.5,
-    "array of nothing": np.array(0.5),
-    "tensor of nothing": torch.tensor(0.5),
-    "text": "0.1",
-    "set": {0.1, 0.2, 0.3},
-    "mapping": {"a": 0.1, "b": 0.2, "c": 0.3},
-}
-
-
-@pytest.mark.parametrize("bad", MISSHAPEN)
-def test_a_row_of_another_shape_is_refused_and_costs_nothing(tmp_path: Path, bad: str) -> None:
-    """Its shape is the program's, whatever a user's numbers are; the next row keeps its bits."""
-    got = []
-    for name in ("tried", "plain"):
-        with opened(tmp_path / name) as stream:
-            if name == "tried":
-                with pytest.raises(ValueError, match=r"^x \(row\) must be 3 numbers; got [^\n]*$"):
-                    stream.push(MISSHAPEN[bad], user="ann")
-                with pytest.raises(ValueError, match="must be 3 numbers"):
-                    stream.push_many([[0.1] * D, MISSHAPEN[bad]], users=["ann", "bob"])
-                assert stream.t == 0
-            got.append(stream.push([0.1] * D, user="ann").to_dict())
-    assert got[0] == got[1]
+BAD = {"nan": np.nan, "infinite": np.inf, "text": "0.2", "truth": True, "nothing": None, "huge": 10**400}
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_a_row_that_cannot_be_read_is_a_zero_vector_and_nothing_tells(tmp_path: Path, bad: str) -> None:
+def test_an_invalid_row_is_a_zero_vector_and_nothing_tells(tmp_path: Path, bad: str) -> None:
     got = {}
-    for name, row in (("bad", BAD[bad]), ("zero", [0.0] * D)):
+    for name, row in (("bad", [0.1, BAD[bad], 0.2]), ("zero", [0.0] * D)):
         with opened(tmp_path / name) as stream:
-            got[name] = [
-                stream.push(values, user=u).to_dict() for values, u in ((row, "ann"), ([0.1] * D, "bob"))
-            ]
+            got[name] = [shown(stream.push(v, user=u)) for v, u in ((row, "ann"), ([0.1] * D, "bob"))]
             assert stream.counts()["zeroed"] == int(name == "bad")
     assert got["bad"] == got["zero"]
-    statements = {(tmp_path / name / "statement.json").read_bytes() for name in got}
-    assert len(statements) == 1
+    assert len({(tmp_path / name / "statement.json").read_bytes() for name in got}) == 1
 
 
-def test_a_refused_row_takes_no_step(tmp_path: Path) -> None:
-    """With `Handling`, which the statement says is not covered; the stream goes on with the corrected row."""
+def test_a_rejected_row_takes_no_step(tmp_path: Path) -> None:
+    """With `Handling`, which the statement says is not covered; the stream continues with the right row."""
     x = 0.1 * sample(N, D)
     with opened(tmp_path / "plain") as stream:
-        plain = [stream.push(x[i], user=USERS[i]).to_dict() for i in range(4)]
-    with opened(tmp_path / "strict", handling=Handling(clip=False, stop_at_faulty=True)) as stream:
+        plain = [shown(stream.push(x[i], user=USERS[i])) for i in range(4)]
+    with opened(tmp_path / "strict", handling=Handling(clip=False, fail_on_invalid=True)) as stream:
         strict = []
         for i in range(4):
-            for row in (BAD["nan"], [9.0] * D):
+            for row in ([0.1, np.nan, 0.2], [9.0] * D):
                 with pytest.raises(InputError, match=f"^row {i + 1} .*It took no step and spent nothing"):
                     stream.push(row, user=USERS[i], key=f"k{i}")
-            strict.append(stream.push(x[i], user=USERS[i], key=f"k{i}").to_dict())
+            strict.append(shown(stream.push(x[i], user=USERS[i], key=f"k{i}")))
+        with pytest.raises(InputError, match="row 6 "):
+            stream.push_many([x[4], [np.nan] * D, x[5]], ["x", "y", "z"], ["x", "y", "z"])
+        assert stream.t == 5
+        assert [r.t for r in stream.push_many([x[4], x[5]], ["x", "z"], ["x", "z"])] == [5, 6]
     assert strict == plain
-    assert "--stop-at-bad-row" in (tmp_path / "strict/statement.json").read_text()
+    assert "--fail-on-invalid" in (tmp_path / "strict/statement.json").read_text()
 
 
 def test_rows_of_any_library_have_the_same_bits(tmp_path: Path) -> None:
-    x = np.array([0.1, 0.2, 0.3], dtype=np.float32)
-    forms = [x, x.tolist(), list(x), torch.from_numpy(x), list(torch.from_numpy(x)), iter(x.tolist())]
+    x = np.array([0.25, 0.5, 0.125], dtype=np.float32)
+    series = pd.Series(x, index=NAMES)
+    forms: list[Callable[[PrivateStream], Any]] = [
+        *(lambda s, form=form: s.push(form, "ann") for form in (x, x.tolist(), torch.from_numpy(x), series)),
+        lambda s: s.push(list(torch.from_numpy(x)), "ann"),
+        lambda s: s.push({**series.to_dict(), "more": 1.0}, "ann"),
+        lambda s: s.push([Decimal(str(part)) for part in x.tolist()], "ann"),
+        lambda s: s.push_many(pd.DataFrame([series]), users=["ann"])[0],
+        lambda s: s.push_many(x[None], users=["ann"])[0],
+    ]
     got = []
-    for number, row in enumerate(forms):
-        with opened(tmp_path / str(number)) as stream:
-            got.append(stream.push(row, user="ann").to_dict())
+    for number, push in enumerate(forms):
+        with opened(tmp_path / str(number), columns=NAMES) as stream:
+            got.append(shown(push(stream)))
             assert stream.counts()["zeroed"] == 0
     assert all(release == got[0] for release in got)
 
 
-@pytest.mark.parametrize("user", ["", None, 7, "\ud800"])
-def test_users_are_text(tmp_path: Path, user: Any) -> None:
-    with opened(tmp_path / "a") as stream:
-        with pytest.raises(ValueError, match="user must be text"):
-            stream.push([0.1] * D, user=user)
-        with pytest.raises(ValueError, match=r"key \(of the row\) must be text"):
-            stream.push([0.1] * D, user="ann", key=user if user is not None else 0)  # type: ignore[arg-type]
-        assert stream.t == 0
+def test_tables_of_any_library_have_the_same_bits(tmp_path: Path) -> None:
+    x = 0.4 * sample(N, D)
+    frame = pd.DataFrame(x, columns=NAMES)
+    frame.insert(1, "who", USERS)
+    frame["order"] = [f"o{i}" for i in range(N)]
+    lacking = frame.assign(load=[None, *x[1:, 1]])
+    forms: dict[str, Any] = {
+        "pandas": (frame, "who", "order"),
+        "shuffled": (frame[["order", "heat", "speed", "who", "load"]], "who", "order"),
+        "arrow": (pa.table(frame), "who", "order"),
+        "array": (x, USERS, list(frame["order"])),
+        "dictionaries": (frame[NAMES].to_dict(orient="records"), USERS, None),
+    }
+    got = {}
+    for name, (table, users, keys) in forms.items():
+        with opened(tmp_path / name, columns=NAMES) as stream:
+            got[name] = [shown(release) for release in stream.push_many(table, users, keys)]
+            assert stream.counts()["zeroed"] == 0
+    assert all(told == got["array"] for told in got.values())
+    with opened(tmp_path / "lacking", columns=NAMES) as stream:
+        stream.push_many(lacking, "who")
+        assert stream.counts()["zeroed"] == 1
+
+
+def test_a_block_is_one_commit_and_none_is_larger_than_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, counts, got = 0.4 * sample(N, D), [], []
+    whole = StreamRun._commit
+    monkeypatch.setattr(StreamRun, "_commit", lambda run, *a: (counts.append(len(a)), whole(run, *a))[1])
+    for most, commits in ((4096, 1), (5, 3)):
+        monkeypatch.setattr("fedmf.streaming.session._MOST_ROWS", most)
+        counts.clear()
+        with opened(tmp_path / str(most)) as stream:
+            got.append([shown(release) for release in stream.push_many(x, USERS)])
+            assert len(counts) == commits
+    assert got[0] == got[1]
+
+
+def test_a_block_that_is_refused_has_cost_nothing(tmp_path: Path) -> None:
+    """Whatever is wrong with one of its rows; later steps have the bits of a stream that never saw it."""
+    x = 0.4 * sample(N + 1, D)
+    frame = pd.DataFrame(x[:2], columns=NAMES)
+    wrong: list[tuple[Any, Any, Any, type[Exception], str]] = [
+        (x[:3], ["a", "b", "a"], None, ParticipationViolation, r"b \(min_separation\)"),
+        (x[:9], ["a", *"bcd", "a", *"efg", "a"], None, ParticipationViolation, r"k \(max_participations\)"),
+        (x, [f"v{i}" for i in range(N + 1)], None, HorizonExceededError, r"12 are left, for 13 rows"),
+        (x[:2], ["a", "b"], ["k", "k"], ValueError, "got 'k' twice"),
+        (x[:2], ["a"], None, ValueError, r"users \(of the rows\) must be 2; got 1"),
+        (x[:2], ["a", "b"], ["k"], ValueError, r"keys \(of the rows\) must be 2; got 1"),
+        (x[:2], ["a", 3], None, ValueError, "user must be text"),
+        (x[:2], ["a", ""], None, ValueError, "user must be text"),
+        (x[:2], ["a", "\ud800"], None, ValueError, "user must be text that UTF-8 can hold"),
+        (x[:2], ["a", "b"], ["k", 3], ValueError, r"key \(of the row\) must be text"),
+        (x[:2], "who", None, ValueError, "must be a table for a column 'who'"),
+        (frame, "who", None, ValueError, "column 'who' is missing"),
+        (frame.assign(heat="warm"), ["a", "b"], None, ValueError, "column 'heat' must hold numbers"),
+        (frame[NAMES[:2]], ["a", "b"], None, ValueError, "column 'heat' is missing"),
+        ([x[0], x[1][:2]], ["a", "b"], None, ValueError, "must be 3 numbers; got shape"),
+        ([{"weight": 1.0}], ["a"], None, ValueError, "a mapping without its columns"),
+    ]
+    with opened(tmp_path / "plain", columns=NAMES) as stream:
+        plain = [shown(release) for release in stream.push_many(x[:N], USERS)]
+    with opened(tmp_path / "tried", columns=NAMES) as stream:
+        for rows, users, keys, kind, text in wrong:
+            with pytest.raises(kind, match=text):
+                stream.push_many(rows, users, keys)
+            assert stream.t == 0
+        assert stream.push_many([], []) == []
+        assert [shown(release) for release in stream.push_many(x[:N], USERS)] == plain
+        assert stream.counts()["rows"] == N
+    with (
+        opened(tmp_path / "unnamed") as stream,
+        pytest.raises(ValueError, match="open the stream with columns="),
+    ):
+        stream.push_many(frame, ["a", "b"])
+
+
+def test_releases_as_a_table(tmp_path: Path) -> None:
+    with opened(tmp_path / "a", columns=NAMES) as stream:
+        told = stream.push_many(0.4 * sample(N, D), USERS)
+        frame, part = stream.table().to_pandas(), stream.table(3, 5, raw=True).to_pandas()
+        for first, last in ((0, 3), (5, 4), (1, N + 1)):
+            with pytest.raises(ValueError, match="must be within"):
+                stream.table(first, last)
+    assert list(frame["t"]) == list(range(1, N + 1))
+    assert list(frame["mean:load"]) == [release.mean[1] for release in told]
+    covariance, raw = told[-1].covariance, told[4].covariance_raw
+    assert covariance is not None
+    assert raw is not None
+    assert frame["covariance:speed:heat"].iloc[-1] == covariance[0, 2]
+    assert "covariance_raw:speed:heat" not in frame
+    assert part["covariance_raw:speed:heat"].iloc[-1] == raw[0, 2]
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
@@ -234,15 +296,28 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         stream.push([0.1] * D, user="late")
 
 
+def test_a_push_is_one_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[int] = []
+    real = ledger_module._flush
+    monkeypatch.setattr(ledger_module, "_flush", lambda c: (flushed.append(1), real(c)))
+    with opened(tmp_path / "a") as stream:
+        stream.push([0.1] * D, "ann")
+        flushed.clear()
+        monkeypatch.setattr(os, "fsync", lambda _: flushed.append(2))
+        stream.push([0.1] * D, "bob", key="k")
+        assert flushed == [1]
+        monkeypatch.undo()
+
+
 def test_an_interrupted_push_ends_the_stream_and_the_next_opening_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step whose commit failed is open."""
     x = 0.1 * sample(N, D)
     with opened(tmp_path / "plain") as stream:
-        plain = [stream.push(x[i], user=USERS[i]).to_dict() for i in range(3)]
+        plain = [shown(stream.push(x[i], user=USERS[i])) for i in range(3)]
     with opened(tmp_path / "a") as stream:
-        first = stream.push(x[0], user=USERS[0]).to_dict()
+        first = shown(stream.push(x[0], user=USERS[0]))
         with monkeypatch.context() as patch:
             patch.setattr(ledger_module, "_flush", lambda *_: (_ for _ in ()).throw(OSError("no space left")))
             with pytest.raises(LedgerError, match=r"no space left.*releases nothing more") as failed:
@@ -253,7 +328,7 @@ def test_an_interrupted_push_ends_the_stream_and_the_next_opening_continues(
             assert str(repeated.value) == str(failed.value)
     with opened(tmp_path / "a") as stream:
         assert stream.t == 1
-        rest = [stream.push(x[i], user=USERS[i], key="k" * i).to_dict() for i in (1, 2)]
+        rest = [shown(stream.push(x[i], user=USERS[i], key="k" * i)) for i in (1, 2)]
     assert [first, *rest] == plain
 
 
@@ -264,43 +339,25 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
         opened(tmp_path / "a", epsilon=4.0)
     with pytest.raises(LedgerError, match=r"d \(dimension\) must be 3 .*; got 2"):
         opened(tmp_path / "a", dimension=2)
-    with opened(tmp_path / "a") as stream, pytest.raises(ValueError, match="must be new for a new row"):
-        stream.push([0.2] * D, user="ann", key="k")
     settings = Settings(**BUDGET, **CAP, rounds=N, user_column="user")
     run_once(tmp_path, settings, write_rows(tmp_path / "rows.csv", sample(4, D), USERS[:4]))
-    with pytest.raises(LedgerError, match="it goes on with that command"):
+    with pytest.raises(LedgerError, match="it was begun by `fedmf stream`"):
         opened(tmp_path / "state")
-
-
-#: Rate of false alarms of each Monte Carlo test as a whole: correct code would fail at one seed in 10⁶.
-ALARMS = 1e-6
-
-
-@pytest.mark.parametrize("workload", ["average", "prefix", "exponential:0.7", "window:3"])
-def test_mean_and_covariance_have_no_bias(tmp_path: Path, workload: str) -> None:
-    """2000 coordinates with the same course: their mean against the weighted moments of that course."""
-    d, n = 2000, 8
-    course = np.linspace(0.2, 1.0, n)
-    zeta = 1.01 * float(np.sqrt(d))
-    more = {"dimension": d, "rounds": n, "workloads": workload, "second": "diagonal", "norm_bound": zeta}
-    more |= {"epsilon": 5000.0, "max_participations": 1, "min_separation": None}
-    with opened(tmp_path / "a", **more) as stream:
-        told = [stream.push(np.full(d, course[t]), user=str(t)) for t in range(n)]
-        A = stream._run.plan.workloads[0].materialize()
-    weights = A / A.sum(axis=1, keepdims=True)
-    limit = stats.norm.ppf(1 - ALARMS / (4 * n))
-    for t, release in enumerate(told):
-        assert release.covariance is not None
-        mean = float(weights[t] @ course)
-        variance = float(weights[t] @ course**2) - mean**2
-        for found, expected in ((release.mean, mean), (release.covariance, variance)):
-            error = float(found.std(ddof=1)) / np.sqrt(d)
-            assert abs(float(found.mean()) - expected) < limit * error
+    for changes, message in (
+        ({"columns": "ab"}, "columns must be a list of names; got the text 'ab'"),
+        ({"release_every": 2}, r"R \(release every\) must be 1 for rows that are pushed"),
+        ({"clip_norm": 0.0}, r"zeta \(clip norm\) must lie in"),
+        ({"workloads": ["average", "prefix", "prefix"]}, "workload must be given once, or twice"),
+        ({"schema": "schema.toml"}, "schema must be what fedmf.data.read_schema gives"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            opened(tmp_path / "other", **changes)
+        assert not (tmp_path / "other").exists()
 
 
 def test_a_stream_that_nobody_closes_ends_in_silence(tmp_path: Path) -> None:
     program = (
-        "import fedmf; stream = fedmf.PrivateStream('state', epsilon=8, delta=1e-5, norm_bound=1, "
+        "import fedmf; stream = fedmf.PrivateStream('state', epsilon=8, delta=1e-5, clip_norm=1, "
         "dimension=2, rounds=4, max_participations=4, min_separation=1, seed=1); "
         "stream.push([0.1, 0.2], 'somebody')"
     )
@@ -308,35 +365,103 @@ def test_a_stream_that_nobody_closes_ends_in_silence(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_row_of_a_table_is_taken_by_its_names_and_decimals_are_numbers(tmp_path: Path) -> None:
-    asked: dict[str, Any] = {**BUDGET, "rounds": N, "columns": ["x", "y"]}
-    frame = pd.DataFrame({"y": [0.5], "x": [0.25]})
-    ways: list[Callable[[PrivateStream], Any]] = [
-        lambda stream: stream.push({"x": 0.25, "y": 0.5}, "a"),
-        lambda stream: stream.push(frame.iloc[0], "a"),
-        lambda stream: stream.push_many([frame.iloc[0]], ["a"])[0],
-        lambda stream: stream.push_many(frame, users=["a"])[0],
-        lambda stream: stream.push([Decimal("0.25"), Decimal("0.5")], "a"),
+SCHEMA = """
+[columns.user]
+kind = "user"
+[columns.speed]
+kind = "number"
+lower = 0
+upper = 40
+center = 15
+scale = 10
+{more}
+[columns.city]
+kind = "category"
+categories = ["Graz", "Linz"]
+[columns.note]
+kind = "ignore"
+"""
+
+
+def cells() -> list[dict[str, Any]]:
+    """Rows as JSON has them, some of them bad."""
+    rows: list[dict[str, Any]] = [
+        {"user": f"u{i}", "speed": 10.1 + i / 7, "city": ("Graz", "Linz")[i % 2], "note": None}
+        for i in range(N)
     ]
-    firsts = []
-    for number, way in enumerate(ways):
-        with PrivateStream(tmp_path / str(number), **asked) as stream:
-            firsts.append(way(stream).first.tolist())
-    assert firsts == [firsts[0]] * len(ways)
+    rows[1] |= {"speed": None}
+    rows[4] |= {"city": "Wien"}
+    rows[6] |= {"speed": 1e300}
+    rows[9] |= {"city": None}
+    return rows
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"columns": "ab", "dimension": None}, "columns must be a list of names; got the text 'ab'"),
-        ({"norm_bound": "1"}, r"zeta \(norm_bound\) must be a number; got '1'"),
-        ({"norm_bound": True}, r"zeta \(norm_bound\) must be a number; got True"),
-        ({"workloads": ["average", "prefix", "prefix"]}, "workload must be given once, or twice"),
-    ],
-)
-def test_arguments_of_another_type_are_refused_by_name(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        opened(tmp_path / "state", **changes)
-    opened(tmp_path / "lists", workloads=["average", "prefix"]).close()
+@pytest.mark.parametrize("more", ["nullable = true", "fill = 22", ""])
+def test_rows_of_a_schema_have_the_bits_of_the_command(tmp_path: Path, more: str) -> None:
+    """Mappings as JSON lines, tables as Parquet; a row without a user is nobody's."""
+    (tmp_path / "schema.toml").write_text(SCHEMA.format(more=more))
+    schema, rows = read_schema(tmp_path / "schema.toml"), cells()
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    kinds = {"speed": pa.float64(), "note": pa.null()}
+    columns = {n: pa.array([row[n] for row in rows], kinds.get(n, pa.string())) for n in rows[0]}
+    columns["user"] = pa.array([None, *(row["user"] for row in rows[1:])])
+    parquet.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    budget = {name: value for name, value in BUDGET.items() if name != "clip_norm"}
+    norm = schema.encoding().norm_bound
+    settings = Settings(**budget, clip_norm=norm, rounds=N, user_column="user", schema=schema)
+    for name in ("rows.jsonl", "rows.parquet"):
+        folder = tmp_path / name.replace(".", "-")
+        folder.mkdir()
+        statement = run_once(folder, settings, tmp_path / name, raw=True)
+        asked = {**budget, "schema": schema, "rounds": N}
+        with PrivateStream(folder / "pushed", **asked) as stream:
+            if name == "rows.jsonl":
+                got = [stream.push(row, user=row["user"]) for row in rows[:5]]
+                got += stream.push_many(rows[5:], [row["user"] for row in rows[5:]])
+            else:
+                got = stream.push_many(pa.table(columns), "user")
+            assert stream.counts() == statement.pop("counts")
+            assert stream.statement() == statement
+        assert [shown(release) for release in got] == releases(folder / "out.jsonl")
+    assert statement["users_participated"] == N - 1
+    assert (got[-1].valid_share is not None) == (more == "nullable = true")
+    for given in ([1.0, 2.0, 3.0], "7", None):
+        with (
+            PrivateStream(tmp_path / "x", **asked) as stream,
+            pytest.raises(ValueError, match="must be a mapping"),
+        ):
+            stream.push(given, "ann")  # type: ignore[arg-type]
+    with PrivateStream(tmp_path / "y", **asked) as stream:
+        for change, message in (
+            (lambda t: t.append_column("weight", t["speed"]), "columns must all be declared .*'weight'"),
+            (lambda t: t.drop_columns(["note"]), "columns must each be there once"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                stream.push_many(change(pa.table(columns)), "user")
+        assert stream.t == 0
+
+
+HOSTILE: list[object] = [
+    None, "", "old", float("nan"), math.inf, True, 10**5000, -(10**400), b"7", [7], {"speed": 7}, "\ud800",
+    "7_0", "1e999", "0x10", 9 * "9" * 9999, np.float32("nan"), np.array([1.0, 2.0]), object(), "\n", "٣x",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("more", ["nullable = true", ""])
+def test_no_cell_rejects_anything(tmp_path: Path, more: str) -> None:
+    """Whatever a row holds, it takes its step; what is released differs by its own contribution alone."""
+    (tmp_path / "schema.toml").write_text(SCHEMA.format(more=more))
+    schema = read_schema(tmp_path / "schema.toml")
+    asked = {"epsilon": 8.0, "delta": 1e-5, "seed": 3, "rounds": N, "schema": schema}
+    rows = [{"speed": 12.0, "city": "Graz"} for _ in range(3)]
+    with PrivateStream(tmp_path / "good", **asked) as stream:
+        good = [stream.push(row, f"u{i}") for i, row in enumerate(rows)]
+    for n, cell in enumerate(HOSTILE):
+        bad = {"speed": cell, "city": "Graz"} if n % 2 else {"speed": 12.0, "city": cell}
+        with PrivateStream(tmp_path / str(n), **asked) as stream:
+            found = [stream.push(row, f"u{i}") for i, row in enumerate([rows[0], bad, rows[2]])]
+        shares = [(a.sum - b.sum) * a.t for a, b in zip(good, found, strict=True)]  # type: ignore[operator]
+        np.testing.assert_allclose(shares[0], 0 * shares[0], atol=1e-9)
+        np.testing.assert_allclose(shares[1], shares[2], atol=1e-9)
+        count = [schema.encoding().norm_bound * 3**-0.25] if more else []
+        np.testing.assert_allclose(shares[1], [-0.3, 1, 0, *count], atol=1e-9)

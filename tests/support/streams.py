@@ -12,7 +12,7 @@ from fedmf.streaming.session import open_run
 from fedmf.streaming.settings import Settings
 
 N, D = 30, 3
-BUDGET: dict[str, Any] = {"norm_bound": 1.0, "epsilon": 8.0, "delta": 1e-5, "seed": 5}
+BUDGET: dict[str, Any] = {"clip_norm": 1.0, "epsilon": 8.0, "delta": 1e-5, "seed": 5}
 
 
 def write_rows(path: Path, x: np.ndarray, users: list[str] | None = None) -> Path:
@@ -30,7 +30,7 @@ def sample(n: int = N, d: int = D) -> np.ndarray:
 
 def run_once(folder: Path, settings: Settings, source: Path, output: str = "out.jsonl", **more: Any) -> dict:
     with open_run(folder / "state", settings, source, folder / output, **more) as (run, reader):
-        run.feed(reader, count_late=True)
+        run.feed(reader, whole=True)
         return {**run.conclude(), "counts": run.position.counts()}
 
 

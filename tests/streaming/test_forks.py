@@ -14,7 +14,7 @@ from fedmf.streaming.session import open_run
 from fedmf.streaming.settings import Settings
 
 STEPS, DIMENSION, COPIED = 12, 3000, 5
-FORMS = ["banded-inverse", "banded-toeplitz", "blt", "tree", "dense"]
+FORMS = ["banded-inverse", "banded-toeplitz", "blt", "tree"]
 
 
 @pytest.fixture(autouse=True)
@@ -41,17 +41,19 @@ def parts(source: Path) -> dict[int, Path]:
 
 
 def settings(mechanism: str, **more: object) -> Settings:
-    public = {"seed": None, "rounds": STEPS, "second": "energy", "mechanisms": (mechanism,), **more}
+    public = {"seed": None, "rounds": STEPS, "second_moment": "energy", "mechanisms": (mechanism,), **more}
     return Settings(**{**BUDGET, **public})
 
 
 def whitened(state: Path, asked: Settings, sources: list[Path]) -> tuple[np.ndarray, np.ndarray]:
     """C⁻¹z of the first moments, a process for every source, and C₁; the workload is undone."""
+    released, mechanism = np.empty(0), None
     for path in sources:
         with open_run(state, asked, path, state.parent / f"{state.name}.jsonl") as (run, reader):
             run.feed(reader)
             released = run.state.releases(0, run.position.records).numbers[:, :DIMENSION]
             mechanism = run.plan.mechanism
+    assert mechanism is not None
     t = np.arange(1, len(released) + 1)[:, None]
     sums = t * released  # the workload is the average of all rows so far
     return np.diff(sums, axis=0, prepend=0) / mechanism.first_std, mechanism.first.materialize()
@@ -63,7 +65,7 @@ def test_noise_over_interruptions_is_that_of_the_plan(
 ) -> None:
     noise, C = whitened(tmp_path / "state", settings(form), [parts[t] for t in (1, 4, 9, STEPS)])
     assert covariance_fits(noise, C, 1.0)
-    assert not covariance_fits(noise * 1.2, C, 1.0), "a wrong sigma must be rejected"
+    assert not covariance_fits(noise * 1.1, C, 1.0), "a wrong sigma must be rejected"
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -86,32 +88,3 @@ def test_copies_release_through_the_stacked_matrix(
     )
     assert covariance_fits(np.vstack([a, b[T:]]), M, 1.0)
     assert not covariance_fits(np.vstack([a, a[T:]]), M, 1.0), "the same noise twice"
-
-
-def test_steps_that_are_due_later_are_shared_by_copies_with_their_rows(
-    tmp_path: Path, source: Path, parts: dict[int, Path]
-) -> None:
-    """With releases in every fourth step, step 5 is committed, not released, when the copy is made: both
-    copies hold its row with its noise, so the first release of each shares them and differs in the rest."""
-    asked = settings("banded-inverse", every=4)
-    whitened_steps = {}
-    with open_run(tmp_path / "a", asked, parts[COPIED], tmp_path / "a.jsonl") as (run, reader):
-        run.feed(reader)
-    shutil.copytree(tmp_path / "a", tmp_path / "b")
-    for name in "ab":
-        with open_run(tmp_path / name, asked, source, tmp_path / f"{name}.jsonl") as (run, reader):
-            run.feed(reader)
-            released = run.state.releases(0, 3).numbers[:, :DIMENSION] * np.array([[4], [8], [12]])
-            mechanism = run.plan.mechanism
-            whitened_steps[name] = released / mechanism.first_std
-    assert np.array_equal(whitened_steps["a"][0], whitened_steps["b"][0])
-    inverse = np.linalg.inv(mechanism.first.materialize())
-    sums = np.tril(np.ones((STEPS, STEPS)))[[3, 7, 11]] @ inverse
-    own, shared = sums[1:, COPIED:], sums[:, :COPIED]
-    # (first release, then the second and third of a, then of b) = F·(shared z, z of a, z of b)
-    zero = np.zeros_like(own)
-    F = np.block(
-        [[shared[:1], np.zeros((1, 2 * own.shape[1]))], [shared[1:], own, zero], [shared[1:], zero, own]]
-    )
-    stacked = np.vstack([whitened_steps["a"], whitened_steps["b"][1:]])
-    assert covariance_fits(stacked, np.linalg.inv(np.linalg.cholesky(F @ F.T)), 1.0)

@@ -1,0 +1,203 @@
+"""What a stream says to the person at the keyboard: what must be told first, and the answer at the end."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+import numpy as np
+
+from fedmf.data.table_reader import InputError, shown_names
+from fedmf.streaming.plan import StreamPlan
+from fedmf.streaming.release import PrivateRelease
+from fedmf.streaming.rows import Layout
+from fedmf.streaming.settings import Settings
+from fedmf.streaming.state import Position
+
+_SEPARATORS: Final = re.compile("[;\t|]")
+#: Names of columns that hardly hold numbers of which a mean makes sense: whose a row is, and when.
+_NO_NUMBERS: Final = re.compile(
+    r"(user|person|client|customer|patient|member|subject|device|account)s?([_ -]?(id|uid|name|number|no))?"
+    r"|id|uid|uuid|e?-?mail|name|(.*[_ -])?(time|timestamp|date|datetime|day)([_ -]utc)?",
+    re.IGNORECASE,
+)
+#: Columns that are shown one by one.
+_SHOWN: Final = 6
+#: A mean this near to the clip norm, in shares of it, is that of rows that were shortened.
+_AT_BOUND: Final = 0.9
+
+
+def check_told(settings: Settings, layout: Layout, row_level: bool) -> None:
+    """Whether it was said whose the rows are, and the header can be that of rows.
+
+    Args:
+        settings: of a new stream.
+        layout: of its rows.
+        row_level: whether every row was said to be another user's.
+
+    Raises:
+        InputError: it was not, or both were.
+    """
+    names = layout.columns if layout.array is None else ()
+    if settings.schema is None and len(names) == 1 and (found := _SEPARATORS.search(names[0])):
+        raise InputError(
+            f"cells must be separated by commas; got {found.group()!r} in the header {names[0][:100]!r}."
+        )
+    if row_level and settings.user_column is not None:
+        raise InputError(
+            f"--row-level must be left out where a column names the users; got {settings.user_column!r}."
+        )
+    if settings.user_column is None and not row_level:
+        raise InputError(
+            "users of the rows must be told: --user-column NAME for the column that says whose a row is, or "
+            "--row-level where every row is another person's; got neither."
+        )
+    unnamed = settings.columns is None and settings.schema is None
+    if unnamed and (odd := [name for name in names if _NO_NUMBERS.fullmatch(name.strip())]):
+        raise InputError(
+            "columns of numbers must be named, --columns A,B, or declared, --schema FILE, where a column "
+            f"is called {odd[0][:100]!r}: its values would be released as numbers, or make all rows zeros."
+        )
+
+
+def first_lines(plan: StreamPlan) -> list[str]:
+    """What a stream says before its first step; the same whatever the rows hold."""
+    settings, layout, lines = plan.settings, plan.layout, []
+    if settings.user_column is not None:
+        k, b = plan.participation.max_participations, plan.participation.min_separation
+        apart = "" if k == 1 or b == 1 else f", at least {b} rows apart"
+        each = f", at most {plan.rows_of_user} of them in one release" if plan.every > 1 and k > 1 else ""
+        lines.append(f"At most {k} {'row' if k == 1 else 'rows'} of each user count{apart}{each}.")
+    else:
+        lines.append("Each row is taken as another user's: of a person with several rows less is protected.")
+    if settings.schema is not None:
+        return lines
+    if settings.columns is None and layout.array is None:
+        lines.append(f"Columns: {shown_names(layout.columns)}, all that no option names.")
+    lines.append(
+        f"Numbers are taken as they are: a row longer than {settings.clip_norm:g} is shortened to it "
+        "(--clip-norm), and an invalid one counts as zeros. Columns of different size need a --schema."
+    )
+    return lines
+
+
+def answer(plan: StreamPlan, position: Position, release: PrivateRelease | None, waiting: int) -> str:
+    """The last release in words, and which rows are not in it; nothing depends on rows without noise.
+
+    Args:
+        plan: of the stream.
+        position: how far it is.
+        release: the last one, None if there is none.
+        waiting: rows that were admitted after it.
+    """
+    lines = _left_out(plan, position)
+    if release is None:
+        return "\n".join([*lines, "No release yet: too few rows."]) + "\n"
+    if waiting:
+        lines.append(f"{waiting} rows after row {release.t} are in no release yet (--release-every).")
+    shortened = _shortened(plan, release)
+    if not shortened:
+        lines += _table(plan, release)
+        lines += _correlations(plan, release)
+    lines += _errors(plan, release)
+    if shortened:
+        lines.append(
+            "WARNING: rows were shortened. The mean is as long as the clip norm "
+            f"{plan.settings.clip_norm:g} allows, so these are not means of your data: raise --clip-norm, or "
+            "give a --schema, which scales each column."
+        )
+    elif release.too_noisy or release.too_few:
+        lines.append(
+            f"WARNING: {release.too_few or release.too_noisy}. More rows, tighter bounds, fewer columns, "
+            "fewer releases (--release-every) or a larger epsilon help."
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _left_out(plan: StreamPlan, position: Position) -> list[str]:
+    """How many rows (k, b) and the horizon left out, which depends on ids and order alone."""
+    k, b = plan.participation.max_participations, plan.participation.min_separation
+    reasons = [
+        (position.beyond_k, f"beyond {k} of one user: a larger --rows-per-user counts more of them"),
+        (position.within_b, f"less than {b} after another of their user: a smaller --min-separation does"),
+    ]
+    lines = [f"{position.step:,} of {position.row:,} rows count."]
+    return lines + [f"  {count:,} {why}" for count, why in sorted(reasons, reverse=True) if count]
+
+
+def _table(plan: StreamPlan, release: PrivateRelease) -> list[str]:
+    names = plan.layout.columns[: len(release.mean)]
+    wide = max(len("column"), *(len(name) for name in names[:_SHOWN]))
+    head = f"after row {release.t:,}"
+    lines = [f"{head:<{wide}}  {'mean [95 %]':<28}  standard deviation [95 %]"]
+    deviations = _deviations(release)
+    for i, name in enumerate(names[:_SHOWN]):
+        mean = (
+            f"{release.mean[i]:.4g} [{release.mean_low[i]:.4g}, {release.mean_high[i]:.4g}]"
+            if math.isfinite(release.mean[i])
+            else "too few rows to say"
+        )
+        lines.append(f"{name:<{max(wide, len(head))}}  {mean:<28}  {deviations[i]}".rstrip())
+    lines[0] = f"{head:<{max(wide, len(head))}}  {'mean [95 %]':<28}  standard deviation [95 %]"
+    return [*lines, *([f"… and {len(names) - _SHOWN} columns more"] if len(names) > _SHOWN else [])]
+
+
+def _deviations(release: PrivateRelease) -> list[str]:
+    """Of each column, with its interval; what the noise is larger than is not said."""
+    if release.covariance is None:
+        return [""] * len(release.mean)
+    parts = [release.covariance_low, release.covariance, release.covariance_high]
+    diagonals = [None if part is None else np.diag(part) if part.ndim == 2 else part for part in parts]
+    told = []
+    for i in range(len(release.mean)):
+        low, value, high = (None if part is None else float(part[i]) for part in diagonals)
+        if value is None or not math.isfinite(value) or (low is not None and low <= 0):
+            most = "" if high is None or not math.isfinite(high) else f" (at most {math.sqrt(high):.4g})"
+            told.append(f"too noisy to say{most}")
+        else:
+            ends = f" [{math.sqrt(low):.4g}, {math.sqrt(high):.4g}]" if low and high else ""
+            told.append(f"{math.sqrt(value):.4g}{ends}")
+    return told
+
+
+def _correlations(plan: StreamPlan, release: PrivateRelease) -> list[str]:
+    if release.correlation is None or len(release.mean) == 1:
+        return []
+    rows, columns = np.triu_indices(len(release.mean), 1)
+    values = release.correlation[rows, columns]
+    told = np.isfinite(values)
+    if not told.any():
+        return ["correlations: too noisy to say"]
+    at = int(np.nanargmax(np.abs(values)))
+    names, (i, j) = plan.layout.columns, (rows[at], columns[at])
+    assert release.correlation_low is not None
+    assert release.correlation_high is not None
+    ends = f"[{release.correlation_low[i, j]:.2f}, {release.correlation_high[i, j]:.2f}]"
+    count = (
+        f"{int(told.sum())} of {len(rows)} correlations can be told; " if len(rows) > 1 else "correlation "
+    )
+    most = "the largest is " if len(rows) > 1 else ""
+    return [f"{count}{most}{names[i]}, {names[j]}: {values[at]:.2f} {ends}"]
+
+
+def _errors(plan: StreamPlan, release: PrivateRelease) -> list[str]:
+    """The error of the last means next to that of one release of all rows."""
+    if plan.settings.workloads[0] != "average":
+        return []
+    at = np.array([release.t])
+    error = float(np.sqrt(plan.variances(0, at)[0]) / plan.row_sums(0, at)[0])
+    ratio = error / plan.one_shot_error(release.t)
+    return [
+        f"Noise of the means: {ratio:.2g} times that of a single release of all {release.t:,} rows at the "
+        f"end, at the same epsilon ({plan.releases:,} releases; --release-every)."
+    ]
+
+
+def _shortened(plan: StreamPlan, release: PrivateRelease) -> bool:
+    """Whether the mean sits at the clip norm, beyond what the noise explains."""
+    if plan.settings.schema is not None:
+        return False
+    noise = float(np.sum(release.mean_standard_error**2))
+    length = math.sqrt(max(float(np.sum(release.mean**2)) - noise, 0.0))
+    return length >= _AT_BOUND * plan.settings.clip_norm and 2 * math.sqrt(noise) < length

@@ -1,0 +1,357 @@
+"""What is fixed before the first row of a private stream: blocks of rows, matrices, noise.
+
+The R rows before a release are summed, and these sums are the N = ⌈n/R⌉ steps of the mechanism. Of a user
+with at most k rows, no two less than b apart, a step holds at most c = min(k, ⌈R/b⌉) rows, and two steps with
+rows of the user are at least ⌊b/R⌋ apart. Let S be what one row may add. The user's rows in step j add up to
+an element of m_j·conv(S), with m_j ≤ c and Σm_j ≤ k. The norm of what they change in C·(sums) is convex, so
+it is largest at an extreme point of these: at most K = ⌈k/c⌉ steps with c equal rows each (exactly such where
+c divides k). The sensitivity is c times that of single rows under (N, K, max(1, ⌊b/R⌋)).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmf.accounting import certified_sigma
+from fedmf.errors import LedgerError
+from fedmf.mechanisms.closed_forms import identity
+from fedmf.mechanisms.errors import query_variances
+from fedmf.mechanisms.joint import UserRange
+from fedmf.mechanisms.matrix import Factorization, factorization_from_dict
+from fedmf.mechanisms.registry import Mechanism, accepted_parameters, build, optional_parameters
+from fedmf.mechanisms.sensitivity import Sensitivity
+from fedmf.mechanisms.workload import ToeplitzWorkload, parse_workload
+from fedmf.moments import (
+    MomentMechanism,
+    MomentStream,
+    SecondMoment,
+    best_weight,
+    mechanism_from_dict,
+    second_moment_named,
+)
+from fedmf.noise import KeySchedule, NoiseKey
+from fedmf.participation import Participation, most_participations
+from fedmf.streaming.rows import Layout
+from fedmf.streaming.settings import BEST, DEFAULT_MECHANISM, Settings
+from fedmf.typing import Vector
+from fedmf.version import SOFTWARE
+
+_DEFAULT_BANDS: Final = 32
+#: Relative, of every number that is computed again.
+_TOLERANCE: Final = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class StreamPlan:
+    """Everything that is fixed before the first row.
+
+    Args:
+        settings: what was asked for.
+        layout: of the rows.
+        rounds: n, the most rows that count.
+        strategies: what C₁ and C₂ are called; one name where they are the same.
+        params: their parameters.
+        mechanism: C₁, C₂ and the noise levels, with a round for each release; its noise multiplier is c·σ.
+        software: name and version of what the stream was begun with.
+    """
+
+    settings: Settings
+    layout: Layout
+    rounds: int
+    strategies: tuple[str, ...]
+    params: tuple[dict[str, float | int], ...]
+    mechanism: MomentMechanism
+    software: str = SOFTWARE
+
+    @classmethod
+    def of(cls, settings: Settings, layout: Layout, rounds: int) -> Self:
+        """Build the matrices and calibrate the noise.
+
+        Args:
+            settings: what was asked for.
+            layout: of the rows.
+            rounds: n.
+
+        Raises:
+            ValueError: something asked for is impossible; the message says what.
+        """
+        steps, rows = step_contract(Participation(rounds, *settings.contract(rounds)), settings.release_every)
+        works = _workloads(settings, steps.rounds)
+        built = _strategies(settings, steps, works)
+        matrices = [one.factorization for one in built]
+        sigma = certified_sigma(settings.epsilon, settings.delta)
+        moment = second_moment_named(settings.second_moment, layout.dimension)
+        users = _users(settings, moment)
+        weight = settings.weight
+        if weight == BEST:
+            weight = _best_weight(settings, moment, matrices, steps, users, works, sigma)
+        assert not isinstance(weight, str)
+        made = settings.moment_method.mechanism(matrices, steps, users, rows * sigma, weight)
+        names, params = tuple(one.name for one in built), tuple(dict(one.params) for one in built)
+        return cls(settings, layout, rounds, names, params, made)
+
+    @classmethod
+    def from_dict(cls, description: Mapping[str, Any]) -> Self:
+        """What `to_dict` wrote; noise that does not follow from its settings and coefficients is refused.
+
+        Raises:
+            LedgerError: a recorded figure differs, by more than a relative 1e-9, from the one that follows.
+        """
+        fields = dict(description)
+        layout: dict[str, Any] = {
+            name: tuple(v) if isinstance(v, list) else v for name, v in fields["layout"].items()
+        }
+        fields |= {name: tuple(fields[name]) for name in ("strategies", "params")}
+        fields |= {"settings": Settings.from_dict(fields["settings"]), "layout": Layout(**layout)}
+        plan = cls(**{**fields, "mechanism": mechanism_from_dict(fields["mechanism"])})
+        plan._check()
+        return plan
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-able dict with every digit of the noise levels and coefficients."""
+        return {
+            "settings": self.settings.to_dict(),
+            "layout": asdict(self.layout),
+            "rounds": self.rounds,
+            "strategies": list(self.strategies),
+            "params": list(self.params),
+            "mechanism": self.mechanism.to_dict(),
+            "software": self.software,
+        }
+
+    def _check(self) -> None:
+        made, sigma = self.mechanism, certified_sigma(self.settings.epsilon, self.settings.delta)
+        steps, rows = step_contract(self.participation, self.settings.release_every)
+        matrices = [made.first, *([] if made.second in (None, made.first) else [made.second])]
+        again = self.settings.moment_method.mechanism(
+            matrices, steps, _users(self.settings, self.second_moment), rows * sigma, made.weight
+        )
+        recorded, follows = made.to_dict(), again.to_dict()
+        for name in ("participation", "users", "noise_multiplier", "first_std", "second_std", "sensitivity"):
+            if not _agree(recorded[name], follows[name]):
+                raise LedgerError(
+                    f"{name} of the stream's plan is {recorded[name]!r}; from the rest of the plan follows "
+                    f"{follows[name]!r}. The record was altered: restore it from a copy."
+                )
+
+    @cached_property
+    def participation(self) -> Participation:
+        """(n, k, b) of every user's rows."""
+        return Participation(self.rounds, *self.settings.contract(self.rounds))
+
+    @property
+    def every(self) -> int:
+        """R, rows of a release."""
+        return self.settings.release_every
+
+    @property
+    def releases(self) -> int:
+        """N, how many releases there are at most."""
+        return self.mechanism.rounds
+
+    @cached_property
+    def rows_of_user(self) -> int:
+        """c, the most rows of a user in one release."""
+        return step_contract(self.participation, self.every)[1]
+
+    @cached_property
+    def second_moment(self) -> SecondMoment:
+        """Which one."""
+        return second_moment_named(self.settings.second_moment, self.layout.dimension)
+
+    @cached_property
+    def workloads(self) -> tuple[ToeplitzWorkload, ToeplitzWorkload]:
+        """A₁ and A₂, over releases."""
+        return _workloads(self.settings, self.releases)
+
+    @cached_property
+    def width(self) -> int:
+        """Numbers of a release: d and those of the packed second moment."""
+        return self.layout.dimension + self.second_moment.size
+
+    @cached_property
+    def noise_multiplier(self) -> float:
+        """σ; a user who does all that (n, k, b) allows has μ = 1/σ."""
+        return self.mechanism.noise_multiplier / self.rows_of_user
+
+    @cached_property
+    def sensitivity(self) -> Sensitivity:
+        """c·s of C₁ and C₂ together."""
+        rows, s = self.rows_of_user, self.mechanism.sensitivity
+        if rows == 1:
+            return s
+        whole = self.participation.max_participations % rows == 0
+        kind = s.kind if whole else "upper_bound"
+        return replace(s, value=rows * s.value, kind=kind, case=f"{s.case}; {rows} rows of a user a release")
+
+    @cached_property
+    def kept_numbers(self) -> int:
+        """How many numbers of past noise the next release needs."""
+        made, sizes = self.mechanism, (self.layout.dimension, self.second_moment.size)
+        matrices = [C for C in (made.first, made.second) if C is not None]
+        return sum(C.recurrence().memory_vectors * size for C, size in zip(matrices, sizes, strict=False))
+
+    def multiplier_under(self, count: int, separation: int | None) -> float:
+        """σ towards users with at most so many rows, no two less than that many steps apart."""
+        recorded = Participation(self.rounds, count, separation or self.rounds)
+        steps, rows = step_contract(recorded, self.every)
+        sigma = self.mechanism.multiplier_under(steps) / rows
+        return max(self.noise_multiplier, sigma) if math.isfinite(sigma) else self.noise_multiplier
+
+    def stream(self, key: NoiseKey | KeySchedule) -> MomentStream:
+        """A fresh stream of this plan."""
+        return MomentStream(self.mechanism, self.second_moment, *self.workloads, key=key)
+
+    def row_sums(self, moment: int, t: NDArray[np.int64]) -> Vector:
+        """Σ of the weights of all rows in the release after t rows; moment 0 is the first, 1 the second."""
+        work, at = self.workloads[moment], -(-t // self.every) - 1
+        lacking = (at + 1) * self.every - t  # rows that the last step has less than R
+        last = np.full(at.shape, work.coefficients[0])
+        for weights in (work.row_weights, work.column_weights):
+            last = last if weights is None else last * weights[at]
+        return self._sums[moment][at] * self.every - last * lacking
+
+    def variances(self, moment: int, t: NDArray[np.int64]) -> Vector:
+        """Variance of the noise in one coordinate of a moment with noise of its own, in the release after t
+        rows."""
+        return self._variances[moment][-(-t // self.every) - 1]
+
+    @cached_property
+    def _sums(self) -> tuple[Vector, ...]:
+        # Rows of an average sum to one, which 1/t taken t times misses in the last bit.
+        return tuple(
+            np.ones(self.releases) if work.name == "average" else work.row_sums() for work in self.workloads
+        )
+
+    @cached_property
+    def _variances(self) -> tuple[Vector, ...]:
+        made = self.mechanism
+        first = made.first_std**2 * query_variances(made.first, self.workloads[0])
+        if not made.method.second_noise:
+            return (first,)
+        C, std = made.second_noise
+        return first, std**2 * query_variances(C, self.workloads[1])
+
+    def one_shot_error(self, rows: int) -> float:
+        """Standard error of each mean if all of so many rows were released once, at the same ε and method.
+
+        Each user has at most k of these rows, whenever; the noise is that of one sum.
+        """
+        C, once = identity(1), Participation(1, 1, 1)
+        sigma = self.participation.max_participations * self.noise_multiplier
+        users, method = self.mechanism.users, self.settings.moment_method
+        return method.mechanism([C], once, users, sigma, self.mechanism.weight).first_std / rows
+
+
+def step_contract(rows: Participation, every: int) -> tuple[Participation, int]:
+    """((N, K, B) of releases, c rows of a user in one) for rows under (n, k, b), see the head of this file.
+
+    >>> step_contract(Participation(9000, 25, 300), 3000)
+    (Participation(rounds=3, max_participations=3, min_separation=1), 10)
+    >>> step_contract(Participation(9000, 3, 3000), 1000)
+    (Participation(rounds=9, max_participations=3, min_separation=3), 1)
+    """
+    n, k, b = rows.rounds, rows.max_participations, rows.min_separation
+    steps, most, apart = -(-n // every), min(k, -(-every // b)), max(1, b // every)
+    return Participation(steps, min(-(-k // most), most_participations(steps, apart)), apart), most
+
+
+def _workloads(settings: Settings, steps: int) -> tuple[ToeplitzWorkload, ToeplitzWorkload]:
+    first = parse_workload(settings.workloads[0], steps)
+    same = settings.workloads[-1] == settings.workloads[0]
+    return first, first if same else parse_workload(settings.workloads[-1], steps)
+
+
+def _users(settings: Settings, moment: SecondMoment) -> UserRange:
+    return UserRange(settings.vector_norm, moment.sensitivity_dimension, settings.adjacency)  # type: ignore[arg-type]
+
+
+def _strategies(
+    settings: Settings, steps: Participation, works: Sequence[ToeplitzWorkload]
+) -> list[Mechanism]:
+    """C₁ and C₂, or one of them if they are the same, optimised for their workloads."""
+    choices = settings.mechanisms
+    asked = {**({} if settings.bands is None else {"bands": settings.bands}), **settings.params}
+    for symbol, value in asked.items():
+        if not any(symbol in _taken(choice) for choice in choices):
+            known = " or ".join(_named(choice) for choice in choices)
+            raise ValueError(f"{symbol} (parameter) is none of {known}; got {symbol}={value}.")
+    pairs = [(choices[0], works[0])]
+    # A given matrix is the same whatever it is for; one of a name is optimised for its workload.
+    same = choices[-1] == choices[0] and (works[1] is works[0] or not isinstance(choices[0], str))
+    if settings.moment_method.matrices == 2 and not same:
+        pairs.append((choices[-1], works[1]))
+    built = []
+    for choice, work in pairs:
+        if not isinstance(choice, str):
+            built.append(_given(choice, steps.rounds))
+            continue
+        params = {symbol: value for symbol, value in asked.items() if symbol in _taken(choice)}
+        if choice == DEFAULT_MECHANISM:
+            params = {"bands": min(_DEFAULT_BANDS, steps.min_separation), **params}
+        built.append(build(choice, steps, work, params=params))
+    return built
+
+
+def _given(factorization: Factorization, rounds: int) -> Mechanism:
+    """A factorization that came as an object, as it will be read back from its coefficients."""
+    if factorization.rounds != rounds:
+        raise ValueError(
+            f"C (mechanism) must have n = {rounds} rounds, a release each; got {factorization.rounds}."
+        )
+    return Mechanism(_named(factorization), {}, factorization_from_dict(factorization.to_dict()))
+
+
+def _named(choice: str | Factorization) -> str:
+    return choice if isinstance(choice, str) else f"given {choice.to_dict()['type']}"
+
+
+def _taken(choice: str | Factorization) -> list[str]:
+    """The parameters that a mechanism takes."""
+    return [*accepted_parameters(choice), *optional_parameters(choice)] if isinstance(choice, str) else []
+
+
+def _best_weight(
+    settings: Settings,
+    moment: SecondMoment,
+    strategies: Sequence[Factorization],
+    steps: Participation,
+    users: UserRange,
+    works: Sequence[ToeplitzWorkload],
+    sigma: float,
+) -> float:
+    """λ with the least expected squared error of what is released last.
+
+    Where there is a covariance, of that: 2(d+1)τ₁²q₁‖μ‖² + mτ₂²q₂ + d(d+1)τ₁⁴q₁² at ‖μ‖² = ζ²/2, half of what
+    it can be, as the true mean must not be asked. Else of the first moment in units of ζ and of the second in
+    units of ζ², summed. Nothing here looks at rows.
+    """
+    d, zeta, (first, second) = moment.dimension, users.norm_bound, (strategies[0], strategies[-1])
+    covariance = works[0] is works[1] and moment.gives_covariance
+    weights = [float(work.row_sums()[-1]) * settings.release_every if covariance else 1.0 for work in works]
+    q_1, q_2 = (
+        float(query_variances(C, work)[-1]) / w**2
+        for C, work, w in zip((first, second), works, weights, strict=True)
+    )
+    if not covariance:
+        costs = d * q_1 / zeta**2, moment.size * q_2 / zeta**4, 0.0
+    elif moment.size > d:
+        costs = (d + 1) * zeta**2 * q_1, moment.size * q_2, d * (d + 1) * (sigma * q_1) ** 2
+    else:
+        costs = 2 * zeta**2 * q_1, d * q_2, 2 * d * (sigma * q_1) ** 2
+    return best_weight(first, second, steps, users, *costs)
+
+
+def _agree(recorded: object, follows: object) -> bool:
+    if isinstance(recorded, Mapping) and isinstance(follows, Mapping):
+        return all(_agree(recorded[name], follows[name]) for name in recorded.keys() | follows.keys())
+    if isinstance(recorded, float) and isinstance(follows, float):
+        return math.isclose(recorded, follows, rel_tol=_TOLERANCE)
+    return recorded == follows

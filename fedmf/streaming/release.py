@@ -1,0 +1,333 @@
+"""What a release says: means, covariances and correlations with intervals, made of its numbers alone.
+
+With w_t = Σ_i [A₁]_{ti} over rows and v_t = τ₁²·‖(A₁C₁⁻¹)_t‖², Y_t/w_t is the private mean of the rows with
+weights [A₁]_{ti}/w_t, and S_t/w_t − (Y_t/w_t)(Y_t/w_t)ᵀ + v_t/w_t²·I their covariance, unbiased and often not
+definite. What is said is that covariance projected under its known noise (`shrunk_covariances`).
+
+Where valid rows are counted, with R the last number of Y and c its weight, N̂ = R/c is the weight of the valid
+rows, m̂ = Y/N̂ their mean with Fieller's interval, and S/N̂ − m̂m̂ᵀ + v/N̂²·(I + m̂m̂ᵀ/c²) their covariance, unbiased
+up to terms of order v/N̂². The noise of N̂ enters the variances by bounds: |S_ab| ≤ N·ζ² and ‖m̂‖ ≤ ζ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from fedmf.moments import GaussianEstimate, NoisyMoments, PrivateGaussian, describe, fieller
+from fedmf.streaming.plan import StreamPlan
+from fedmf.streaming.state import Releases
+from fedmf.typing import Array
+
+Fields = dict[str, NDArray[Any]]
+
+TOO_FEW: Final = "too few valid rows to tell"
+NO_DENSITY: Final = (
+    "covariance (of a release) must be there with noise of its own for a density: one workload for both "
+    "moments, a full or diagonal second moment, and another method than post-processing."
+)
+#: What describes a covariance, as `describe` and as a release call it.
+_DESCRIBED: Final = {
+    "density_covariance": "covariance",
+    "covariance_low": "covariance_low",
+    "covariance_high": "covariance_high",
+    "correlation": "correlation",
+    "correlation_low": "correlation_low",
+    "correlation_high": "correlation_high",
+    "too_noisy": "too_noisy",
+}
+#: Fields that scale with the square of the columns' units.
+_SQUARED: Final = (
+    "covariance",
+    "covariance_low",
+    "covariance_high",
+    "covariance_raw",
+    "covariance_raw_standard_error",
+)
+
+
+class Renderer:
+    """The fields of releases from their numbers; elementwise, so that none depends on its neighbours.
+
+    Args:
+        plan: of the stream.
+        raw: whether sums, the unbiased covariance and their standard errors are said too.
+    """
+
+    def __init__(self, plan: StreamPlan, raw: bool = False) -> None:
+        self.plan, self.raw = plan, raw
+        settings, moment = plan.settings, plan.second_moment
+        self._weight, self._encoding = settings.count_weight, settings.encoding
+        self._known = plan.mechanism.method.second_noise
+        self._covariance = settings.workloads[0] == settings.workloads[-1] and moment.gives_covariance
+
+    @property
+    def coordinates(self) -> tuple[str, ...]:
+        """Names of all numbers of the weighted sum."""
+        return self.plan.layout.columns
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the d numbers of a row; not of what counts rows."""
+        return self.coordinates[:-1] if self._weight else self.coordinates
+
+    def release(self, releases: Releases) -> PrivateRelease:
+        """The first of some releases, with all that can be said of it; worked out when it is asked for."""
+        whole = Renderer(self.plan, raw=True)
+
+        def told() -> dict[str, Any]:
+            return {name: column[0] for name, column in whole.fields(releases).items()}
+
+        return PrivateRelease(int(releases.t[0]), told, self.plan.settings.clip_norm)
+
+    def fields(self, releases: Releases) -> Fields:
+        """What each release says, with a row per release: the fields of `PrivateRelease` that there are.
+
+        Labels are arrays of objects, each a text. Covariances are there where both moments have one workload
+        and the second holds squares; else the sum of squares is.
+        """
+        d, t = self.plan.layout.dimension, releases.t
+        first = releases.numbers[:, :d]
+        second = self.plan.second_moment.unpack(torch.from_numpy(releases.numbers[:, d:])).numpy()
+        weights, variances = self.plan.row_sums(0, t), self.plan.variances(0, t)
+        told: Fields = {"t": t}
+        for i, name in enumerate(self.plan.settings.labels):
+            told[name] = np.array([row[i] for row in releases.labels], dtype=object)
+        noise = self.plan.variances(1, t) if self._known else np.full(len(t), np.nan)
+        counted = self._weight > 0
+        noisy = (self._counted if counted else self._all)(told, first, second, weights, variances, noise)
+        if self._covariance:
+            self._describe(told, noisy)
+        if self.raw or not self._covariance:
+            told["sum_of_squares"] = second
+            if self._known:
+                told["sum_of_squares_standard_error"] = np.sqrt(noise)
+        if self.raw:
+            told |= {"sum": first, "sum_standard_error": np.sqrt(variances)}
+        return told if self._encoding is None else self._in_own_units(told)
+
+    def _all(
+        self, told: Fields, first: Array, second: Array, weights: Array, variances: Array, noise: Array
+    ) -> NoisyMoments:
+        """Mean of all rows, and their covariance with its noise."""
+        mean, of_mean, covariance = first / weights[:, None], variances / weights**2, first
+        if self._covariance:
+            scaled = second / weights.reshape(-1, *(second.ndim - 1) * [1])
+            parts = (torch.from_numpy(part) for part in (mean, scaled, of_mean))
+            covariance = self.plan.second_moment.covariances(*parts).numpy()
+        noisy = NoisyMoments(mean, covariance, of_mean, noise / weights**2, self.plan.settings.clip_norm)
+        told["mean"], (told["mean_low"], told["mean_high"]) = mean, noisy.mean_interval()
+        told["mean_standard_error"] = np.repeat(np.sqrt(of_mean)[:, None], mean.shape[1], axis=1)
+        return noisy
+
+    def _counted(
+        self, told: Fields, first: Array, second: Array, weights: Array, variances: Array, noise: Array
+    ) -> NoisyMoments:
+        """Mean of the valid rows, and their covariance with bounds of its noise."""
+        d, c, zeta = first.shape[1] - 1, self._weight, self.plan.settings.clip_norm
+        found, count = fieller(first[:, :d], first[:, d], variances, c), first[:, d] / c
+        told |= {"mean": found.mean, "mean_low": found.low, "mean_high": found.high}
+        told["mean_standard_error"] = found.error
+        told["valid_share"] = count / weights
+        told["valid_share_standard_error"] = np.sqrt(variances) / (c * weights)
+        told["too_few"] = np.array([TOO_FEW if few else "" for few in found.few], dtype=object)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            of_count = variances / count**2
+            full = second.ndim == 3
+            of_rows = second[:, :d, :d] if full else second[:, :d]
+            shape = (-1, *(of_rows.ndim - 1) * [1])
+            outer = found.mean[:, :, None] * found.mean[:, None, :] if full else found.mean**2
+            own = np.eye(d) if full else 1.0
+            covariance = (
+                of_rows / count.reshape(shape) - outer + of_count.reshape(shape) * (own + outer / c**2)
+            )
+            norms = np.minimum(np.sum(found.mean**2, axis=1), zeta**2)
+            of_mean, of_squares = of_count * (1 + norms / c**2), noise / count**2 + of_count * zeta**4 / c**2
+        return NoisyMoments(found.mean, covariance, of_mean, of_squares, zeta)
+
+    def _describe(self, told: Fields, noisy: NoisyMoments) -> None:
+        """The covariance and what is known of it; NaN where there are too few rows to tell."""
+        few = ~np.isfinite(noisy.mean).all(axis=1)
+        if few.any():
+            parts = (noisy.mean, noisy.covariance, noisy.mean_variance, noisy.second_variance)
+            kept = [np.where(few.reshape(-1, *(part.ndim - 1) * [1]), 1.0, part) for part in parts]
+            noisy = NoisyMoments(kept[0], kept[1], kept[2], kept[3], noisy.norm_bound)
+        found = describe(noisy) if self._known else {}
+        if found:
+            told |= {name: found[own] for own, name in _DESCRIBED.items() if own in found}
+        else:
+            told["covariance"] = _definite(noisy.covariance)
+        if self.raw:
+            told["covariance_raw"] = noisy.covariance.copy()
+            if found:
+                told["shrinkage"] = found["shrinkage"]
+                told["covariance_raw_standard_error"] = noisy.covariance_errors()
+        for name in (*_DESCRIBED.values(), *_SQUARED):
+            if name in told and told[name].dtype == np.float64:
+                told[name][few] = np.nan
+
+    def _in_own_units(self, told: Fields) -> Fields:
+        """Means, covariances, their errors and intervals as the columns of the table have them.
+
+        A coordinate z stands for center + scale·z; intervals are cut to the bounds that the schema declares.
+        """
+        encoding = self._encoding
+        assert encoding is not None
+        scales, (lower, upper) = encoding.scales, encoding.bounds
+        for name in ("mean", "mean_low", "mean_high"):
+            told[name] = encoding.centers + scales * told[name]
+        for name in ("mean_low", "mean_high"):
+            told[name] = np.clip(told[name], lower, upper)
+        told["mean_standard_error"] = scales * told["mean_standard_error"]
+        for name in _SQUARED:
+            if name in told:
+                told[name] = told[name] * (np.outer(scales, scales) if told[name].ndim == 3 else scales**2)
+        return told
+
+
+class PrivateRelease:
+    """What one release says; everything in it is private and may be published.
+
+    Args:
+        t: how many rows it is of.
+        told: gives the fields by name.
+        clip_norm: ζ, which no row exceeds.
+
+    Attributes:
+        t: how many rows it is of.
+        mean: of these rows, with the weights of the workload, shape (d,); with a schema in the columns' own
+            units, as all but sums is; where that counts valid rows it is of these, NaN where too few.
+        mean_low: lower ends of 95 % intervals of the mean, (d,): of the noise alone.
+        mean_high: upper ends.
+        mean_standard_error: standard deviation of the noise in each coordinate of `mean`, (d,).
+        covariance: positive definite, shape (d, d), or variances (d,). None where the two moments have
+            different workloads or the second does not hold squares.
+        covariance_low: lower ends of 95 % intervals of its entries, None for post-processing.
+        covariance_high: upper ends.
+        correlation: (d, d), NaN where the interval is wider than 1.
+        correlation_low: lower ends of 95 % intervals.
+        correlation_high: upper ends.
+        too_noisy: what the noise leaves open of the covariance; empty where it does not.
+        valid_share: where valid rows are counted, the share of their weight.
+        valid_share_standard_error: of the noise alone.
+        too_few: that there are too few valid rows to tell; empty where there are enough.
+        sum: Y_t, shape (d,), of rows as vectors.
+        sum_standard_error: √Var of each of its coordinates.
+        sum_of_squares: S_t: shape (d, d) for the full second moment, (size,) otherwise.
+        sum_of_squares_standard_error: √Var of its diagonal (√½ of it off the diagonal).
+        covariance_raw: unbiased, so not always definite.
+        covariance_raw_standard_error: √Var of each of its entries, the private mean put for the true one.
+        shrinkage: how far the covariance was moved to a multiple of the identity.
+        timestamp: of the last of the rows, where one was declared public.
+        row_id: likewise.
+    """
+
+    mean: Array
+    mean_low: Array
+    mean_high: Array
+    mean_standard_error: Array
+    covariance: Array | None
+    covariance_low: Array | None
+    covariance_high: Array | None
+    correlation: Array | None
+    correlation_low: Array | None
+    correlation_high: Array | None
+    too_noisy: str | None
+    valid_share: float | None
+    valid_share_standard_error: float | None
+    too_few: str | None
+    sum: Array | None
+    sum_standard_error: float | None
+    sum_of_squares: Array | None
+    sum_of_squares_standard_error: float | None
+    covariance_raw: Array | None
+    covariance_raw_standard_error: Array | None
+    shrinkage: float | None
+    timestamp: str | None
+    row_id: str | None
+
+    def __init__(self, t: int, told: Callable[[], Mapping[str, Any]], clip_norm: float) -> None:
+        self.t, self.clip_norm, self._told = t, clip_norm, told
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in PrivateRelease.__annotations__:
+            raise AttributeError(f"a release has no {name}.")
+        found = self._told()
+        for field in PrivateRelease.__annotations__:
+            value = found.get(field)
+            setattr(self, field, value.item() if isinstance(value, np.generic) else value)
+        return getattr(self, name)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any], clip_norm: float) -> Self:
+        """A release from a JSON line of `fedmf stream`, as read by `json.loads`.
+
+        Args:
+            fields: by name.
+            clip_norm: ζ of the stream.
+        """
+        arrays = {
+            name: np.array(value, np.float64) if isinstance(value, list) else value
+            for name, value in fields.items()
+        }
+        return cls(int(fields["t"]), lambda: arrays, clip_norm)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able, with the fields of a line of `fedmf stream --raw`; None for what cannot be told."""
+        return {name: listed(value) for name, value in {"t": self.t, **self._told()}.items()}
+
+    def gaussian(self) -> PrivateGaussian:
+        """The Gaussian density of the rows as vectors, from sums: `PrivateStream` and ``--raw`` say them.
+
+        Raises:
+            ValueError: there is no covariance, its noise has no variance in closed form (post-processing), no
+                sums, or the release is by a schema, in other units than the clip norm (see `estimate`).
+        """
+        errors = self.sum_standard_error, self.sum_of_squares_standard_error
+        if self.covariance_raw is None or errors[0] is None or errors[1] is None:
+            raise ValueError(NO_DENSITY)
+        mean, error = self.mean, float(self.mean_standard_error[0])
+        weight = errors[0] / error  # of the rows, summed
+        if self.sum is None or not np.allclose(self.sum / weight, mean):
+            raise ValueError("density (of a release) must be that of a stream without a schema; got one.")
+        return PrivateGaussian.of(mean, self.covariance_raw, error, errors[1] / weight, self.clip_norm)
+
+    @property
+    def estimate(self) -> GaussianEstimate:
+        """N(mean, covariance), in the units of the release: samples, divergences.
+
+        Raises:
+            ValueError: there is no covariance.
+        """
+        if self.covariance is None:
+            raise ValueError(NO_DENSITY)
+        full = self.covariance if self.covariance.ndim == 2 else np.diag(self.covariance)
+        return GaussianEstimate(torch.from_numpy(self.mean.copy()), torch.from_numpy(full.copy()))
+
+    def score(self, x: ArrayLike) -> Array:
+        """How strange rows are: (x − μ)ᵀΣ⁻¹(x − μ), shape (…), for x of shape (…, d) in the units of `mean`;
+        χ² with d degrees of freedom for rows of N(μ, Σ)."""
+        return self.estimate.distances(torch.from_numpy(np.array(x, np.float64))).numpy()
+
+
+def listed(values: Any) -> Any:
+    """As JSON has it: arrays as nested lists, with None for what is not finite."""
+    if not isinstance(values, np.ndarray):
+        return values.item() if isinstance(values, np.generic) else values
+    if values.dtype != np.float64 or np.isfinite(values).all():
+        return values.tolist()
+    nullable = values.astype(object)
+    nullable[~np.isfinite(values)] = None
+    return nullable.tolist()
+
+
+def _definite(covariance: Array) -> Array:
+    """Without what is below zero."""
+    if covariance.ndim == 2:
+        return np.maximum(covariance, 0.0)
+    values, vectors = np.linalg.eigh(covariance)
+    return (vectors * np.maximum(values, 0.0)[:, None, :]) @ np.swapaxes(vectors, 1, 2)

@@ -1,0 +1,276 @@
+"""`fedmf stream` from the outside: exit codes, one line for bad input, pipes, what is printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.command_line import one_line
+
+from fedmf.cli.app import run
+from fedmf.cli.stream import InputFormat, MethodName
+from fedmf.data.table_reader import FORMATS
+from fedmf.moments import SECOND_MOMENTS
+from fedmf.streaming.settings import METHOD_NAMES
+
+BUDGET = ["--clip-norm", "1", "--epsilon", "8", "--delta", "1e-5"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    x = (0.5 * np.random.default_rng(0).normal(size=(12, 2))).tolist()
+    lines = ["user,x,y", *(f"u{i % 8},{a!r},{b!r}" for i, (a, b) in enumerate(x))]
+    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in x))
+    return tmp_path
+
+
+def stream(*arguments: str) -> int:
+    """The command, told whose rows they are and, of the table, which columns are numbers."""
+    told = [] if "--user-column" in arguments else ["--row-level"]
+    named = ["--columns", "x,y"] if "rows.csv" in arguments and "--columns" not in arguments else []
+    return run(["stream", *BUDGET, *told, *named, *arguments])
+
+
+def test_a_file_to_a_file_with_a_state(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without --seed: the key is the operating system's, and counts of values are for the operator alone."""
+    command = [
+        "--input",
+        "rows.csv",
+        "--user-column",
+        "user",
+        "--output",
+        "out.jsonl",
+        "--state-dir",
+        "state",
+    ]
+    assert stream(*command) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("At most 1 row of each user count.\n")
+    promise = (
+        "Every user (column `user`) has (8, 1e-05)-differential privacy under zero-out adjacency, "
+        "against anyone who sees all that was released.\n"
+    )
+    assert f"\n{promise}" in shown.out
+    assert "\n8 of 12 rows count.\n  4 beyond 1 of one user: a larger --rows-per-user" in shown.out
+    assert shown.out.index("8 of 12 rows") < shown.out.index("mean [95 %]") < shown.out.index(promise)
+    assert re.search(r"\nNoise of the means: [0-9.]+ times that of a single release of all 8 rows", shown.out)
+    assert shown.err == ""
+    counts = json.loads((folder / "state/operator.json").read_text())
+    assert counts["clipped"] > 0
+    statement = json.loads((folder / "state/statement.json").read_text())
+    assert (statement["rounds"], statement["rounds_released"], statement["users_participated"]) == (12, 8, 8)
+    assert any("number of its rows is public" in text for text in statement["assumptions"])
+    for name in ("noise.key", "operator.json"):
+        assert (folder / "state" / name).stat().st_mode & 0o077 == 0
+    for text in (json.dumps(statement), shown.out, (folder / "out.jsonl").read_text()):
+        assert "clipped" not in text
+    before = (folder / "out.jsonl").read_bytes()
+    # The same command again has nothing left to do but to say what it is asked.
+    assert stream(*command, "--show-counts") == 0
+    told = f"Not private, for the operator only: {counts['clipped']} rows were longer"
+    assert told in capsys.readouterr().err
+    assert (folder / "out.jsonl").read_bytes() == before
+    # Another stream has another key and so another noise.
+    assert stream(*command[:-3], "other.jsonl", "--state-dir", "fresh") == 0
+    assert (folder / "other.jsonl").read_bytes() != before
+
+
+def test_the_screen_says_what_cannot_be_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert stream("--input", "rows.csv", "--output", "a.csv", "--epsilon", "0.1", "--plot", "a.png") == 0
+    shown = capsys.readouterr().out
+    assert "too noisy to say" in shown
+    assert "WARNING: too noisy to say how large the variances are. More rows," in shown
+    assert (folder / "a.png").read_bytes().startswith(b"\x89PNG")
+    rows = "x,y\n" + "3,4\n" * 400
+    (folder / "long.csv").write_text(rows)
+    assert stream("--input", "long.csv", "--output", "b.csv", "--release-every", "100", "--full") == 0
+    shown = capsys.readouterr().out
+    assert "WARNING: rows were shortened." in shown
+    assert "mean [95 %]" not in shown
+    assert "Does not cover:" in shown
+
+
+def test_help_names_everything_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["stream", "--help"]) == 0
+    words = set(re.findall(r"[\w-]+", capsys.readouterr().out))
+    assert {*METHOD_NAMES, *SECOND_MOMENTS} <= words
+    assert [one.value for one in InputFormat] == list(FORMATS)
+    assert [one.value for one in MethodName] == list(METHOD_NAMES)
+
+
+def test_standard_output_and_a_public_seed(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    command = ["--input", "rows.jsonl", "--seed", "1", "--second-moment", "diagonal", "--workload", "prefix"]
+    assert stream(*command) == 0
+    first = capfd.readouterr()
+    found = [json.loads(line) for line in first.out.splitlines()]
+    assert [row["t"] for row in found] == list(range(1, 13))
+    assert found[0].keys() == {
+        "t", "mean", "mean_low", "mean_high", "mean_standard_error", "covariance", "covariance_low",
+        "covariance_high", "too_noisy",
+    }  # fmt: skip
+    assert first.err.startswith("Each row is taken as another user's")
+    assert "\nSimulation only, no privacy (public noise seed)." in first.err
+    assert stream(*command) == 0
+    assert capfd.readouterr().out == first.out
+    assert sorted(path.name for path in folder.iterdir()) == ["rows.csv", "rows.jsonl"]
+
+
+def piped(text: str, *arguments: str) -> int:
+    """The command with a text as its standard input."""
+    kept, (read_end, write_end) = os.dup(0), os.pipe()
+    os.write(write_end, text.encode())
+    os.close(write_end)
+    os.dup2(read_end, 0)
+    os.close(read_end)
+    try:
+        return stream(*arguments)
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+
+
+def test_a_pipe_that_is_given_in_two_parts(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    lines = (folder / "rows.jsonl").read_text().splitlines(keepends=True)
+    both = ["--rounds", "12", "--seed", "4"]
+    base = ["--input", "-", *both, "--output", "out.jsonl", "--state-dir", "state"]
+    assert piped("".join(lines[:7]) + "[0.5, oops]\n", *base, "--fail-on-invalid") == 2
+    error = capfd.readouterr().err
+    assert error.startswith(
+        "fedmf: row 8 (line 8) must be a JSON array of numbers. The 7 rows before the last"
+    )
+    assert error.count("\n") == 1
+    assert (folder / "out.jsonl").read_text().count("\n") == 7
+    assert piped("".join(lines[7:]), *base, "--from-row", "8") == 0
+    assert stream("--input", "rows.jsonl", *both, "--output", "whole.jsonl") == 0
+    assert (folder / "whole.jsonl").read_bytes() == (folder / "out.jsonl").read_bytes()
+    # Given whole once more, nothing is left to do; what comes after the horizon is left in the pipe.
+    assert piped("".join(lines * 2), *base) == 0
+    assert (folder / "whole.jsonl").read_bytes() == (folder / "out.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--input absent.csv", "absent.csv cannot be opened"),
+        ("--input .", "directory"),
+        ("--input rows.csv --columns x,z", "'z' is missing"),
+        ("--input rows.csv --columns x --rounds 0", "n (rounds)"),
+        ("--input rows.csv --columns x --release-every 0", "R (release every)"),
+        ("--input rows.csv --columns x --second-moment two", "second (moment)"),
+        ("--input rows.csv --columns x --workload mean", "A (workload)"),
+        ("--input rows.csv --columns x --mechanism bisrr", "Did you mean"),
+        ("--input rows.csv --columns x --param nu", "key=number"),
+        ("--input rows.csv --columns x --rows-per-user 3", "need a user column"),
+        ("--input rows.csv --columns x --output absent/out.jsonl", "folder that exists"),
+        ("--input rows.csv --columns x --output rows.csv", "must not exist"),
+        ("--input rows.csv --columns x --output rows.tsv", "must end in"),
+        ("--input rows.csv --columns x --state-dir .", "new or empty"),
+        ("--input rows.csv --columns x --from-row 3", "row 1 for a new stream"),
+        ("--input rows.csv --columns x --seed -1", "seed"),
+        ("--input -", "n (rounds) must be given for standard input; got none. Say --rounds N."),
+        ("--input rows.csv --input-format parquet", "cannot be read"),
+        ("--input rows.csv --method magic", "magic"),
+        ("--input rows.csv --clip-norm -1 --columns x", "zeta"),
+        ("--input rows.csv --epsilon nan --columns x", "finite"),
+        ("--input rows.csv --delta 1 --columns x", "delta"),
+        ("--input rows.csv --weight better", "--weight must be a number or best; got 'better'"),
+        ("--input rows.csv --weight best --method independent", "weight must be a number, or best for joint"),
+        (
+            "--input rows.csv --user-column user --row-id user",
+            "row_id (column) must not be that of the user ids",
+        ),
+        (
+            "--input rows.csv --columns x,y --row-id y",
+            "row_id (column) must not be one of the numbers; got 'y'",
+        ),
+    ],
+)
+def test_bad_requests_are_one_line(
+    folder: Path, capfd: pytest.CaptureFixture[str], arguments: str, message: str
+) -> None:
+    kept = sorted(path.name for path in folder.iterdir())
+    assert stream(*arguments.split()) == 2
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    assert message in shown.err.replace("δ (", "delta (")
+    assert sorted(path.name for path in folder.iterdir()) == kept
+
+
+@pytest.mark.parametrize(
+    ("options", "header", "message"),
+    [
+        ("--columns x", "user,x", "--user-column NAME for the column that says whose a row is"),
+        ("--row-level", "user,x", "columns of numbers must be named, --columns A,B"),
+        ("--row-level", "x,start_time", "where a column is called 'start_time'"),
+        ("--row-level", "user;x", "cells must be separated by commas; got ';'"),
+        ("--row-level --user-column user --columns x", "user,x", "--row-level must be left out"),
+    ],
+)
+def test_users_and_columns_must_be_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], options: str, header: str, message: str
+) -> None:
+    (tmp_path / "rows.csv").write_text(f"{header}\n1,0.5\n2,0.25\n")
+    command = ["stream", "--input", str(tmp_path / "rows.csv"), *BUDGET, *options.split()]
+    assert run([*command, "--state-dir", str(tmp_path / "state")]) == 2
+    assert message in one_line(capfd)
+    assert not (tmp_path / "state").exists()
+
+
+SCHEMA = """
+[columns.user]
+kind = "user"
+[columns.speed]
+kind = "number"
+lower = 0
+upper = 40
+{more}
+[columns.at]
+kind = "time"
+start = "2026-01-01"
+end = "2026-02-01"
+step = "1 d"
+"""
+
+
+def test_a_schema_scales_and_is_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Means in the column's own units, a filled cell as the value it is filled with; another schema, another
+    header and what it has no place for are refused in one line."""
+    lines = [f"u{i},{(i * 7) % 40 if i % 4 else ''},2026-01-{i + 1:02}T07:30" for i in range(24)]
+    (tmp_path / "rows.csv").write_text("\n".join(["user,speed,at", *lines]) + "\n")
+    (tmp_path / "filled.csv").write_text(
+        "\n".join(["user,speed,at", *(x.replace(",,", ",25,") for x in lines)])
+    )
+    (tmp_path / "other.csv").write_text("user,Speed,at\n" + "\n".join(lines))
+    for name, more in (("a", "nullable = true"), ("b", "fill = 25")):
+        (tmp_path / f"{name}.toml").write_text(SCHEMA.format(more=more))
+
+    def command(schema: str, rows: str, *more: str) -> int:
+        files = f"--input {tmp_path}/{rows}.csv --schema {tmp_path}/{schema}.toml --timestamp at"
+        return run(f"stream {files} --epsilon 200 --delta 1e-5 --seed 3".split() + list(more))
+
+    state = ("--state-dir", str(tmp_path / "state"))
+    assert command("a", "rows", *state, "--release-every", "24") == 0
+    line = json.loads(capfd.readouterr().out)
+    valid = [(i * 7) % 40 for i in range(24) if i % 4]
+    assert line["mean"][0] == pytest.approx(np.mean(valid), abs=4 * line["mean_standard_error"][0])
+    assert line["mean_low"][0] < line["mean"][0] < line["mean_high"][0]
+    assert line["valid_share"] == pytest.approx(0.75, abs=0.2)
+    assert line["timestamp"] == "2026-01-24T00:00:00"
+    assert (command("b", "rows"), capfd.readouterr().out) == (command("b", "filled"), capfd.readouterr().out)
+    for arguments, message in (
+        (("b", "rows", *state, "--release-every", "24"), "schema must be as it was when the stream"),
+        (("a", "other"), "columns must all be declared in the schema; got 'Speed'"),
+        (("a", "rows", "--columns", "at"), "must be a column that the schema declares as number or category"),
+        (("a", "rows", "--user-column", "speed"), "user_column must be that of the schema"),
+        (("a", "rows", "--second-moment", "energy"), "second moment must be full or diagonal"),
+    ):
+        capfd.readouterr()
+        assert command(*arguments) == 2
+        assert message in one_line(capfd)

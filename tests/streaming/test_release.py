@@ -1,0 +1,220 @@
+"""What a release says: errors that are those of many runs, definite covariances, intervals, tables."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pyarrow import parquet
+from scipy import stats
+from support.streams import BUDGET, releases, run_once, sample, write_rows
+
+from fedmf import PrivateStream
+from fedmf.data import Schema
+from fedmf.moments import fieller
+from fedmf.noise import NoiseKey
+from fedmf.streaming import Layout, PrivateRelease, Settings, StreamPlan
+from fedmf.streaming.output import open_output
+from fedmf.streaming.release import TOO_FEW, Renderer
+from fedmf.streaming.state import Releases
+
+N, D = 12, 3
+FALSE_ALARM = 1e-6
+
+
+def planned(layout: Layout, rounds: int = N, **more: Any) -> StreamPlan:
+    settings = Settings(**{"clip_norm": 1.0, "epsilon": 8.0, "delta": 1e-5, "rounds": rounds, **more})
+    return StreamPlan.of(settings, layout, rounds)
+
+
+def released(plan: StreamPlan, x: np.ndarray, seed: int) -> Releases:
+    """Of a stream over these rows, all of them."""
+    stream, every = plan.stream(NoiseKey.from_seed(seed)), plan.every
+    rows = torch.from_numpy(x)
+    blocks = [stream.sum_step(rows[at : at + every]) for at in range(0, len(x), every)]
+    numbers = torch.cat([torch.cat([b.first, b.second], dim=1) for b in blocks]).numpy()
+    t = np.minimum(np.arange(every, len(x) + every, every), len(x))
+    return Releases(0, t, numbers)
+
+
+@pytest.mark.parametrize(
+    ("workload", "second", "every"),
+    [("average", "full", 1), ("prefix", "diagonal", 1), ("window:3", "full", 1), ("average", "full", 5)],
+)
+def test_standard_errors_are_those_of_many_runs(workload: str, second: str, every: int) -> None:
+    """400 keys: squared deviations from the truth over the variance stated, against χ²; σ/√2 is rejected.
+    With 12 rows and R = 5 the last release has 2 rows more than the one before.
+
+    A covariance's error is an estimate of its own: its mean square over runs is within a fifth.
+    """
+    plan, runs = (
+        planned(Layout(("a", "b")), workloads=(workload,), second_moment=second, release_every=every),
+        400,
+    )
+    x = np.tile([[0.6, -0.3]], (N, 1))
+    found = [Renderer(plan, raw=True).fields(released(plan, x, seed)) for seed in range(runs)]
+    t = found[0]["t"]
+    sums = plan.row_sums(0, t)
+    weights = plan.workloads[0].materialize() @ np.diff(t, prepend=0)
+    np.testing.assert_allclose(sums, weights)
+    square = np.outer(x[0], x[0]) if second == "full" else x[0] ** 2
+    scale = (1 + np.eye(2)) / 2 if second == "full" else 1.0  # variances off the diagonal are half
+    truth = {
+        "sum": (np.multiply.outer(sums, x[0]), 1.0),
+        "mean": (np.tile(x[0], (len(t), 1)), 1.0),
+        "sum_of_squares": (np.multiply.outer(sums, square), scale),
+    }
+    alpha = FALSE_ALARM / 200
+    for quantity, (true, share) in truth.items():
+        total = sum((one[quantity] - true) ** 2 for one in found)
+        error = found[0][f"{quantity}_standard_error"]
+        error = error.reshape(-1, *(true.ndim - error.ndim) * [1], *error.shape[1:])
+        ratio = total / (error**2 * share)
+        assert (ratio > stats.chi2.ppf(alpha, runs)).all(), quantity
+        assert (ratio < stats.chi2.isf(alpha, runs)).all(), quantity
+        assert not (2 * ratio < stats.chi2.isf(alpha, runs)).all()
+    spread = np.mean([one["covariance_raw"] ** 2 for one in found], axis=0)
+    stated = np.mean([one["covariance_raw_standard_error"] ** 2 for one in found], axis=0)
+    assert abs(np.mean(spread[-3:] / stated[-3:]) - 1) < 0.2
+
+
+@pytest.mark.parametrize("workload", ["average", "exponential:0.7"])
+def test_mean_and_raw_covariance_have_no_bias(workload: str) -> None:
+    """2000 coordinates with the same course: their mean against the weighted moments of that course."""
+    d, n = 2000, 8
+    course = np.linspace(0.2, 1.0, n)
+    plan = planned(
+        Layout(tuple(map(str, range(d)))), n, workloads=(workload,), second_moment="diagonal",
+        clip_norm=1.01 * d**0.5, epsilon=5000.0,
+    )  # fmt: skip
+    fields = Renderer(plan, raw=True).fields(released(plan, np.tile(course[:, None], (1, d)), 1))
+    A = plan.workloads[0].materialize()
+    weights, limit = A / A.sum(axis=1, keepdims=True), stats.norm.ppf(1 - FALSE_ALARM / (4 * n))
+    for t in range(n):
+        mean = float(weights[t] @ course)
+        variance = float(weights[t] @ course**2) - mean**2
+        for found, expected in ((fields["mean"][t], mean), (fields["covariance_raw"][t], variance)):
+            assert abs(found.mean() - expected) < limit * found.std(ddof=1) / d**0.5
+
+
+RUNS = 600
+
+
+@pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+def test_intervals_hold_what_they_are_of(adjacency: str, counted: bool) -> None:
+    """Of 600 streams over the same rows, means in 95 % of their intervals and variances, covariances and
+    correlations in at least that; the covariance is definite always. Where valid rows are counted, a fifth of
+    the rows are not."""
+    rng, n = np.random.default_rng(3), 400
+    x = np.clip(rng.multivariate_normal([0.3, 0.1], [[0.05, 0.03], [0.03, 0.04]], n), -0.7, 0.7)
+    number = {"kind": "number", "lower": -1, "upper": 1, "nullable": True}
+    more: dict[str, Any] = {"adjacency": adjacency, "release_every": n, "epsilon": 2.0}
+    rows, layout = x, Layout(("a", "b"))
+    if counted:
+        more |= {"schema": Schema.from_dict({"a": number, "b": number}), "clip_norm": 2**0.5}
+        weight = Settings(2**0.5, 1.0, 0.1, schema=more["schema"]).count_weight
+        valid = np.arange(n) % 5 > 0
+        rows, layout = np.column_stack([x, np.full(n, weight)]) * valid[:, None], Layout(("a", "b", "count"))
+        x = x[valid]
+    plan = planned(layout, n, **more)
+    renderer = Renderer(plan)
+    mean, covariance = x.mean(axis=0), np.cov(x.T, bias=True)
+    truth = {"mean": mean, "covariance": covariance, "correlation": np.corrcoef(x.T)}
+    held = {name: np.zeros_like(value) for name, value in truth.items()}
+    for seed in range(RUNS):
+        fields = renderer.fields(released(plan, rows, seed))
+        for name, value in truth.items():
+            held[name] += (fields[f"{name}_low"][0] <= value) & (value <= fields[f"{name}_high"][0])
+        assert np.linalg.eigvalsh(fields["covariance"][0]).min() > 0
+    least = RUNS * 0.95 - 4.9 * (RUNS * 0.95 * 0.05) ** 0.5  # a false alarm in 10⁶
+    assert all((count >= least).all() for count in held.values()), held
+    assert (held["mean"] <= RUNS * 0.95 + 4.9 * (RUNS * 0.95 * 0.05) ** 0.5).all()
+
+
+def test_valid_rows_are_counted_in_the_columns_own_units() -> None:
+    """By definition: z = (x − 15)/10, c a row that counts, means c·Y/R mapped back."""
+    number = {"kind": "number", "lower": 0, "upper": 40, "center": 15, "scale": 10, "nullable": True}
+    schema = Schema.from_dict({"speed": number, "load": {**number, "scale": 5}})
+    settings = Settings(3.0, 8.0, 1e-5, rounds=N, schema=schema)
+    c, plan = (
+        settings.count_weight,
+        planned(Layout(("speed", "load", "valid rows")), clip_norm=3.0, schema=schema),
+    )
+    z = np.array([[0.5, -0.4, c]] * 9 + [[0, 0, 0]] * 3)
+    told = Renderer(plan, raw=True).fields(given := released(plan, z, 4))
+    Y, R, v = told["sum"][:, :2], told["sum"][:, 2], plan.variances(0, given.t)
+    found = fieller(Y, R, v, c)
+    scales, centers = np.array([10, 5]), np.array([15, 15])
+    np.testing.assert_allclose(told["mean"], centers + scales * found.mean)
+    np.testing.assert_allclose(told["mean_low"], np.clip(centers + scales * found.low, 0, 40))
+    np.testing.assert_allclose(told["mean_standard_error"], scales * found.error)
+    np.testing.assert_allclose(told["valid_share"], R / c)
+    few = 1.959964 * np.sqrt(v) >= R
+    assert ((told["too_few"] == TOO_FEW) == few).all()
+    m, share, at = c * Y / R[:, None], R / c, ~few
+    outer = m[:, :, None] * m[:, None, :]
+    expected = told["sum_of_squares"][:, :2, :2] / share[:, None, None] - outer
+    expected += (v / share**2)[:, None, None] * (np.eye(2) + outer / c**2)
+    np.testing.assert_allclose(told["covariance_raw"][at], (expected * np.outer(scales, scales))[at])
+    assert np.isnan(told["covariance"][few]).all()
+    assert (np.linalg.eigvalsh(told["covariance"][at]) > 0).all()
+
+
+def test_the_files_say_the_same(tmp_path: Path) -> None:
+    """JSON lines, CSV and Parquet; sums and the unbiased covariance where they are asked for."""
+    settings, source = Settings(**BUDGET), write_rows(tmp_path / "rows.csv", 0.3 * sample(N, D))
+    for raw in (False, True):
+        folder = tmp_path / str(raw)
+        folder.mkdir()
+        for name in ("o.jsonl", "o.csv", "o.parquet"):
+            (folder / name[2:]).mkdir()
+            run_once(folder / name[2:], settings, source, name, raw=raw)
+        last = releases(folder / "jsonl/o.jsonl")[-1]
+        with (folder / "csv/o.csv").open(newline="") as file:
+            wide = list(csv.DictReader(file))[-1]
+        table = parquet.read_table(folder / "parquet/o.parquet").to_pylist()[-1]
+        assert list(wide) == list(table)
+        for name, value in wide.items():
+            assert value == ("" if table[name] is None else str(table[name])), name
+        assert table["mean_high:x1"] == last["mean_high"][1]
+        assert table["covariance:x0:x2"] == last["covariance"][0][2]
+        assert table["correlation_low:x0:x1"] == last["correlation_low"][0][1]
+        assert "correlation:x0:x0" not in table
+        assert ("sum" in last, "covariance_raw:x0:x1" in table) == (raw, raw)
+    with pytest.raises(ValueError, match="must not exist before"):
+        open_output(folder / "csv/o.csv", fresh=True)
+    for name in ("x.tsv", "x.csv.xz", "out.2024"):
+        with pytest.raises(ValueError, match="must end in"):
+            open_output(tmp_path / name, fresh=True)
+
+
+def test_a_release_scores_rows_and_is_a_density(tmp_path: Path) -> None:
+    with PrivateStream(tmp_path / "a", **BUDGET, dimension=2, rounds=9) as stream:
+        release = stream.push_many(0.3 * sample(9, 2), [f"u{i}" for i in range(9)])[-1]
+    line = json.loads(json.dumps(release.to_dict()))
+    again = PrivateRelease.from_dict(line, 1.0)
+    density = release.gaussian()
+    assert release.covariance is not None
+    np.testing.assert_allclose(density.covariance, release.covariance, rtol=1e-12)
+    np.testing.assert_array_equal(again.gaussian().covariance, density.covariance)
+    x = [[0.7, -0.4], [0.1, 0.1]]
+    np.testing.assert_allclose(release.score(x), density.score(x), rtol=1e-12)
+    np.testing.assert_allclose(again.score(x), density.score(x), rtol=1e-12)
+    with pytest.raises(AttributeError):
+        release.nothing  # noqa: B018
+    plain = {name: value for name, value in line.items() if not name.startswith(("sum", "covariance_raw"))}
+    with pytest.raises(ValueError, match="for a density"):
+        PrivateRelease.from_dict(plain, 1.0).gaussian()
+    assert PrivateRelease.from_dict(plain, 1.0).score(x).shape == (2,)
+    with PrivateStream(tmp_path / "b", **BUDGET, dimension=2, rounds=4, second_moment="energy") as stream:
+        other = stream.push([0.5, 0.1], user="ann")
+    assert other.covariance is None
+    assert other.sum_of_squares is not None
+    with pytest.raises(ValueError, match="for a density"):
+        other.score(x)

@@ -1,0 +1,433 @@
+"""A stream as a whole: equal to single steps, users held to their contract, invalid rows, restarts."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from support.streams import BUDGET, D, N, releases, run_once, sample, write_rows
+
+from fedmf.accounting import gaussian_epsilon
+from fedmf.data.table_reader import InputError
+from fedmf.errors import LedgerError
+from fedmf.mechanisms.closed_forms import identity
+from fedmf.mechanisms.joint import UserRange
+from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.toeplitz import Toeplitz
+from fedmf.mechanisms.workload import average
+from fedmf.moments import FullMatrix, MomentStream, gaussian_estimate, jme, mean_noise_variances
+from fedmf.noise import NoiseKey
+from fedmf.participation import Participation
+from fedmf.records import PrivacyStatement
+from fedmf.streaming import (
+    Handling,
+    Layout,
+    Settings,
+    StreamPlan,
+    StreamRun,
+    StreamState,
+    account_stream,
+    open_run,
+)
+from fedmf.streaming.output import Output, json_lines
+from fedmf.streaming.release import Renderer
+from fedmf.streaming.rows import RowBlock, clip_rows
+from fedmf.streaming.state import Releases
+from fedmf.version import SOFTWARE
+
+
+def test_releases_are_those_of_single_steps(tmp_path: Path) -> None:
+    """Built here from its parts: clip, one `update` a row, covariance of `gaussian_estimate`."""
+    x = sample()
+    run_once(tmp_path, Settings(**BUDGET), write_rows(tmp_path / "rows.csv", x), raw=True)
+    part, work = Participation(N, 1, N), average(N)
+    C = build("banded-toeplitz", part, work, params={"bands": min(32, N)}).factorization
+    sigma = json.loads((tmp_path / "state/statement.json").read_text())["noise_multiplier"]
+    made = jme(C, C, part, UserRange(1.0, D), sigma)
+    stream = MomentStream(made, FullMatrix(D), work, key=NoiseKey.from_seed(5))
+    variances = mean_noise_variances(made, work)
+    found = releases(tmp_path / "out.jsonl")
+    assert len(found) == N
+    for t, row in enumerate(clip_rows(x, 1.0)[0], start=1):
+        release = stream.update(torch.from_numpy(row))
+        got = found[t - 1]
+        assert got["t"] == t
+        assert got["sum"] == got["mean"] == release.first.tolist()
+        assert got["sum_of_squares"] == release.second.tolist()
+        density = gaussian_estimate(release, float(variances[t - 1]))
+        np.testing.assert_allclose(got["covariance_raw"], density.covariance, rtol=1e-12, atol=1e-12)
+        assert np.linalg.eigvalsh(got["covariance"]).min() > 0
+
+
+class Pieces:
+    """Rows that come together in random numbers."""
+
+    first_row = 1
+
+    def __init__(self, x: np.ndarray, seed: int) -> None:
+        self.layout = Layout(("x0", "x1", "x2"))
+        self._x, self._at, self._rng = x, 0, random.Random(seed)
+
+    def read(self, most: int) -> RowBlock | None:
+        low = self._at
+        if low == len(self._x):
+            return None
+        self._at = min(len(self._x), low + self._rng.randint(1, min(most, 9)))
+        return RowBlock(self._x[low : self._at].copy(), None)
+
+    def where(self, row: int) -> str:
+        return f"row {row}"
+
+
+class Kept(Output):
+    """An output that keeps what it gets."""
+
+    name = "-"
+
+    def __init__(self) -> None:
+        self.content = b""
+
+    def write(self, renderer: Renderer, releases: Releases) -> None:
+        self.content += json_lines(renderer, releases)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {
+            "workloads": ("exponential:0.9",),
+            "second_moment": "diagonal",
+            "method": "independent",
+            "weight": 0.3,
+        },
+        {
+            "workloads": ("window:3", "prefix"),
+            "mechanisms": ("bisr", "identity"),
+            "bands": 3,
+            "release_every": 4,
+        },
+        {"method": "post-processing", "second_moment": "1,2", "mechanisms": ("cgd",)},
+        {
+            "method": "concatenated",
+            "second_moment": "energy",
+            "adjacency": "replace-one",
+            "mechanisms": ("blt",),
+        },
+    ],
+    ids=["independent", "window", "post-processing", "concatenated"],
+)
+def test_output_does_not_depend_on_what_comes_together(tmp_path: Path, more: dict[str, Any]) -> None:
+    x, outputs = sample(), []
+    plan = StreamPlan.of(Settings(**BUDGET, rounds=N, **more), Pieces(x, 0).layout, N)
+    for seed in range(3):
+        output = Kept()
+        with StreamState.create(tmp_path / str(seed), plan, NoiseKey.from_seed(5)) as state:
+            if not seed:
+                state.plan = plan  # as it was made; the others use what was written down
+            run = StreamRun(state, output)
+            run.feed(Pieces(x, seed))  # type: ignore[arg-type]
+            statement = run.conclude()
+        outputs.append(output.content)
+    assert outputs[0] == outputs[1] == outputs[2]
+    every = more.get("release_every", 1)
+    steps = [json.loads(line)["t"] for line in outputs[0].splitlines()]
+    assert steps == sorted({*range(every, N + 1, every), N})
+    assert statement["sensitivity_kind"] in ("exact", "upper_bound")
+    assert statement["epsilon"] == pytest.approx(8.0, rel=1e-9)
+
+
+def test_given_factorizations_are_streamed_and_resumed(tmp_path: Path) -> None:
+    """Objects that no name makes: kept by coefficients, with the releases of the same matrix by name."""
+    x = sample()
+    by_name, statement = Settings(**BUDGET, rounds=N, mechanisms=("bsr",), bands=4), {}
+    source, outputs = write_rows(tmp_path / "rows.csv", x), []
+    C = build("bsr", Participation(N, 1, N), average(N), params={"bands": 4}).factorization
+    given = Settings(**BUDGET, rounds=N, mechanisms=(C,))
+    for name, settings in (("named", by_name), ("given", given)):
+        folder = tmp_path / name
+        folder.mkdir()
+        run_once(folder, settings, write_rows(folder / "part.csv", x[:12]))
+        statement = run_once(folder, settings, source)
+        outputs.append((folder / "out.jsonl").read_bytes())
+    assert outputs[0] == outputs[1]
+    assert statement["mechanism"] == "given toeplitz"
+    with pytest.raises(LedgerError, match=r"^mechanisms must be"):
+        run_once(
+            tmp_path / "given",
+            Settings(**BUDGET, rounds=N, mechanisms=(Toeplitz(np.array([1.0, 0.25]), N),)),
+            source,
+        )
+    layout = Layout(("a", "b"))
+    with pytest.raises(ValueError, match=r"C \(mechanism\) must have n = 30 rounds, .*; got 31"):
+        StreamPlan.of(Settings(**BUDGET, mechanisms=(identity(N + 1),)), layout, N)
+    with pytest.raises(ValueError, match=r"bands \(parameter\) is none of given toeplitz"):
+        StreamPlan.of(Settings(**BUDGET, mechanisms=(identity(N),), bands=3), layout, N)
+
+
+def test_each_moment_gets_the_matrix_of_its_workload() -> None:
+    """One name and two workloads are two matrices; one name for one workload is one."""
+    layout = Layout(("a", "b"))
+    settings = Settings(**BUDGET, mechanisms=("banded-toeplitz",), workloads=("prefix", "average"), bands=4)
+    both = StreamPlan.of(settings, layout, N).mechanism
+    alone = StreamPlan.of(replace(settings, workloads=("average",)), layout, N).mechanism
+    assert both.second is not None
+    assert both.second.to_dict() == alone.first.to_dict() != both.first.to_dict()
+    assert alone.second is alone.first
+
+
+def test_the_record_keeps_its_noise_and_that_must_follow(tmp_path: Path) -> None:
+    layout = Layout(("a", "b", "c"))
+    settings = Settings(**BUDGET, rounds=N, weight="best", adjacency="replace-one")
+    description = json.loads(json.dumps(StreamPlan.of(settings, layout, N).to_dict()))
+    again = StreamPlan.from_dict(description).to_dict()
+    assert json.loads(json.dumps(again)) == description
+    for name, factor in (("weight", 1.01), ("first_std", 0.99), ("noise_multiplier", 0.9)):
+        altered = {**description, "mechanism": {**description["mechanism"]}}
+        altered["mechanism"][name] *= factor
+        with pytest.raises(LedgerError, match="The record was altered"):
+            StreamPlan.from_dict(altered)
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+def test_no_other_weight_has_a_smaller_error_of_the_covariance(adjacency: str) -> None:
+    d, layout = 10, Layout(tuple(f"x{i}" for i in range(10)))
+    asked = {**BUDGET, "rounds": N, "adjacency": adjacency}
+
+    def error(weight: Any) -> tuple[float, float]:
+        plan = StreamPlan.of(Settings(**asked, weight=weight), layout, N)
+        v, v2 = (float(plan.variances(moment, np.array([N]))[0]) for moment in (0, 1))
+        assert plan.mechanism.weight is not None
+        return d * (d + 1) * (v2 / 2 + v**2) + (d + 1) * v, plan.mechanism.weight
+
+    least, chosen = error("best")
+    for factor in (0.2, 0.7, 0.97, 1.03, 1.4, 5.0):
+        assert error(chosen * factor)[0] >= least * (1 - 1e-9)
+    assert least <= error(None)[0] * (1 + 1e-9)
+
+
+def test_the_statement_says_what_must_stay_secret_and_who_states_it(tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "rows.csv", sample(), [f"u{i % 20}" for i in range(N)])
+    contract: dict[str, Any] = {"user_column": "user", "max_participations": 3, "min_separation": 10}
+    statement = run_once(tmp_path, Settings(**BUDGET, **contract), source)
+    written = json.loads((tmp_path / "state/statement.json").read_text())
+    assert written == {name: value for name, value in statement.items() if name != "counts"}
+    assert written == account_stream(tmp_path / "state")
+    assert written["software"] == SOFTWARE
+    assert written["noise_key_public"] is True
+    assert any("noise.key" in text for text in written["secret"])
+    assert written["mu"] == pytest.approx(1 / written["noise_multiplier"], rel=1e-12)
+    assert 0 < written["mu_spent"] < written["mu"]
+    public = PrivacyStatement(written).public()
+    for content in (public.to_json(), public.render_text()):
+        assert not any(word in content for word in ("spent", "actual_", "participated", "not private"))
+    assert (tmp_path / "state/statement.txt").read_text() == PrivacyStatement(written).render_text()
+    for name in ("statement.json", "statement.txt", "operator.json"):
+        assert (tmp_path / "state" / name).stat().st_mode & 0o777 == 0o600
+
+
+def contract_kept(rows: list[tuple[str, int]], k: int, b: int) -> bool:
+    steps: dict[str, list[int]] = {}
+    for user, step in rows:
+        steps.setdefault(user, []).append(step)
+    gaps = (later - sooner for own in steps.values() for sooner, later in pairwise(own))
+    return all(gap >= b for gap in gaps) and all(len(own) <= k for own in steps.values())
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_users_beyond_their_contract_are_left_out(tmp_path: Path, seed: int) -> None:
+    """Greedy admission, written out again; who is let in does not depend on what rows hold."""
+    rng = random.Random(seed)
+    users = [f"u{rng.randint(0, 11)}" for _ in range(60)]
+    x, k, b = sample(60), 3, 4
+    admitted: list[tuple[str, int]] = []
+    beyond_k = within_b = read = 0
+    for user in users:
+        own = [step for other, step in admitted if other == user]
+        step = len(admitted) + 1
+        if step > N:
+            break
+        read += 1
+        if len(own) < k and (not own or step - own[-1] >= b):
+            admitted.append((user, step))
+        else:
+            beyond_k, within_b = beyond_k + (len(own) >= k), within_b + (len(own) < k)
+    assert contract_kept(admitted, k, b)
+    assert beyond_k + within_b > 5
+    settings = Settings(
+        **BUDGET, rounds=N, user_column="user", max_participations=k, min_separation=b, bands=4
+    )
+    outputs = []
+    for name, values in (("a", x), ("b", x[:, ::-1].copy())):
+        folder = tmp_path / name
+        folder.mkdir()
+        got = run_once(folder, settings, write_rows(folder / "rows.csv", values, users))
+        assert got["counts"] | {"clipped": 0} == {
+            "rows": read, "steps": len(admitted), "clipped": 0, "zeroed": 0, "beyond_k": beyond_k,
+            "within_b": within_b,
+        }  # fmt: skip
+        assert got["actual_max_participations"] <= k
+        assert got["actual_min_separation"] >= b
+        assert got["epsilon_spent"] <= got["epsilon"]
+        outputs.append((folder / "out.jsonl").read_bytes())
+    assert outputs[0] != outputs[1]
+
+
+def test_spent_epsilon_is_that_of_the_recorded_contract(tmp_path: Path) -> None:
+    """k = 3 planned and every user seen once: the noise is √3 times what one participation needs."""
+    users = [f"u{i}" for i in range(N)]
+    settings = Settings(
+        **BUDGET, user_column="user", max_participations=3, min_separation=10, mechanisms=("identity",)
+    )
+    got = run_once(tmp_path, settings, write_rows(tmp_path / "rows.csv", sample(), users))
+    expected = gaussian_epsilon(got["noise_multiplier"] * 3**0.5, 1e-5)
+    assert got["epsilon_spent"] == pytest.approx(expected, rel=1e-9)
+    assert got["epsilon_spent"] < 0.7 * got["epsilon"]
+
+
+NAMES = ["speed", "load"]
+
+
+def frame(first: int, names: list[str] = NAMES) -> pd.DataFrame:
+    x = 0.4 * sample(24, 2)[first : first + 12]
+    columns = dict(zip(NAMES, x.T, strict=True))
+    return pd.DataFrame({name: columns.get(name, x[:, 0]) for name in names})
+
+
+def write(path: Path, rows: pd.DataFrame) -> Path:
+    if path.suffix == ".csv":
+        rows.to_csv(path, index=False)
+    elif path.suffix == ".parquet":
+        rows.to_parquet(path, index=False)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows.to_dict("records")))
+    return path
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "jsonl"])
+def test_a_second_file_is_read_by_name(tmp_path: Path, ending: str) -> None:
+    settings, got = Settings(**{**BUDGET, "rounds": 24}), []
+    for columns in (NAMES, NAMES[::-1], ["income", "debt"], ["speed", "load", "debt"]):
+        folder = tmp_path / "-".join(columns)
+        folder.mkdir()
+        run_once(folder, settings, write(folder / f"first.{ending}", frame(0)))
+        second = write(folder / f"second.{ending}", frame(12, columns))
+        if "debt" in columns:
+            with pytest.raises(InputError, match=r"'speed', 'load'.*got .*'debt'"):
+                run_once(folder, settings, second, first_row=13)
+            assert len(releases(folder / "out.jsonl")) == 12
+        else:
+            run_once(folder, settings, second, first_row=13)
+            got.append(releases(folder / "out.jsonl"))
+    assert len(got[0]) == 24
+    assert got[0] == got[1]
+
+
+LABELS: dict[str, Any] = {**BUDGET, "rounds": 12, "timestamp": "when", "row_id": "id", "columns": ("x",)}
+
+
+def labelled(path: Path, stop: int, begin: int = 0) -> Path:
+    rows = [f"k{i},{x!r},2026-01-{i + 1:02}" for i, x in enumerate(sample(12, 1)[:, 0].tolist())]
+    path.write_text("\n".join(["id,x,when", *rows[begin:stop]]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("output", ["o", "o.csv", "o.parquet"])
+def test_a_stream_in_parts_ends_with_the_same_bytes(tmp_path: Path, output: str) -> None:
+    """Cut and lost outputs are made again from the state alone, whatever the input still holds; labels go
+    with their releases."""
+    settings = Settings(**LABELS)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    whole.mkdir(), parts.mkdir()
+    run_once(whole, settings, labelled(tmp_path / "rows.csv", 12), output)
+    for stop in (1, 5, 9):
+        run_once(parts, settings, labelled(tmp_path / "part.csv", stop), output)
+    text = (parts / output).read_bytes()
+    (parts / output).write_bytes(text[: len(text) // 2])
+    rest = labelled(tmp_path / "rest.csv", 12, begin=9)
+    run_once(parts, settings, rest, output, first_row=10)
+    assert (parts / output).read_bytes() == (whole / output).read_bytes()
+    (parts / output).unlink()
+    run_once(parts, settings, rest, output, first_row=10)
+    assert (parts / output).read_bytes() == (whole / output).read_bytes()
+    if output == "o":
+        assert [(line["row_id"], line["timestamp"]) for line in releases(parts / output)][::4] == [
+            ("k0", "2026-01-01"), ("k4", "2026-01-05"), ("k8", "2026-01-09"),
+        ]  # fmt: skip
+
+
+def test_other_rows_settings_and_records_are_refused(tmp_path: Path) -> None:
+    settings = Settings(**LABELS)
+    source = labelled(tmp_path / "rows.csv", 9)
+    statement = run_once(tmp_path, settings, source)
+    assert [entry["name"] for entry in statement["public_inputs"]] == ["timestamp", "row_id"]
+    assert "k4" not in (tmp_path / "state/statement.txt").read_text()
+    with pytest.raises(LedgerError, match=r"epsilon must be 8\.0 as when the stream"):
+        run_once(tmp_path, replace(settings, epsilon=4.0), source)
+    source.write_text(source.read_text().replace("k8,", "k9,"))
+    with pytest.raises(InputError, match="must be the one that was dealt with before"):
+        run_once(tmp_path, settings, source)
+    with pytest.raises(InputError, match="row 10 must come next; the input begins with row 11"):
+        run_once(tmp_path, settings, source, first_row=11)
+    with pytest.raises(InputError, match="input must have the 9 rows that were dealt with before"):
+        run_once(tmp_path, settings, labelled(source, 5))
+    with sqlite3.connect(tmp_path / "state/stream.sqlite") as connection:
+        changed = connection.execute("UPDATE commits SET about = replace(about, 'k4', 'k5')").rowcount
+    connection.close()
+    assert changed >= 1
+    with pytest.raises(LedgerError, match="not as it was written"):
+        run_once(tmp_path, settings, labelled(source, 9))
+
+
+def test_invalid_rows_stop_the_stream_or_count_as_zeros(tmp_path: Path) -> None:
+    x = 0.3 * sample(8)
+    lines = write_rows(tmp_path / "rows.csv", x).read_text().splitlines()
+    lines[4] = "0.1,secret,0.2"
+    (tmp_path / "bad.csv").write_text("\n".join(lines) + "\n")
+    x[3] = 0.0
+    settings, strict = Settings(**BUDGET, rounds=8), Handling(fail_on_invalid=True)
+    for name, source in (("bad", tmp_path / "bad.csv"), ("zero", write_rows(tmp_path / "zero.csv", x))):
+        (tmp_path / name).mkdir()
+        told = run_once(tmp_path / name, settings, source)
+        assert told["counts"]["zeroed"] == int(name == "bad")
+    assert (tmp_path / "bad/out.jsonl").read_bytes() == (tmp_path / "zero/out.jsonl").read_bytes()
+    for _ in range(2):  # nothing is taken twice
+        with pytest.raises(
+            InputError, match=r"^row 4 \(line 5\) column 'x1' must be a finite number\. The 3"
+        ):
+            run_once(tmp_path, settings, tmp_path / "bad.csv", handling=strict)
+    assert len(releases(tmp_path / "out.jsonl")) == 3
+    told = run_once(tmp_path, settings, tmp_path / "zero.csv")
+    assert "--fail-on-invalid" in told["not_covered"][0]  # for ever
+    assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "zero/out.jsonl").read_bytes()
+
+
+def test_a_release_that_failed_ends_the_process_and_the_next_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, settings = write_rows(tmp_path / "rows.csv", sample()), Settings(**BUDGET)
+    (tmp_path / "plain").mkdir()
+    run_once(tmp_path / "plain", settings, source)
+    monkeypatch.setattr("fedmf.streaming.session._MOST_ROWS", 7)
+
+    def full(connection: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    place = (tmp_path / "state", settings, source, tmp_path / "out.jsonl")
+    with open_run(*place) as (run, reader):
+        run.take(reader.read(7))  # type: ignore[arg-type]
+        monkeypatch.setattr("fedmf.records.ledger._flush", full)
+        for _ in range(2):
+            with pytest.raises(LedgerError, match=r"No space left.*releases nothing more"):
+                run.take(reader.read(7))  # type: ignore[arg-type]
+    monkeypatch.undo()
+    run_once(tmp_path, settings, source)
+    assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "plain/out.jsonl").read_bytes()
