@@ -1,6 +1,10 @@
-"""The command line: what it shows, exit codes, and what scripts may rely on."""
+"""The command line: what it shows, exit codes, errors of one line, and what scripts may rely on."""
 
+from __future__ import annotations
+
+import dataclasses
 import inspect
+import io
 import json
 import os
 import re
@@ -11,15 +15,19 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import typer
+from rich.console import Console
 from support.command_line import one_line
-from support.small_runs import write_config
+from support.small_runs import small_run, write_config
 from typer.models import CommandInfo
 
 import fedmf
 from fedmf.accounting import at_least, at_most
 from fedmf.addresses import linked
+from fedmf.cli import app
 from fedmf.cli.app import application, run
-from fedmf.runs import load_run
+from fedmf.runs import OwnStatistic, QuantileClipping, Run, load_run, run_in_process
+from fedmf.runs.progress import RunProgress, both
 from fedmf.training import LocalTrainer, UserFailure
 
 REQUIRED_STATEMENT = {
@@ -28,6 +36,19 @@ REQUIRED_STATEMENT = {
     "noise_multiplier", "sensitivity", "sensitivity_kind", "delta", "epsilon", "epsilon_spent",
     "not_covered",
 }  # fmt: skip
+DESIGN = [
+    "design",
+    "--rounds",
+    "9",
+    "--max-participations",
+    "1",
+    "--min-separation",
+    "9",
+    "--mechanism",
+    "identity",
+    "--epsilon",
+    "1",
+]
 
 
 @pytest.fixture(scope="module")
@@ -39,19 +60,18 @@ def finished(pictures: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_directory_holds_all_reports(finished: Path) -> None:
-    names = {entry.name for entry in finished.iterdir()}
-    assert {
+    names = {
         "config.toml",
         "ledger.sqlite",
         "metrics.parquet",
         "noise.key",
         "statement.json",
         "statement.txt",
-    } <= names
+    }
+    assert names <= {entry.name for entry in finished.iterdir()}
     assert (finished / "learning-curve.png").read_bytes().startswith(b"\x89PNG")
     assert (finished / "noise.key").stat().st_mode & 0o077 == 0
-    statement = json.loads((finished / "statement.json").read_text())
-    assert statement.keys() >= REQUIRED_STATEMENT
+    assert json.loads((finished / "statement.json").read_text()).keys() >= REQUIRED_STATEMENT
     metrics = pd.read_parquet(finished / "metrics.parquet")
     assert metrics["round"].tolist() == list(range(13))
     assert metrics["epsilon"].is_monotonic_increasing
@@ -59,47 +79,81 @@ def test_a_run_directory_holds_all_reports(finished: Path) -> None:
     assert metrics["accuracy"].between(0, 1).all()
 
 
-def test_account_repeats_the_statement_from_disk(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["account", str(finished), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads((finished / "statement.json").read_text())
-    assert run(["account", str(finished), "--full"]) == 0
-    text = capsys.readouterr().out
-    assert text.startswith((finished / "statement.txt").read_text())
-    assert "epsilon spent" in text
-    assert "Does not cover" in text
-
-
-def test_a_screen_is_the_end_of_a_run_and_of_account(
-    finished: Path, capsys: pytest.CaptureFixture[str]
+def test_account_has_a_block_to_publish_and_one_for_the_operator(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Twelve lines: what a run is worth, to whom, how good the model is, and where the rest is."""
-    assert run(["account", str(finished)]) == 0
-    text = capsys.readouterr().out
-    statement = json.loads((finished / "statement.json").read_text())
-    lines = text.splitlines()
-    assert len(lines) <= 12
-    assert lines[0] == (finished / "statement.txt").read_text().splitlines()[0]
-    said = {line[:13].strip(): line[13:].strip() for line in lines[1:]}
-    assert said["epsilon"] == f"{at_least(statement['epsilon'])} for all 12 rounds, delta 1e-05"
-    assert said["unit"] == "user: 24, 6 a round, each in 3 rounds at most"
-    assert said["mechanism"].startswith("bisr bands=4, noise multiplier 0.600229")
-    accuracy = pd.read_parquet(finished / "metrics.parquet")["accuracy"].iloc[-1]
-    assert f"accuracy {accuracy:.4g} after round 12" in said["quality"]
-    median = at_least(statement["epsilon_spent_quantiles"]["0.5"])
-    assert said["worst user"] == f"epsilon {at_least(statement['epsilon_spent'])} (not private)"
-    assert said["median user"] == f"epsilon {median} (not private)"
-    counts = [len(statement[name]) for name in ("assumptions", "not_covered", "secret")]
-    left = "{} assumptions, {} things not covered, {} secrets to keep".format(*counts)
-    assert said["statement"] == f"{left}: fedmf account {finished} --full"
+    assert run(["account", str(finished), "--json"]) == 0
+    statement = json.loads(capsys.readouterr().out)
+    assert statement == json.loads((finished / "statement.json").read_text())
+    assert run(["account", str(finished), "--full"]) == 0
+    assert capsys.readouterr().out.startswith((finished / "statement.txt").read_text())
+    assert run(["account", str(finished), "--public", str(tmp_path / "public.json")]) == 0
+    publish, operator = capsys.readouterr().out.split("\nOperator only, do not publish:\n")
+    assert publish.splitlines()[1] == (finished / "statement.txt").read_text().splitlines()[0]
+    assert "epsilon_spent" not in (tmp_path / "public.json").read_text()
+    assert "actual" not in publish
+    said = {line[:16].strip(): line[16:].strip() for line in operator.splitlines()}
+    assert said["worst user"] == f"actual ε {at_least(statement['epsilon_spent'])}"
+    assert said["contributions"] == "72 arrived, 6.0 a round of 6 planned"
+    assert said["model"].endswith("after round 12")
+    assert run(["account", str(finished), "--public", str(tmp_path / "public.json")]) == 2
+    assert "exists already and is not replaced" in one_line(capsys)
 
 
-def test_a_run_without_noise_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_shows_its_plan_a_table_of_rounds_and_the_guarantee_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_config(tmp_path / "run.toml")
+    assert run(["simulate", str(config), "--out", str(tmp_path / "a [b]")]) == 0
+    captured = capsys.readouterr()
+    plan, mechanism, heads, *rows = captured.err.splitlines()
+    assert re.search(r"a \[b\] · \d+ parameters · 24 users, 6 per round, at most 3 rounds each$", plan)
+    assert re.match(
+        r"Mechanism bisr, bands = 4, noise multiplier [\d.]+ → signal-to-noise: \w+ \(noise ", mechanism
+    )
+    assert "ε spent" in heads
+    assert [int(row.split()[0]) for row in rows if row.split()[0].isdigit()] == list(range(1, 13))
+    first, model, following, secret = captured.out.splitlines()
+    assert first == (tmp_path / "a [b]" / "statement.txt").read_text().splitlines()[0]
+    assert re.match(r"Model: test loss [\d.]+, test accuracy [\d.]+ % after 12 of 12 rounds\.", model)
+    assert following.startswith("Next: fedmf account ")
+    assert secret.startswith(
+        "Keep secret: noise.key, ledger.sqlite*, failures.jsonl. Operator only, do not publish:"
+    )
     config = write_config(tmp_path / "run.toml", private=False)
-    assert run(["simulate", str(config), "--out", str(tmp_path / "run")]) == 0
-    statement = json.loads((tmp_path / "run" / "statement.json").read_text())
-    assert statement["epsilon"] is None
-    assert statement["noise_multiplier"] == 0
+    assert run(["simulate", str(config), "--out", str(tmp_path / "none"), "--full"]) == 0
     assert "No privacy" in capsys.readouterr().out
+
+
+def shown(path: Path, made: Run, terminal: bool) -> tuple[str, RunProgress]:
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=terminal, width=200, color_system=None)
+    with fedmf.start(made, path) as session, RunProgress(session, console) as view:
+        run_in_process(session, view)
+    return text.getvalue(), view
+
+
+def test_progress_has_a_bar_on_terminals_and_every_column_of_statistics(tmp_path: Path) -> None:
+    own = OwnStatistic("support.own_functions:halves", ("first", "last"), share=0.1)
+    keys = {"mechanism": "bisr", "bands": 2, "evaluate_every": 4}
+    made = dataclasses.replace(
+        small_run(**keys), clipping=QuantileClipping(quantile=0.4), extra_releases=(own,)
+    )
+    text, view = shown(tmp_path / "run", made, terminal=True)
+    assert "12/12" in text
+    for title in ("clip norm", "own first", "own last", "ε spent"):
+        assert title in text
+    assert "own first" not in view.quality()
+    too_fast = small_run(**keys, server_learning_rate=100.0)
+    assert "Try server.learning-rate = 25" in str(shown(tmp_path / "fast", too_fast, False)[1].warning())
+
+
+def test_one_callback_of_several_stops_a_run_and_all_are_called() -> None:
+    seen: list[int] = []
+    called = both(lambda record: True, None, lambda record: seen.append(record))
+    assert called(3)
+    assert seen == [3]
+    assert not both(None, lambda record: None)(3)
 
 
 @pytest.mark.parametrize("kind", ["none", "user-level"])
@@ -121,17 +175,46 @@ def test_failed_users_are_told_of_where_there_is_no_privacy_to_lose(
     monkeypatch.setattr(LocalTrainer, "add_updates", failing)
     config = write_config(tmp_path / "run.toml", private=kind == "user-level")
     assert run(["simulate", str(config), "--out", str(tmp_path / "run")]) == 0
-    captured = capsys.readouterr()
-    told = "contributions could not be used" in caplog.text
-    assert told == (kind == "none")
+    assert ("contributions could not be used" in caplog.text) == (kind == "none")
     assert "no luck" in (tmp_path / "run" / "failures.jsonl").read_text()
-    assert "no luck" not in captured.out
+    assert "no luck" not in capsys.readouterr().out
+    assert run(["account", str(tmp_path / "run")]) == 0
+    assert "12; the first: no luck" in capsys.readouterr().out
 
 
-def test_a_terminal_that_cannot_show_epsilon_ends_nothing() -> None:
-    plan = ["--rounds", "9", "--max-participations", "1", "--min-separation", "9", "--mechanism", "identity"]
+def test_a_dry_run_says_what_a_run_promises_and_costs_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_config(tmp_path / "run.toml", mechanism="bsr")
+    monkeypatch.chdir(tmp_path)
+    assert run(["simulate", str(config), "--dry-run"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    said = dict(re.split(r"  +", line, maxsplit=1) for line in captured.out.splitlines())
+    plan = fedmf.plan(load_run(config))
+    assert said["epsilon"] == "8 at delta 1e-05, zero-out adjacency"
+    assert said["participation"] == "12 rounds, at most 3 a user, 4 apart; 6 of 24 users a round"
+    multiplier, std = plan.noise_multiplier, plan.noise_std
+    assert said["noise"] == f"multiplier {at_most(multiplier)}, standard deviation {at_most(std)}"
+    assert re.fullmatch(r"[\d.]+ MiB: 3 stored vectors", said["memory of noise"])
+    assert "ms: local training" in said["time of a round"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run.toml"]
+
+
+def test_options_search_names_and_meanings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["options", "clip", "norm"]) == 0
+    assert capsys.readouterr().out.startswith(
+        "privacy.clip-norm  (float, default 0.3)\n    bound ζ on the L2 norm"
+    )
+    assert run(["options", "no-such-word"]) == 2
+    assert "no key has 'no-such-word' in its name or meaning" in one_line(capsys)
+
+
+def test_versions_and_terminals_that_cannot_show_epsilon(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"fedmf {fedmf.__version__}\n"
     done = subprocess.run(
-        [sys.executable, "-m", "fedmf", "design", *plan, "--epsilon", "1", "--delta", "1e-5"],
+        [sys.executable, "-m", "fedmf", *DESIGN, "--delta", "1e-5"],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONIOENCODING": "ascii"},
@@ -139,43 +222,6 @@ def test_a_terminal_that_cannot_show_epsilon_ends_nothing() -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert r"\u03b5 = 1" in done.stdout
-
-
-def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--version"]) == 0
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err) == (f"fedmf {fedmf.__version__}\n", "")
-    done = subprocess.run([sys.executable, "-m", "fedmf", "--version"], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"fedmf {fedmf.__version__}\n", "")
-
-
-def test_a_dry_run_says_what_a_run_promises_and_costs_and_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = write_config(tmp_path / "run.toml", mechanism="bsr")
-    before = config.read_bytes()
-    monkeypatch.chdir(tmp_path)
-    assert run(["simulate", str(config), "--dry-run"]) == 0
-    captured = capsys.readouterr()
-    assert captured.err == ""
-    shown = dict(re.split(r"  +", line, maxsplit=1) for line in captured.out.splitlines())
-    plan = fedmf.plan(load_run(config))
-    assert shown["epsilon"] == "8 at delta 1e-05, zero-out adjacency"
-    assert shown["participation"] == "12 rounds, at most 3 a user, 4 apart; 6 of 24 users a round"
-    multiplier, std = plan.noise_multiplier, plan.noise_std
-    assert shown["noise"] == f"multiplier {at_most(multiplier)}, standard deviation {at_most(std)}"
-    assert shown["sensitivity"] == f"{at_least(plan.sensitivity.value)} (exact)"
-    assert re.fullmatch(r"[\d.]+ MiB: 3 stored vectors", shown["memory of noise"])
-    assert re.fullmatch(
-        r"[\d,]+ ms: local training [\d,]+ on made-up users, noise [\d.,]+", shown["time of a round"]
-    )
-    assert [entry.name for entry in tmp_path.iterdir()] == ["run.toml"]
-    assert config.read_bytes() == before
-    assert run(["simulate", str(config), "--dry-run", "--set", "mechanism.bands=13"]) == 2
-    assert "bands (p)" in one_line(capsys)
-    config = write_config(tmp_path / "run.toml", private=False)
-    assert run(["simulate", str(config), "--dry-run"]) == 0
-    assert re.search(r"^epsilon +infinite: no noise$", capsys.readouterr().out, re.MULTILINE)
 
 
 @pytest.mark.parametrize("command", application.registered_commands, ids=lambda command: command.name)
@@ -188,9 +234,80 @@ def test_help_shows_the_docstring_whole_an_example_and_what_every_argument_is(
     assert command.callback is not None
     monkeypatch.setenv("COLUMNS", "600")
     assert run([str(command.name), "--help"]) == 0
-    shown = words(capsys.readouterr().out)
+    text = words(capsys.readouterr().out)
     for line in linked(str(inspect.getdoc(command.callback))).splitlines():
-        assert words(line) in shown  # `[trials]` would be swallowed as markup
+        assert words(line) in text  # `[trials]` would be swallowed as markup
     for parameter in inspect.signature(command.callback).parameters.values():
-        assert words(linked(parameter.default.help)) in shown
-    assert f"Example: fedmf {command.name} " in shown
+        assert words(linked(parameter.default.help)) in text
+    assert f"Example: fedmf {command.name} " in text
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        (
+            "privacy.epsilonn=1",
+            "unknown configuration key 'privacy.epsilonn'; did you mean 'privacy.epsilon'?",
+        ),
+        ("privacy.epsilon=nan", "ε (epsilon) must lie in (0, ∞)"),
+        ("cohorts.max-participations=9", "k (max_participations)"),
+        ("cohorts.users-per-round=25", "eligible"),
+        ("mechanism.kind=bisrr", "bisr"),
+        ("mechanism.bands=four", "[mechanism] p (bands) must be an integer; got 'four'"),
+        ("data.users=99999", "training examples"),
+        ("rounds", "key=value"),
+    ],
+)
+def test_bad_values_are_one_line_and_leave_nothing(
+    assignment: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_config(tmp_path / "run.toml")
+    assert run(["simulate", str(config), "--set", assignment, "--out", str(tmp_path / "run")]) == 2
+    assert message in one_line(capsys)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run.toml"]
+
+
+def test_bad_files_and_places_are_one_line(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.toml").write_text("rounds = = 3")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    good = str(write_config(tmp_path / "run.toml"))
+    cases = [
+        (["simulate", str(tmp_path / "bad.toml")], "is not TOML"),
+        (["simulate", str(tmp_path / "none.toml")], "cannot read configuration"),
+        (["simulate"], "needs CONFIG.toml"),
+        (["simulate", good, "--out", str(finished)], "holds another run; resume it, or use another place"),
+        (["simulate", good, "--out", str(tmp_path / "other")], "must be new or empty; it holds something"),
+        (["simulate", good, "--out", "/proc/fedmf/run"], "cannot be created"),
+        (["simulate", good, "--out", "x", "--resume", "y"], "give one of them"),
+        (["simulate", "--resume", str(tmp_path / "other")], "is not a run directory"),
+        (["simulate", good, "--resume", str(finished), "--set", "privacy.epsilon=3"], "is 8.0, not 3.0"),
+        (["simulate", good, "--engine", "gpu"], "--engine"),
+        (["account", str(tmp_path / "none")], "is not a run directory"),
+        (["simulat"], "No such command"),
+        (["simulate", "--sett", "x"], "No such option"),
+    ]
+    for arguments, message in cases:
+        assert run(arguments) == 2, arguments
+        assert message in one_line(capsys), arguments
+    assert (tmp_path / "other" / "notes.txt").read_text() == "mine"
+
+
+def test_cuda_without_a_gpu_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA GPU, so asking for one is no error")
+    config = write_config(tmp_path / "run.toml")
+    assert run(["simulate", str(config), "--device", "cuda", "--out", str(tmp_path / "run")]) == 2
+    assert "needs an NVIDIA GPU" in one_line(capsys)
+
+
+def test_errors_are_caught_by_the_click_that_typer_uses() -> None:
+    """Newer versions of typer have a copy of their own, whose errors are not those of the package click."""
+    assert issubclass(typer.BadParameter, app._CLICK.ClickException)
+    package = Path(app.__file__).parents[1]
+    imports = re.compile(r"^\s*(import|from) click\b", re.M)
+    assert not [path for path in package.rglob("*.py") if imports.search(path.read_text())]

@@ -124,7 +124,7 @@ def test_a_run_that_was_not_begun_says_so(tmp_path: Path) -> None:
     os.close(writing[0])
     assert (got, lines) == (
         130,
-        ["fedmf: stopped by SIGINT; nothing is to be gone on with: give the command again."],
+        ["fedmf: stopped by SIGINT; nothing was begun: give the command again."],
     )
 
 

@@ -1,13 +1,13 @@
-"""``fedmf account`` and ``export``: what a directory says of its run."""
+"""``fedmf account`` and ``export``: what a directory says of its run or stream."""
 
 from __future__ import annotations
 
 import json
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from fedmf.records import Costs, Ledger, PrivacyStatement
     from fedmf.runs import RunHeader
 
-#: Figures of parts on a screen; a file has all of them.
-MOST_SHOWN: Final = 6
-_LONGEST: Final = 100
-_MARK: Final = "NOT PRIVATE: exact counts, for the operator alone."
-
 
 def account(
     run_dirs: list[Path] = typer.Argument(
@@ -30,21 +25,13 @@ def account(
         help="Directory of a finished, running or stopped run, or state of a stream; several are joined by "
         "user id.",
     ),
-    as_json: bool = typer.Option(False, "--json", help="Print the privacy statement as JSON."),
-    full: bool = typer.Option(
-        False, "--full", help="Print the whole statement, not its short form of at most twelve lines."
-    ),
+    as_json: bool = typer.Option(False, "--json", help="Print the operator's privacy statement as JSON."),
+    full: bool = typer.Option(False, "--full", help="Print the whole statement."),
     public: Path | None = typer.Option(
         None,
         "--public",
         metavar="FILE",
         help="Also write the part of the statement that may be public, as a new JSON file.",
-    ),
-    operator: bool = typer.Option(
-        False,
-        "--operator",
-        help="Print exact counts instead: contributions that arrived, those that count as zeros, and why. "
-        "Not private.",
     ),
     namespace: str = typer.Option(
         "",
@@ -56,28 +43,19 @@ def account(
         None, "--delta", metavar="D", help="Of several: delta of what they give together."
     ),
 ) -> None:
-    """Say what privacy a run promised and what it really gave.
+    """Say what privacy a run guaranteed and what it actually spent.
 
-    Replays the participation ledger, checks every row against the (n, k, b) contract, and computes each
-    user's exact ε from the rounds in which that user took part. What it prints is for the operator: figures
-    of what was spent are not private. Files that exist are never replaced. What is assumed, not covered and
-    to be kept secret is counted on the screen and written out with --full.
-
-    The state directory of a stream gives the statement of that stream, computed again.
+    Reads the ledger, checks every row against the (n, k, b) bound, and computes each user's exact ε from the
+    rounds in which that user took part. The first block may be published; the second is for the operator
+    alone, since its figures follow from who took part. The state directory of a stream gives the statement of
+    that stream.
 
     Several directories are runs and streams on the same people, each with a noise key of its own: users are
     joined by id, and √Σμ² counts.
 
     Example: fedmf account runs/a --public statement-public.json
     """
-    if operator:
-        others = len(run_dirs) > 1 or as_json or full or namespace
-        if others or public is not None or delta is not None:
-            raise ConfigError(
-                "--operator takes one directory and no other option: its counts are not private."
-            )
-        _show_counts(run_dirs[0])
-        return
+    again = shlex.join(["fedmf", "account", *map(str, run_dirs), "--full"])
     if len(run_dirs) > 1:
         if public is not None:
             raise ConfigError("--public takes one directory; got several.")
@@ -85,7 +63,8 @@ def account(
             raise ConfigError("run directories must differ; got one of them twice.")
         from fedmf.records import compose
 
-        _show(compose([*map(costs_of, run_dirs)], namespace, delta), as_json, full, run_dirs)
+        statement = compose([*map(_costs_of, run_dirs)], namespace, delta)
+        typer.echo(statement.to_json() if as_json else statement.render_text(full, again), nl=False)
         return
     if namespace or delta is not None:
         raise ConfigError("--user-namespace and --delta take several directories; got one.")
@@ -93,68 +72,87 @@ def account(
 
     if public is not None:
         require_free(public)
-    statement, model = _of_one(run_dirs[0])
+    statement, operator = _of_one(run_dirs[0])
     if public is not None:
         with new_file(public, mode=0o644) as file:
             file.write(statement.public().to_json().encode())
-        typer.echo(f"{public}: this file may be published. What follows is for the operator.", err=True)
-    _show(statement, as_json, full, run_dirs, model)
+    if as_json:
+        typer.echo(statement.to_json(), nl=False)
+        return
+    if full:
+        typer.echo(statement.render_text(), nl=False)
+    else:
+        written = f" (written to {public})" if public else ""
+        typer.echo(f"May be published{written}:")
+        typer.echo(statement.public().render_text(False, again), nl=False)
+    quantiles = statement.get("epsilon_spent_quantiles")
+    unit = statement["unit"]
+    if quantiles and statement["epsilon"] is not None:
+        from fedmf.accounting import at_least
+
+        spent = {f"worst {unit}": quantiles["1"], f"median {unit}": quantiles["0.5"]}
+        operator = {name: f"actual ε {at_least(value)}" for name, value in spent.items()} | operator
+    typer.echo("\nOperator only, do not publish:")
+    for name, value in operator.items():
+        typer.echo(f"  {name:<14} {value}")
 
 
-def _show(
-    statement: PrivacyStatement,
-    as_json: bool,
-    full: bool,
-    directories: list[Path],
-    model: Sequence[tuple[str, str]] = (),
-) -> None:
-    again = shlex.join(["fedmf", "account", *map(str, directories), "--full"])
-    typer.echo(statement.to_json() if as_json else statement.render_text(full, again, model), nl=False)
-
-
-def _of_one(directory: Path) -> tuple[PrivacyStatement, list[tuple[str, str]]]:
-    """The statement of a run or stream, and what the records of a run say of its newest model."""
+def _of_one(directory: Path) -> tuple[PrivacyStatement, dict[str, str]]:
+    """The statement of a run or stream, and what its records tell the operator."""
     if _is_stream(directory):
-        from fedmf.streaming import account_stream
+        from fedmf.streaming import StreamState, account_stream
 
-        return account_stream(directory), []
+        with StreamState.open(directory) as state:
+            counts = {name.replace("_", " "): str(count) for name, count in state.position.counts().items()}
+        return account_stream(directory), counts
     from fedmf.runs import opened_record, run_statement
 
     with opened_record(directory) as (header, ledger):
         if not ledger.authenticated:
             typer.echo(f"{directory}: without noise.key nobody can tell who wrote its ledger.", err=True)
-        return run_statement(header, ledger), _noted(header, ledger.metrics())
+        rows, counts = ledger.metrics(), _counts(directory, header, ledger)
+        return run_statement(header, ledger), {**_newest(rows), **counts}
 
 
-def _noted(header: RunHeader, rows: Mapping[int, Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """What the records say of the newest model that was evaluated, the columns of ``metrics.parquet``: how
-    good it is, and what was released beside it."""
+def _newest(rows: Mapping[int, Mapping[str, Any]]) -> dict[str, str]:
+    """What was noted of the newest model that was evaluated, as in ``metrics.parquet``."""
     if not rows:
-        return []
+        return {}
     rounds, row = max(rows.items())
-    columns = [column for one in header.plan.statistics for column in one.columns]
-    quality = []
-    for column, value in row.items():
-        name = column.removesuffix("_not_private")
-        if value is None or name.endswith("_std") or name.startswith("epsilon"):
-            continue
-        if column not in columns:
-            mark = "" if column == name else f" ({column.removeprefix(name + '_').replace('_', ' ')})"
-            quality.append(f"{name.replace('_', ' ')} {value:.4g}{mark}")
-    said = {"quality": quality, "released": released(columns, row)}
-    return [(name, f"{', '.join(texts)} after round {rounds}") for name, texts in said.items() if texts]
+    shown = [
+        f"{name.replace('_', ' ')} {value:.4g}"
+        for name, value in row.items()
+        if value is not None and not name.startswith("epsilon")
+    ]
+    return {"model": f"{', '.join(shown)} after round {rounds}"} if shown else {}
 
 
-def released(columns: Sequence[str], row: Mapping[str, Any]) -> list[str]:
-    """What parts released, of a row of metrics, in words; of many figures the first few.
+def _counts(directory: Path, header: RunHeader, ledger: Ledger) -> dict[str, str]:
+    """Contributions that arrived, how many of them count as zeros, and why.
 
-    Args:
-        columns: those of the parts.
-        row: of metrics; it may have nothing of some.
+    Raises:
+        ConfigError: the file of failures cannot be read.
     """
-    there = [column for column in columns if row.get(column) is not None]
-    more = [f"{len(there) - MOST_SHOWN} more figures"] if len(there) > MOST_SHOWN else []
-    return [f"{column.replace('_', ' ')} {row[column]:.4g}" for column in there[:MOST_SHOWN]] + more
+    from fedmf.runs import FAILURES
+
+    try:
+        lines = (directory / FAILURES).read_text(encoding="utf-8").splitlines(keepends=True)
+        failures = [json.loads(line) for line in lines if line.endswith("\n")]
+    except FileNotFoundError:
+        failures = []
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {directory / FAILURES}: {error}.") from None
+    rounds, size = ledger.released, header.plan.cohorts.users_per_round
+    arrived, zero = ledger.summary().participations, sum(1 for one in failures if one.get("user"))
+    stages = Counter(str(one.get("stage")) for one in failures)
+    first = {str(one.get("stage")): str(one.get("reason"))[:100] for one in reversed(failures)}
+    each = f", {arrived / rounds:.1f} a round of {size} planned" if rounds else ""
+    return {
+        "rounds": f"{rounds} released",
+        "contributions": f"{arrived} arrived{each}",
+        **({"of them zero": f"{zero} after a failure"} if zero else {}),
+        **{f"  {stage}": f"{count}; the first: {first[stage]}" for stage, count in stages.most_common()},
+    }
 
 
 def _is_stream(directory: Path) -> bool:
@@ -167,78 +165,8 @@ def _is_stream(directory: Path) -> bool:
     return StreamState.exists(directory)
 
 
-def _show_counts(directory: Path) -> None:
-    """Exact counts, on the screen alone."""
-    from fedmf.runs import opened_record
-
-    if _is_stream(directory):
-        lines = _stream_lines(directory)
-    else:
-        with opened_record(directory) as (header, ledger):
-            lines = _operator_lines(directory, header, ledger)
-    typer.echo("\n".join(lines))
-
-
-def _operator_lines(run_dir: Path, header: RunHeader, ledger: Ledger) -> list[str]:
-    """Contributions that arrived, how many of them count as zeros, and why.
-
-    Args:
-        run_dir: of the run.
-        header: of its record.
-        ledger: of its record.
-
-    Raises:
-        ConfigError: the file of failures cannot be read.
-    """
-    rounds, size = ledger.released, header.plan.cohorts.users_per_round
-    arrived = ledger.summary().participations
-    failures = _failures(run_dir)
-    stages = Counter(str(one.get("stage")) for one in failures)
-    first = {str(one.get("stage")): str(one.get("reason"))[:_LONGEST] for one in reversed(failures)}
-    zero = sum(1 for one in failures if one.get("user"))
-    share = f", {100 * zero / arrived:.1f} %" if arrived else ""
-    each = f", {arrived / rounds:.1f} a round of {size} planned" if rounds else ""
-    return [
-        _MARK,
-        f"  rounds            {rounds} released",
-        f"  contributions     {arrived} arrived{each}",
-        f"  of them zero      {zero} for a failure that was noted{share}",
-        *(f"    {stage:<14}  {count}; the first: {first[stage]}" for stage, count in stages.most_common()),
-    ]
-
-
-def _stream_lines(state_dir: Path) -> list[str]:
-    """How many rows of a stream were clipped, zeroed and refused.
-
-    Raises:
-        LedgerError: the state cannot be opened.
-    """
-    from fedmf.streaming import StreamState
-
-    with StreamState.open(state_dir) as state:
-        counts = state.position.counts()
-    return [_MARK, *(f"  {name.replace('_', ' '):<16}  {value}" for name, value in counts.items())]
-
-
-def _failures(run_dir: Path) -> list[dict[str, object]]:
-    from fedmf.runs import FAILURES
-
-    try:
-        with (run_dir / FAILURES).open(encoding="utf-8") as file:
-            return [json.loads(line) for line in file if line.endswith("\n")]
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {run_dir / FAILURES}: {error}.") from None
-
-
-def costs_of(directory: Path) -> Costs:
-    """What a run or stream cost each of its users.
-
-    Raises:
-        ConfigError: it is neither.
-        LedgerError: records are damaged, or cannot be joined by user id.
-    """
+def _costs_of(directory: Path) -> Costs:
+    """What a run or stream cost each of its users."""
     if _is_stream(directory):
         from fedmf.streaming import stream_costs
 

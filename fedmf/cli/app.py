@@ -16,7 +16,7 @@ from typer.core import TyperArgument, TyperOption
 from fedmf.addresses import linked
 from fedmf.cli.account import account, export
 from fedmf.cli.compile import compile_programs
-from fedmf.cli.configuration import init, keys
+from fedmf.cli.configuration import init, options
 from fedmf.cli.data import data, schema
 from fedmf.cli.design import design
 from fedmf.cli.interruption import Interruption
@@ -42,17 +42,17 @@ application = typer.Typer(
     suggest_commands=False,  # click does
     pretty_exceptions_enable=False,
 )
-application.command("simulate")(simulate)
-application.command("compile")(compile_programs)
-application.command("schema")(schema)
-application.command("data")(data)
-application.command("design")(design)
-application.command("account")(account)
-application.command("export")(export)
-application.command("init")(init)
-application.command("keys")(keys)
-application.command("stream")(stream)
-application.command("sweep")(sweep)
+#: In the order of the help, by what they are for.
+_COMMANDS: Final[dict[str, dict[str, Callable[..., None]]]] = {
+    "Train": {"simulate": simulate, "sweep": sweep},
+    "Plan": {"design": design},
+    "Streams": {"stream": stream, "schema": schema, "data": data},
+    "Privacy report": {"account": account, "export": export},
+    "Setup": {"init": init, "options": options, "compile": compile_programs},
+}
+for _group, _commands in _COMMANDS.items():
+    for _name, _command in _commands.items():
+        application.command(_name, rich_help_panel=_group)(_command)
 
 
 def _show_version(wanted: bool) -> None:
@@ -88,7 +88,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     if sys.platform == "win32":
         return _fail(str(PlatformError()), 2)
-    interruption = Interruption("nothing is to be gone on with: give the command again.")
+    interruption = Interruption("nothing was begun: give the command again.")
     try:
         command = program()
         with interruption.watching():
@@ -128,21 +128,16 @@ def program() -> Any:
     for option in program.params:
         if isinstance(option, TyperOption) and option.name in ("install_completion", "show_completion"):
             option.hidden = True
+    registered = {name: callback for group in _COMMANDS.values() for name, callback in group.items()}
     for name, command in getattr(program, "commands", {}).items():
         command.help = linked(command.help or "")
-        declared = inspect.signature(_callbacks()[name]).parameters
+        declared = inspect.signature(registered[name]).parameters
         for parameter in command.params:
             if isinstance(parameter, TyperArgument) and parameter.name is not None:
                 parameter.help = declared[parameter.name].default.help
             if isinstance(parameter, TyperArgument | TyperOption):
                 parameter.help = linked(parameter.help or "")
     return program
-
-
-def _callbacks() -> dict[str, Callable[..., object]]:
-    """What carries out each command."""
-    registered = application.registered_commands
-    return {str(command.name): command.callback for command in registered if command.callback is not None}
 
 
 def _fail(message: str, code: int) -> int:

@@ -1,4 +1,4 @@
-"""``fedmf init`` and ``fedmf keys``: a commented configuration to start from, and what may stand in one."""
+"""``fedmf init`` and ``fedmf options``: a configuration to start from, and the keys it may have."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 
-def keys(
+def options(
     words: list[str] = typer.Argument(
         None, metavar="[WORD]...", help="Show keys in whose name or meaning all these words are."
     ),
@@ -19,15 +19,13 @@ def keys(
 
     Each can stand in a TOML file, in --set TABLE.KEY=VALUE, and in a Flower run config.
 
-    Example: fedmf keys clip norm
+    Example: fedmf options clip norm
     """
     from fedmf.errors import ConfigError
-    from fedmf.runs.tables.reference import keys as every_key
+    from fedmf.runs.tables.reference import keys
 
     wanted = [word.lower() for word in words or []]
-    found = [
-        key for key in every_key() if all(word in f"{key.dotted} {key.meaning}".lower() for word in wanted)
-    ]
+    found = [key for key in keys() if all(word in f"{key.dotted} {key.meaning}".lower() for word in wanted)]
     for key in found:
         typer.echo(f"{key.dotted}  ({key.type}, default {key.default})")
         typer.echo(textwrap.indent(textwrap.fill(key.meaning, 100, break_on_hyphens=False), "    "))
