@@ -30,12 +30,12 @@ from fedmf.version import __version__
 
 if TYPE_CHECKING:
     from fedmf.accounting import NoPrivacy, UserLevel, design
-    from fedmf.cohorts import BallsInBinsCohorts, CyclicCohorts
+    from fedmf.cohorts import BallsInBinsCohorts, CyclicCohorts, MinSeparatedCohorts, RandomCohorts
     from fedmf.data import Digits, InMemoryDataset
     from fedmf.mechanisms.choice import NamedMechanism
     from fedmf.models import Mlp
     from fedmf.moments import MomentStream
-    from fedmf.optim import JmeAdam, Sgd
+    from fedmf.optim import Adam, JmeAdam, Sgd
     from fedmf.participation import Participation
     from fedmf.records import PrivacyStatement
     from fedmf.runs import (
@@ -46,9 +46,8 @@ if TYPE_CHECKING:
         Run,
         account,
         load_model,
-        load_run,
     )
-    from fedmf.runs.simulation import load, plan, resume, simulate, start
+    from fedmf.runs.simulation import plan, resume, simulate, start
     from fedmf.runs.statistics import OwnStatistic, QuantileClipping
     from fedmf.streaming import PrivateStream
     from fedmf.sweeps import Sweep, run_sweep
@@ -62,6 +61,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "Adam",
     "BallsInBinsCohorts",
     "Classification",
     "CyclicCohorts",
@@ -70,6 +70,7 @@ __all__ = [
     "InMemoryDataset",
     "JmeAdam",
     "LocalSGD",
+    "MinSeparatedCohorts",
     "Mlp",
     "MomentStream",
     "NamedMechanism",
@@ -81,6 +82,7 @@ __all__ = [
     "PrivateAggregator",
     "PrivateStream",
     "QuantileClipping",
+    "RandomCohorts",
     "Run",
     "Sgd",
     "Sweep",
@@ -89,9 +91,7 @@ __all__ = [
     "__version__",
     "account",
     "design",
-    "load",
     "load_model",
-    "load_run",
     "plan",
     "resume",
     "run_sweep",

@@ -8,10 +8,12 @@ The reference page and ``fedmf options`` are generated from the same annotations
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 import re
+import sys
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import (
@@ -24,7 +26,6 @@ from typing import (
     Union,
     get_args,
     get_origin,
-    get_type_hints,
 )
 
 #: A list of no numbers as text, where an empty text stands for the default.
@@ -187,17 +188,26 @@ def fields_of(cls: type[Value]) -> Mapping[str, FieldOf]:
     """The fields of a class of values by name; what a field is, it inherits."""
     if not dataclasses.is_dataclass(cls):
         return {}
-    hints = [
-        get_type_hints(base, include_extras=True) for base in cls.__mro__ if dataclasses.is_dataclass(base)
-    ]
     found = {}
     for field in dataclasses.fields(cls):
-        said = [part for hint in hints for part in getattr(hint.get(field.name), "__metadata__", ())]
-        about = next((part for part in said if isinstance(part, Field)), Field())
-        hint = hints[0][field.name]
-        plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-        found[field.name] = FieldOf(field.name, plain, field.default, about)
+        hints = [*_hints(cls, field.name)]
+        said = (
+            part for hint in hints for part in getattr(hint, "__metadata__", ()) if isinstance(part, Field)
+        )
+        plain = get_args(hints[0])[0] if get_origin(hints[0]) is Annotated else hints[0]
+        found[field.name] = FieldOf(field.name, plain, field.default, next(said, Field()))
     return types.MappingProxyType(found)
+
+
+def _hints(cls: type, name: str) -> Iterator[Any]:
+    """The annotations of a field, that of the class itself before those of its bases."""
+    for base in cls.__mro__:
+        if name in (own := inspect.get_annotations(base)):
+            yield (
+                eval(own[name], vars(sys.modules[base.__module__]))
+                if isinstance(own[name], str)
+                else own[name]
+            )
 
 
 AnyValue = TypeVar("AnyValue", bound=Value)

@@ -74,9 +74,8 @@ def simulate(
     Example: fedmf simulate configs/digits.toml --set mechanism.kind=cgd --set privacy.epsilon=2
     """
     from fedmf.errors import ConfigError
-    from fedmf.runs import Session, dotted_keys, load_run, parse_assignments, run_of
+    from fedmf.runs import Run, Session, dotted_keys, load_run, parse_assignments, run_of
     from fedmf.runs.progress import RunProgress
-    from fedmf.runs.simulation import load
 
     overrides = parse_assignments(assignments)
     if resume is not None and out is not None:
@@ -84,7 +83,7 @@ def simulate(
     if config is not None:
         run = load_run(config, overrides)
     elif resume is not None:
-        stored = load(resume)
+        stored = Run.from_directory(resume)
         run = run_of({**dotted_keys(stored), **overrides}) if overrides else stored
     else:
         raise ConfigError("simulate needs CONFIG.toml, or --resume DIR to continue a stopped run.")

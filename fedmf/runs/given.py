@@ -193,7 +193,7 @@ def optimizer_of(
 def _missing(what: str, recorded: Mapping[str, Any]) -> ConfigError:
     return ConfigError(
         f"this run's {what} was given as an object ({recorded['name']}): pass the same one again, "
-        f"fedmf.load(path, {what}=...)."
+        f"fedmf.Run.from_directory(path, {what}=...)."
     )
 
 

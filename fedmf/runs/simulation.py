@@ -12,15 +12,14 @@ from typing import Final
 from torch import Tensor
 
 from fedmf.errors import ConfigError, UnsoundSumError
-from fedmf.optim import ServerOptimizer
-from fedmf.runs.directory import LEDGER, read_header
+from fedmf.runs.directory import LEDGER
 from fedmf.runs.execution import Execution
 from fedmf.runs.loop import Clients, OnRound, Reply, Rounds, RunResult
 from fedmf.runs.plan import Plan
 from fedmf.runs.progress import both, shown
 from fedmf.runs.run import Run
 from fedmf.runs.session import Session
-from fedmf.training import ClippedSums, LocalTrainer, Task, checked_sum, copied_vector
+from fedmf.training import ClippedSums, LocalTrainer, checked_sum, copied_vector
 
 _log = logging.getLogger("fedmf")
 #: Most bytes of the rows of a message with more than one user.
@@ -203,17 +202,3 @@ def simulate(
         session.draw()
         parameters = session.server.parameters.detach().clone()
         return RunResult(Path(path), parameters, session.metrics, session.statement(), stopped)
-
-
-def load(path: str | Path, task: Task | None = None, optimizer: ServerOptimizer | None = None) -> Run:
-    """The run that a directory holds, rebuilt from its header.
-
-    Args:
-        path: its directory.
-        task: the task, where it was given as an object.
-        optimizer: likewise.
-
-    Raises:
-        ConfigError: not a run directory, or an object of the user's own is missing or another one.
-    """
-    return Run.from_dict(read_header(Path(path)).run, task, optimizer)

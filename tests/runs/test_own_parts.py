@@ -50,10 +50,12 @@ def test_resumed_bit_for_bit_and_only_with_the_same_parts(example: ModuleType, t
 
     assert fedmf.simulate(run, tmp_path / "stopped", on_round=stop).stopped
     assert released(tmp_path / "stopped") == 21
-    with pytest.raises(ConfigError, match=r"task was given as an object .*Linear.*fedmf\.load\(path, task="):
-        fedmf.load(tmp_path / "stopped")
+    with pytest.raises(
+        ConfigError, match=r"task was given as an object .*Linear.*fedmf\.Run\.from_directory\(path, task="
+    ):
+        fedmf.Run.from_directory(tmp_path / "stopped")
     with pytest.raises(ConfigError, match=r"optimizer was given as an object \(own_parts\.SignMomentum\)"):
-        fedmf.load(tmp_path / "stopped", task=example.ink())
+        fedmf.Run.from_directory(tmp_path / "stopped", task=example.ink())
     other = dataclasses.replace(run, server=fedmf.Sgd())
     with pytest.raises(ConfigError, match="optimizer"):
         fedmf.resume(other, tmp_path / "stopped")

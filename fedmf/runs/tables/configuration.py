@@ -7,10 +7,10 @@ pyproject.toml lists the union over all kinds, each with an empty string, which 
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import logging
 import os
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -107,12 +107,8 @@ TABLES: Final[dict[str, Mapping[str, type[Value]]]] = {
     "client": by_kind(LocalSGD),
     "execution": by_kind(Execution),
 }
-#: Most bytes of a configuration file.
-_LONGEST: Final = 1 << 18
-_MOST_DOTS: Final = 64
 #: One of these tables a file has: what a run is about is nobody's default.
 _SUBJECT: Final = ("data.", "task.")
-_QUOTED: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'')
 #: Public seeds that follow the seed of the data unless they are set.
 _SEEDED: Final = ("model", "cohorts", "client")
 
@@ -149,7 +145,7 @@ def known_keys() -> Mapping[str, None]:
         for table, kinds in TABLES.items()
         for key in [
             *(["kind"] if len(kinds) > 1 else []),
-            *(field.key for cls in kinds.values() for field in fields_of(cls).values()),
+            *(name.replace("_", "-") for cls in kinds.values() for name in _names(cls)),
         ]
     }
 
@@ -169,7 +165,7 @@ def run_of(values: Mapping[str, Any]) -> Run:
         if flat.get(f"{table}.kind") == GIVEN:
             raise ConfigError(
                 f"[{table}] was given as an object ({flat.get(f'{table}.name')}), which no configuration "
-                "describes. Make the run in Python; fedmf.load rebuilds it from its directory."
+                "describes. Make the run in Python; fedmf.Run.from_directory rebuilds it from its directory."
             )
     for name, value in flat.items():
         if name not in known_keys():
@@ -236,7 +232,11 @@ def takes(table: str, kind: object, key: str) -> bool:
         free = {*accepted_parameters(name), *optional_parameters(name)} if name in names() else set()
         return key in free if key == "bands" else bool(free - {"bands"})
     cls = kinds.get(str(kind), None) if len(kinds) > 1 and kind is not None else next(iter(kinds.values()))
-    return cls is not None and key.replace("-", "_") in fields_of(cls) and "_" not in key
+    return cls is not None and key.replace("-", "_") in _names(cls) and "_" not in key
+
+
+def _names(cls: type[Value]) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else ()
 
 
 def takes_key(values: Mapping[str, Any], name: str) -> bool:
@@ -354,31 +354,17 @@ def load_run(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Ru
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file of bounded size.
+    """The tables of a TOML file.
 
     Raises:
-        ConfigError: unreadable, too large or not TOML.
+        ConfigError: unreadable, or not TOML.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(_LONGEST + 1)
-        if len(content) > _LONGEST:
-            raise ConfigError(f"configuration {path} must take at most {_LONGEST} bytes; it takes more.")
-        return _parsed(content.decode("utf-8-sig"))  # editors of Windows begin with a mark
+        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))  # editors of Windows begin with a mark
     except OSError as error:
         raise ConfigError(f"cannot read configuration {path}: {error.strerror}.") from None
-    except ConfigError:
-        raise
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {' '.join(str(error).split())[:200]}") from None
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    """TOML whose keys have few parts: the parser's memory grows with the square of their number."""
-    for number, line in enumerate(_QUOTED.sub("", text).splitlines(), start=1):
-        if line.partition("#")[0].count(".") > _MOST_DOTS:
-            raise ValueError(f"line {number} has more than {_MOST_DOTS} dots outside of quotes")
-    return tomllib.loads(text)
 
 
 def overridden(written: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -411,7 +397,7 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
         if not equals or not key.strip():
             raise ConfigError(f"--set takes table.key=value; got {assignment!r}.")
         try:
-            lines = _parsed(f"value = {value}")
+            lines = tomllib.loads(f"value = {value}")
         except (ValueError, RecursionError):
             lines = {"value": value.strip()}
         if set(lines) != {"value"}:

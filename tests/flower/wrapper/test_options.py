@@ -39,7 +39,7 @@ def test_a_clip_norm_that_follows_a_quantile_moves_as_in_a_run(unit_steps: bool,
     clipping = QuantileClipping(quantile=0.3, learning_rate=0.6, rounds_per_update=1, unit_steps=unit_steps)
     run = dataclasses.replace(small_run(TASK, mechanism="bisr", epsilon=20.0), clipping=clipping)
     same_as_a_run(run, tmp_path)
-    theirs = fedmf.load(tmp_path / "run", task=TASK).clipping
+    theirs = fedmf.Run.from_directory(tmp_path / "run", task=TASK).clipping
     with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as mine:
         expected = {t: row["clip_norm"] for t, row in mine.metrics().items()}
     with Ledger.open(tmp_path / "app" / "ledger.sqlite", read_only=True) as mine:
