@@ -5,7 +5,7 @@ A run is one value:
     import fedmf
 
     run = fedmf.Run(
-        task=fedmf.Classification(fedmf.Digits(users=360), fedmf.Mlp(hidden_units=(32,))),
+        task=fedmf.classification(fedmf.Digits(users=360), fedmf.Mlp(hidden_units=(32,))),
         cohorts=fedmf.CyclicCohorts(rounds=240, users_per_round=36),
         privacy=fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=0.3),
         mechanism="banded-toeplitz",
@@ -31,7 +31,7 @@ from fedmf.version import __version__
 if TYPE_CHECKING:
     from fedmf.accounting import NoPrivacy, UserLevel, design
     from fedmf.cohorts import BallsInBinsCohorts, CyclicCohorts, MinSeparatedCohorts, RandomCohorts
-    from fedmf.data import Digits, InMemoryDataset
+    from fedmf.data import Dataset, Digits
     from fedmf.mechanisms.choice import NamedMechanism
     from fedmf.models import Mlp
     from fedmf.moments import MomentStream
@@ -39,13 +39,15 @@ if TYPE_CHECKING:
     from fedmf.participation import Participation
     from fedmf.records import PrivacyStatement
     from fedmf.runs import (
-        Classification,
         Execution,
         NoiseMechanism,
         PrivateAggregator,
         Run,
         account,
+        classification,
         load_model,
+        next_token,
+        regression,
     )
     from fedmf.runs.simulation import plan, resume, simulate, start
     from fedmf.runs.statistics import OwnStatistic, QuantileClipping
@@ -63,11 +65,10 @@ def __dir__() -> list[str]:
 __all__ = [
     "Adam",
     "BallsInBinsCohorts",
-    "Classification",
     "CyclicCohorts",
+    "Dataset",
     "Digits",
     "Execution",
-    "InMemoryDataset",
     "JmeAdam",
     "LocalSGD",
     "MinSeparatedCohorts",
@@ -90,9 +91,12 @@ __all__ = [
     "UserLevel",
     "__version__",
     "account",
+    "classification",
     "design",
     "load_model",
+    "next_token",
     "plan",
+    "regression",
     "resume",
     "run_sweep",
     "simulate",

@@ -9,7 +9,7 @@ import torch
 from support.small_runs import linear_task, run_small, schedule_of, small_run
 from torch import nn
 
-from fedmf.data.memory import InMemoryDataset
+from fedmf.data import InMemoryDataset
 from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.source import GaussianSource
 from fedmf.optim import Sgd

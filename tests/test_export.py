@@ -18,7 +18,7 @@ from fedmf.cli.app import run as cli
 from fedmf.errors import LedgerError
 
 RUN = fedmf.Run(
-    task=fedmf.Classification(fedmf.Digits(users=20), fedmf.Mlp(hidden_units=(5,))),
+    task=fedmf.classification(fedmf.Digits(users=20), fedmf.Mlp(hidden_units=(5,))),
     cohorts=fedmf.CyclicCohorts(rounds=4, users_per_round=5),
     privacy=fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=0.3),
     mechanism="identity",

@@ -19,7 +19,7 @@ def layer_norms(update: torch.Tensor) -> torch.Tensor:
 
 
 run = fedmf.Run(
-    task=fedmf.Classification(fedmf.Digits(users=360), fedmf.Mlp(hidden_units=(16,))),
+    task=fedmf.classification(fedmf.Digits(users=360), fedmf.Mlp(hidden_units=(16,))),
     cohorts=fedmf.CyclicCohorts(rounds=20, users_per_round=40),
     privacy=fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=0.5),
     mechanism="bisr",

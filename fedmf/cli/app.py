@@ -17,9 +17,9 @@ from fedmf.addresses import linked
 from fedmf.cli.account import account, export
 from fedmf.cli.compile import compile_programs
 from fedmf.cli.configuration import init, options
-from fedmf.cli.data import data, schema
 from fedmf.cli.design import design
 from fedmf.cli.interruption import Interruption
+from fedmf.cli.schema import schema
 from fedmf.cli.simulate import simulate
 from fedmf.cli.stream import stream
 from fedmf.cli.sweep import sweep
@@ -46,7 +46,7 @@ application = typer.Typer(
 _COMMANDS: Final[dict[str, dict[str, Callable[..., None]]]] = {
     "Train": {"simulate": simulate, "sweep": sweep},
     "Plan": {"design": design},
-    "Streams": {"stream": stream, "schema": schema, "data": data},
+    "Streams": {"stream": stream, "schema": schema},
     "Privacy report": {"account": account, "export": export},
     "Setup": {"init": init, "options": options, "compile": compile_programs},
 }

@@ -1,32 +1,15 @@
-"""Federated datasets: who holds which examples."""
+"""Federated data sets: who holds which examples."""
 
 from typing import Final
 
-from fedmf.data.dataset import FederatedDataset, NumberedUsers, RosterDataset
-from fedmf.data.diabetes import Diabetes
-from fedmf.data.digit_images import Digits
-from fedmf.data.memory import DecodedRows, InMemoryDataset
-from fedmf.data.options import PARTITIONS, DatasetOptions, PublicInput, SpreadOptions
-from fedmf.data.partitions import (
-    Partition,
-    partition_by_dirichlet_sizes,
-    partition_by_label,
-    partition_by_power_law,
-    partition_by_shards,
-    partition_evenly,
-)
-from fedmf.data.rows import (
-    Hub,
-    OnNodes,
-    RowOptions,
-    Table,
-    TableColumns,
-    TableRows,
-    cell_blocks,
-    read_table,
-    written,
-)
-from fedmf.data.schema import Encoding, Schema, check_rows, draft_schema, read_schema
+from fedmf.data.cells import canonical_id, ids, numbers, require_canonical, texts
+from fedmf.data.dataset import Dataset, InMemoryDataset, NumberedUsers
+from fedmf.data.hub import Hub
+from fedmf.data.images import Digits, Idx
+from fedmf.data.on_nodes import OnNodes
+from fedmf.data.options import PARTITIONS, DatasetOptions, PublicInput
+from fedmf.data.schema import Encoding, Schema
+from fedmf.data.schema_file import check_rows, draft_schema, read_schema
 from fedmf.data.structure import (
     ExampleStructure,
     Features,
@@ -40,65 +23,51 @@ from fedmf.data.structure import (
     split_rows,
     structure_of,
 )
-from fedmf.data.summary import PartitionSummary, summarise
-from fedmf.data.synthetic import Synthetic, SyntheticDataset
+from fedmf.data.synthetic import Synthetic
+from fedmf.data.table import Table
+from fedmf.data.table_reader import InputError, open_table
 from fedmf.data.tokens import next_tokens
-from fedmf.data.user_ids import canonical_id, require_canonical, texts_of_ids
 from fedmf.values import by_kind
 
 __all__ = [
     "DATASETS",
     "PARTITIONS",
+    "Dataset",
     "DatasetOptions",
-    "DecodedRows",
-    "Diabetes",
     "Digits",
     "Encoding",
     "ExampleStructure",
     "Features",
-    "FederatedDataset",
     "Hub",
+    "Idx",
     "InMemoryDataset",
+    "InputError",
     "NamedStructures",
     "NumberedUsers",
     "OnNodes",
-    "Partition",
-    "PartitionSummary",
     "PublicInput",
-    "RosterDataset",
-    "RowOptions",
     "Schema",
-    "SpreadOptions",
     "Synthetic",
-    "SyntheticDataset",
     "Table",
-    "TableColumns",
-    "TableRows",
     "TensorStructure",
     "canonical_id",
-    "cell_blocks",
     "check_rows",
     "device_of",
     "draft_schema",
     "each",
+    "ids",
     "joined",
     "named",
     "next_tokens",
-    "partition_by_dirichlet_sizes",
-    "partition_by_label",
-    "partition_by_power_law",
-    "partition_by_shards",
-    "partition_evenly",
+    "numbers",
+    "open_table",
     "read_schema",
-    "read_table",
     "require_canonical",
     "row_count",
     "split_rows",
     "structure_of",
-    "summarise",
-    "texts_of_ids",
-    "written",
+    "texts",
 ]
 
 #: What `[data]` may be, by kind.
-DATASETS: Final[dict[str, type[DatasetOptions]]] = by_kind(Digits, Synthetic, Diabetes, Table, Hub, OnNodes)
+DATASETS: Final[dict[str, type[DatasetOptions]]] = by_kind(Digits, Synthetic, Table, Hub, OnNodes, Idx)

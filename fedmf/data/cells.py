@@ -1,22 +1,36 @@
-"""Cells of a column as text, numbers or ids of users: what one becomes depends on it and its column's type.
+"""Cells as text, numbers or ids of users: what one becomes depends on it and its column's type.
 
-Columns are Arrow arrays as `fedmf.data.table_reader` gives them, whole or in chunks. A cell that cannot be
-parsed is a null, or NaN, and raises nothing; a column whose *type* holds nothing of the kind is refused.
+Columns are Arrow arrays as `fedmf.data.table_reader` gives them, whole or in chunks, or lists of text. A cell
+that cannot be parsed is a null, or NaN, and raises nothing; a column whose *type* holds nothing of the kind
+is refused.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as arrow
 import pyarrow.compute as compute
 from numpy.typing import NDArray
 
-from fedmf.data.user_ids import canonical_id, id_of_float
+from fedmf.data.table_reader import format_of, open_table
 
 types = arrow.types
+#: Whole numbers that float64 tells apart lie below this; of smaller floating types below other powers of 2.
+_EXACT: Final = {16: 2**11, 32: 2**24, 64: 2**53}
+_POINT_ZERO: Final = re.compile(r"([+-]?[0-9]{1,400})\.0*")
+#: As Python, NumPy and Arrow write large floats; an id such as "12e5" is none.
+_POWER: Final = re.compile(r"[+-]?[0-9](\.[0-9]+)?[eE]\+[0-9]{1,3}")
+#: A byte order mark, at the front of a file or copied with a cell.
+_MARK: Final = "\ufeff"
 
 
 def texts(column: Any, place: str = "column") -> Any:
@@ -124,7 +138,9 @@ def is_list(kind: Any) -> bool:
 
 
 def _plain(column: Any) -> Any:
-    """One array without a dictionary."""
+    """One array without a dictionary; of a list of text one of strings."""
+    if isinstance(column, list):
+        column = arrow.array(column, arrow.large_string())
     if isinstance(column, arrow.ChunkedArray):
         column = column.combine_chunks()
     return column.cast(column.type.value_type) if types.is_dictionary(column.type) else column
@@ -160,3 +176,99 @@ def _id(text: str | None, decimal: bool) -> str | None:
     if decimal:  # exact, however large; zeros behind the point say nothing
         return text.rstrip("0").rstrip(".") if "." in text else text
     return canonical_id(text) or None
+
+
+def canonical_id(text: str) -> str:
+    """The one text of an id; "" where none can be told.
+
+    Two texts of one person must not become two users, who would take part twice as often. So blanks around
+    an id and byte order marks are dropped, characters are composed (Unicode NFC), and a whole number that
+    passed through a floating type, as pandas makes of integers beside a missing one, is that integer again.
+    Leading zeros and capitals stay: "007" and "7" are two people.
+
+    Args:
+        text: of the id.
+
+    Returns:
+        A fixed point of this function. A whole number written as a float of 2⁵³ or more has lost digits: "".
+
+    >>> [canonical_id(text) for text in ("49176123450.0", "4.917612345e+10", " ann ", "007", "1e+300")]
+    ['49176123450', '49176123450', 'ann', '007', '']
+    """
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text.replace(_MARK, ""))
+    text = text.strip()
+    if "." in text or "+" in text:
+        if found := _POINT_ZERO.fullmatch(text):
+            return found[1] if abs(int(found[1])) < _EXACT[64] else ""
+        if _POWER.fullmatch(text) and (number := Decimal(text)) == number.to_integral_value():
+            return str(int(number)) if abs(number) < _EXACT[64] else ""
+    return text
+
+
+def require_canonical(user_ids: Iterable[str]) -> None:
+    """Refuse ids that are not as `canonical_id` writes them.
+
+    Raises:
+        ValueError: one is not.
+    """
+    wrong = next((name for name in user_ids if canonical_id(name) != name), None)
+    if wrong is not None:
+        raise ValueError(
+            f"user ids must be as fedmf.data.canonical_id writes them; got {wrong!r}, not "
+            f"{canonical_id(wrong)!r}. Two texts of one person would be two users."
+        )
+
+
+def id_of_float(number: float | None, bits: int) -> str | None:
+    """The id that a floating number stands for; None for a missing, infinite or too large one.
+
+    Args:
+        number: of a column.
+        bits: of the column's type: 16, 32 or 64.
+
+    >>> id_of_float(7.0, 64), id_of_float(0.5, 64), id_of_float(2.0**53, 64)
+    ('7', '0.5', None)
+    """
+    if number is None or not abs(number) < _EXACT[bits]:
+        return None
+    if number.is_integer():
+        return str(int(number))
+    return str(np.float32(number)) if bits == 32 else repr(number)
+
+
+def read_roster(path: Path, column: str) -> tuple[str, ...]:
+    """User ids in the order of a file, as `canonical_id` writes them.
+
+    A roster is public, so what is wrong with it is said.
+
+    Args:
+        path: a table with the column, or any other text file with one id a line.
+        column: the user column.
+
+    Raises:
+        ValueError: unreadable, nobody, an id that is missing or occurs twice.
+    """
+    names: list[str | None] = []
+    if format_of(path):
+        with open_table(path) as table:
+            table.select((column,))
+            while (batch := table.read(65_536)) is not None:
+                names += ids(batch.columns[column], f"column {column!r} of {path}").to_pylist()
+    else:
+        try:
+            lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
+        except (OSError, UnicodeDecodeError) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(f"roster must be a readable file of user ids; got {path}: {reason}") from None
+        names += [canonical_id(line) or None for line in lines if line]
+    if None in names:
+        raise ValueError(
+            f"roster must name a user in each row; got none in row {names.index(None) + 1} of {path}. A "
+            "float of 2⁵³ or more has lost its last digits: write it in full."
+        )
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice or not names:
+        wrong = f"{twice[0]!r} more than once" if twice else "nobody"
+        raise ValueError(f"roster must name each user once; got {wrong} in {path}.")
+    return tuple(name for name in names if name)

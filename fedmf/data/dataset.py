@@ -1,25 +1,45 @@
-"""What every federated dataset answers, and the one whose examples are somewhere else."""
+"""What every federated data set answers; examples in memory, and users whose examples are somewhere else."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar, Literal, Self, overload
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Final, Literal, Self, overload
 
 import numpy as np
+import pyarrow as arrow
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data.structure import ExampleStructure, Features, TensorStructure, each, structure_of
-from fedmf.data.user_ids import require_canonical
+from fedmf.data.cells import ids, require_canonical
+from fedmf.data.partitions import Partition, partition_by_owner
+from fedmf.data.structure import (
+    ExampleStructure,
+    Features,
+    TensorStructure,
+    any_of,
+    each,
+    named,
+    structure_of,
+)
+
+#: Takes the list of users, or the classes, from the data themselves, which makes them public.
+FROM_DATA: Final = "from-data"
+#: Whose a test part is: examples that no user of the run ever owned, those of people who are no users of the
+#: run, or examples taken from the users of the run, which no noise covers.
+TestOwner = Literal["nobody", "held-out users", "training users"]
 
 
 class NumberedUsers(Sequence[str]):
     """The ids ``user-000`` … of U users, in O(1) memory; they sort like their numbers.
 
-    >>> ids = NumberedUsers(1_000_000)
-    >>> ids[7], ids.index_of("user-999999"), list(ids[2:9:3])
+    >>> user_ids = NumberedUsers(1_000_000)
+    >>> user_ids[7], user_ids.index_of("user-999999"), list(user_ids[2:9:3])
     ('user-000007', 999999, ['user-000002', 'user-000005', 'user-000008'])
     """
 
@@ -57,16 +77,11 @@ class NumberedUsers(Sequence[str]):
             return False
 
 
-#: Whose a test part is: examples that no user of the run ever owned, those of people who are no users of the
-#: run, or examples taken from the users of the run, which no noise covers.
-TestOwner = Literal["nobody", "held-out users", "training users"]
-
-
-class FederatedDataset(ABC):
+class Dataset(ABC):
     """Training examples owned by users, and a central held-out test part.
 
-    Users are called by their stable id (a string) in messages and in the ledger, and by their index,
-    0..U − 1, in here.
+    `from_frame` and `from_arrays` make one of your own rows. Users are called by their stable id (a string)
+    in messages and in the ledger, and by their index, 0..U − 1, in here.
 
     Attributes:
         user_ids: the unique, stable ids, by index. A sequence, not necessarily a list: it may format its
@@ -96,6 +111,129 @@ class FederatedDataset(ABC):
     counts_are_exact: ClassVar[bool] = False
     #: Whether users' examples are here, rather than with somebody else who trains them.
     has_examples: ClassVar[bool] = True
+
+    @staticmethod
+    def from_arrays(
+        x: Any,
+        y: Any,
+        users: Sequence[Any],
+        *,
+        roster: Sequence[Any] | str | None = None,
+        classes: int | Sequence[Any] | str | None = None,
+        test: tuple[Any, Any] | None = None,
+        test_owner: TestOwner = "nobody",
+        vocabulary: int = 0,
+    ) -> InMemoryDataset:
+        """A data set of arrays or tensors with a user for each example.
+
+        Args:
+            x: features, shape (examples, …), or several such arrays by the names of the model's arguments;
+                float64 becomes float32.
+            y: labels, shape (examples, …): numbers, class numbers, or names of classes.
+            users: whose each example is, shape (examples,): text or whole numbers, however they are typed.
+            roster: the ids of all users, which is public; "from-data" takes them from ``users``.
+            classes: how many there are, or their names in order; "from-data" takes those that occur; None
+                where labels are numbers of a floating type, or tokens.
+            test: features and labels of the test part, which must not be of private rows.
+            test_owner: whose the test part is.
+            vocabulary: how many tokens there are where features and labels are tokens.
+
+        Raises:
+            ValueError: lengths that differ, no roster, labels of which it is not told what they are, or no
+                example that can be used.
+
+        Guarantees: an example whose user is not on the roster, whose label is none of the classes or whose
+        numbers are not finite is left out, and changes nothing else.
+
+        >>> Dataset.from_arrays([[0.5], [1.5], [2.5]], [0, 1, 1], ["a", "b", 7], roster=["a", "b"], classes=2)
+        InMemoryDataset(users=2, examples=2, features=(1,) float32, labels=() int64 below 2, tests=0)
+        """
+        features, test = each(_tensor, x), test or (each(lambda part: part[:0], each(_tensor, x)), y[:0])
+        lengths = [len(part) for part in (*named(features).values(), y, users)]
+        if len(set(lengths)) > 1:
+            raise ValueError(f"x, y and users must be of one length, that of the examples; got {lengths}.")
+        names = _names(classes, y)
+        count = classes if isinstance(classes, int) else len(names)
+        labels, test_labels = (_labels(given, names, count, vocabulary) for given in (y, test[1]))
+        user_ids, owner = _owners(users, roster)
+        readable = _readable(features, labels, count)
+        if not (readable & (owner >= 0)).any():
+            raise ValueError(
+                "x, y and users must hold an example whose user is on the roster, whose numbers are finite "
+                "and whose label is one of the classes; got none."
+            )
+        test_features = each(_tensor, test[0])
+        kept = torch.from_numpy(_readable(test_features, test_labels, count))
+        return InMemoryDataset(
+            features=features,
+            labels=labels,
+            owned=partition_by_owner(owner, np.arange(len(user_ids))).keeping(readable),
+            user_ids=user_ids,
+            test_features=each(lambda part: part[kept], test_features),
+            test_labels=test_labels[kept],
+            classes=count,
+            test_owner=test_owner,
+            vocabulary=vocabulary,
+        )
+
+    @staticmethod
+    def from_frame(
+        frame: Any,
+        *,
+        user: str,
+        label: str | Sequence[str],
+        features: Sequence[str] | None = None,
+        test: Any = None,
+        **options: Any,
+    ) -> InMemoryDataset:
+        """A data set of a data frame, of pandas or with ``to_pandas``, with a user column.
+
+        Args:
+            frame: one example a row.
+            user: column of the users' ids.
+            label: column of the labels; several columns of numbers for several numbers an example.
+            features: columns of numbers; None for all others.
+            test: a frame with the same columns but for the user's, which must not be of private rows.
+            options: ``roster``, ``classes`` and ``test_owner`` of `from_arrays`.
+
+        Raises:
+            ValueError: a column that is missing or there twice, and what `from_arrays` rejects.
+
+        Guarantees: those of `from_arrays`; a cell that is no number is its row's fault alone.
+
+        >>> import pandas as pd
+        >>> rows = pd.DataFrame({"who": ["a", "b", "b"], "age": [31, 45, None], "ill": ["no", "yes", "no"]})
+        >>> data = Dataset.from_frame(rows, user="who", label="ill", roster=["a", "b"], classes=["no", "yes"])
+        >>> data.sizes(np.arange(2)).tolist()
+        [1, 1]
+        """
+        labels = [label] if isinstance(label, str) else list(label)
+
+        def parts(table: Any, others: list[str]) -> list[Any]:
+            """Features, labels and other columns."""
+            table = table if hasattr(table, "iloc") else table.to_pandas()
+            present = list(map(str, table.columns))
+            names = (
+                [name for name in present if name not in (user, *labels)] if features is None else features
+            )
+            for name in (asked := [*names, *labels, *others]):
+                if present.count(name) != 1 or asked.count(name) != 1:
+                    raise ValueError(
+                        f"column {name!r} must be there once and asked for once; the frame has "
+                        f"{', '.join(present)[:300]}."
+                    )
+            columns = {name: table.iloc[:, present.index(name)] for name in asked}
+            x = _numbers([columns[name] for name in names])
+            y = (
+                _numbers([columns[name] for name in labels])
+                if len(labels) > 1
+                else columns[labels[0]].tolist()
+            )
+            return [x, y, *(columns[name].tolist() for name in others)]
+
+        x, y, users = parts(frame, [user])
+        tests = None if test is None else (*parts(test, []),)
+        return Dataset.from_arrays(x, y, users, test=tests, **options)
 
     @property
     def structure(self) -> ExampleStructure:
@@ -156,19 +294,167 @@ class FederatedDataset(ABC):
         return np.fromiter(map(self.index_of, user_ids), dtype=np.int64, count=len(user_ids))
 
 
-class RosterDataset(FederatedDataset):
+def index_by_id(user_ids: Sequence[str]) -> dict[str, int]:
+    """The place of each id.
+
+    Raises:
+        ValueError: ids that are no text, not unique, or not as `canonical_id` writes them.
+    """
+    if (wrong := next((user for user in user_ids if not isinstance(user, str)), None)) is not None:
+        raise ValueError(f"user ids must be text; got {wrong!r}. Take str of each.")
+    index = {name: u for u, name in enumerate(user_ids)}
+    if len(index) < len(user_ids):
+        raise ValueError(f"user ids must be unique; got {len(index)} different of {len(user_ids)}.")
+    if not isinstance(user_ids, NumberedUsers):
+        require_canonical(user_ids)
+    return index
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class InMemoryDataset(Dataset):
+    """Examples in tensors, and for each user the rows it owns.
+
+    Args:
+        features: shape (examples, …), of any real type; or several such tensors by the names under which the
+            model takes them.
+        labels: shape (examples, …), of any real type.
+        owned: for each user the indices of its examples; examples may belong to nobody.
+        user_ids: unique, stable names; user u is called ``user_ids[u]``.
+        test_features: shape (tests, …), likewise.
+        test_labels: shape (tests, …).
+        classes: number of classes where labels are class numbers; 0 where they are anything else.
+        test_owner: whose the test part is.
+        vocabulary: how many token numbers there are where features are tokens, else 0.
+
+    Raises:
+        ValueError: ids that are no text, not unique, or not as `canonical_id` writes them, rows that are no
+            indices, or users' examples of another shape or type than those of the test part.
+    """
+
+    counts_are_exact: ClassVar[bool] = True
+
+    features: Features
+    labels: Tensor
+    owned: Sequence[NDArray[np.int64]]
+    user_ids: Sequence[str]
+    test_features: Features
+    test_labels: Tensor
+    classes: int = 0
+    test_owner: TestOwner = "nobody"
+    vocabulary: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.owned, Mapping):
+            raise ValueError(
+                "owned (rows of users) must be a sequence in the order of user_ids; got a dict. Give "
+                "[owned[name] for name in user_ids]."
+            )
+        if len(self.owned) != len(self.user_ids):
+            raise ValueError(
+                f"owned (rows of users) must be one array for each of {len(self.user_ids)} user ids; got "
+                f"{len(self.owned)}. Dataset.from_arrays takes the user of each example."
+            )
+        assert len(self._index) == len(self._partition)  # or ids, or what is no index of a row, were refused
+        for name, mine, tests in (
+            ("features", self.features, self.test_features),
+            ("labels", self.labels, self.test_labels),
+        ):
+            for values in (*named(mine).values(), *named(tests).values()):
+                if not isinstance(values, Tensor):
+                    raise ValueError(
+                        f"{name} must be torch tensors; got {type(values).__name__}. Take torch.as_tensor."
+                    )
+            if _layout(mine) != _layout(tests):
+                raise ValueError(f"{name} must be like test_{name}, {_layout(tests)}; got {_layout(mine)}.")
+            for part in (mine, tests):
+                if len({len(values) for values in named(part).values()}) > 1:
+                    raise ValueError(f"{name} must have as many rows under every name; they do not.")
+
+    def __repr__(self) -> str:
+        structure = self.structure
+        return (
+            f"{type(self).__name__}(users={self.users}, examples={self._partition.order.size}, "
+            f"features={structure.features}, labels={structure.labels}, "
+            f"tests={len(self.test_labels)})"
+        )
+
+    @cached_property
+    def _partition(self) -> Partition:
+        return self.owned if isinstance(self.owned, Partition) else Partition.of(self.owned)
+
+    @cached_property
+    def _index(self) -> dict[str, int]:
+        return index_by_id(self.user_ids)
+
+    def index_of(self, user_id: str) -> int:
+        """See `Dataset.index_of`."""
+        return self._index[user_id]
+
+    def sizes(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See `Dataset.sizes`."""
+        return self._partition.sizes[users]
+
+    def examples(self, users: NDArray[np.int64]) -> tuple[Features, Tensor]:
+        """See `Dataset.examples`."""
+        rows = torch.from_numpy(self._partition.rows(users)).to(self.labels.device)
+        return each(lambda values: values.index_select(0, rows), self.features), self.labels.index_select(
+            0, rows
+        )
+
+    def held(self, users: NDArray[np.int64]) -> tuple[Features, Tensor, NDArray[np.int64]] | None:
+        """See `Dataset.held`."""
+        if type(self).examples is not InMemoryDataset.examples or not self._rows_exist:
+            return None
+        return self.features, self.labels, self._partition.rows(users)
+
+    def unfit_rows(self, structure: ExampleStructure) -> NDArray[np.bool_] | None:
+        """See `Dataset.unfit_rows`."""
+        known = self.__dict__.get("_unfit")
+        if known is None or known[0] != structure:
+            masks = structure.features.unfit_rows(self.features), structure.labels.unfit_rows(self.labels)
+            found = any_of(masks)
+            known = structure, None if found is None else found.cpu().numpy()
+            object.__setattr__(self, "_unfit", known)
+        return known[1]
+
+    @cached_property
+    def _rows_exist(self) -> bool:
+        order = self._partition.order
+        return not order.size or (int(order.min()) >= 0 and int(order.max()) < len(self.labels))
+
+    def to(self, device: torch.device | str) -> Self:
+        """See `Dataset.to`."""
+        names = ("features", "labels", "test_features", "test_labels")
+        return replace(self, **{name: each(lambda x: x.to(device), getattr(self, name)) for name in names})
+
+    def reshaped(self, shape: Sequence[int]) -> Self:
+        """The same examples in another shape, such as an image's.
+
+        Raises:
+            ValueError: an example has another number of entries.
+        """
+        entries = math.prod(self.test_features.shape[1:])
+        if math.prod(shape) != entries or min(shape, default=0) < 1:
+            raise ValueError(
+                f"input-shape must multiply to the {entries} entries of an example; got {tuple(shape)}."
+            )
+        names = ("features", "test_features")
+        return replace(
+            self, **{name: getattr(self, name).reshape(len(getattr(self, name)), *shape) for name in names}
+        )
+
+
+class RosterDataset(Dataset):
     """The users of a run by name alone; their examples are on nodes, and no number of them is known here.
 
     Args:
         user_ids: unique, stable names, in the order of the roster.
         structure: what one example looks like, declared.
         test: features and labels of the central test part; None for none.
-        test_owner: whose the test part is.
 
     Raises:
         ValueError: ids that are not unique, or not as `canonical_id` writes them.
 
-    >>> from fedmf.data import TensorStructure
     >>> structure = ExampleStructure(TensorStructure((8,)), TensorStructure(dtype=torch.int64, bound=10))
     >>> len(RosterDataset(("ann", "bob"), structure).test_features)
     0
@@ -181,15 +467,9 @@ class RosterDataset(FederatedDataset):
         user_ids: Sequence[str],
         structure: ExampleStructure,
         test: tuple[Features, Tensor] | None = None,
-        test_owner: TestOwner = "nobody",
     ) -> None:
-        self.user_ids, self._structure, self.test_owner = tuple(user_ids), structure, test_owner
-        self._index = {name: u for u, name in enumerate(self.user_ids)}
-        if len(self._index) < len(self.user_ids):
-            raise ValueError(
-                f"user ids must be unique; got {len(self._index)} different of {len(self.user_ids)}."
-            )
-        require_canonical(self.user_ids)
+        self.user_ids, self._structure = tuple(user_ids), structure
+        self._index = index_by_id(self.user_ids)
         self.test_features, self.test_labels = test or (
             structure.features.zeros(0),
             structure.labels.zeros(0),
@@ -202,7 +482,7 @@ class RosterDataset(FederatedDataset):
         return self._structure
 
     def index_of(self, user_id: str) -> int:
-        """See `FederatedDataset.index_of`."""
+        """See `Dataset.index_of`."""
         return self._index[user_id]
 
     def sizes(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -214,6 +494,127 @@ class RosterDataset(FederatedDataset):
         raise ValueError("users' examples are on their nodes, not here.")
 
     def to(self, device: torch.device | str) -> Self:
-        """See `FederatedDataset.to`."""
+        """See `Dataset.to`."""
         test = each(lambda x: x.to(device), self.test_features), self.test_labels.to(device)
-        return type(self)(self.user_ids, self._structure, test, self.test_owner)
+        return type(self)(self.user_ids, self._structure, test)
+
+
+def _layout(features: Features) -> str:
+    """Names, shapes and types, as text."""
+    parts = [f"{name} {tuple(x.shape[1:])} {x.dtype}".lstrip() for name, x in sorted(named(features).items())]
+    return ", ".join(parts)
+
+
+def _tensor(values: Any) -> Tensor:
+    tensor = values.detach() if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
+    return tensor.float() if tensor.dtype == torch.float64 else tensor
+
+
+def _numbers(columns: Sequence[Any]) -> NDArray[np.float32]:
+    """Columns of a frame as numbers, shape (rows, columns); NaN for a cell that is none."""
+    import pandas as pd
+
+    if times := [column.name for column in columns if column.dtype.kind in "mM"]:
+        raise ValueError(f"column {times[0]!r} must hold numbers; got times.")
+
+    parse: Any = pd.to_numeric
+
+    def number(cell: Any) -> float:
+        try:
+            return float(parse(cell, errors="coerce"))
+        except (OverflowError, TypeError):
+            return math.nan
+
+    cells = []
+    for column in columns:
+        try:
+            cells.append(parse(column, errors="coerce").astype("float64").to_numpy())
+        except (OverflowError, TypeError):  # an integer beyond all floats
+            cells.append(np.array([number(cell) for cell in column]))
+    with np.errstate(over="ignore"):
+        return np.stack(cells, axis=1).astype(np.float32)
+
+
+def _names(classes: int | Sequence[Any] | str | None, y: Any) -> list[str]:
+    """The names of the classes in order; none where they are numbers."""
+    if classes is None or isinstance(classes, int):
+        return []
+    if isinstance(classes, str) and classes != FROM_DATA:
+        raise ValueError(f"classes must be their number, their names or {FROM_DATA!r}; got {classes!r}.")
+    names = [name for name in ids_of(y if isinstance(classes, str) else classes) if name]
+    if isinstance(classes, str):
+        whole = all(name.removeprefix("-").isdecimal() for name in names)
+        names = sorted(set(names), key=lambda name: (int(name), name) if whole else (0, name))
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise ValueError(f"classes must be at least two different names; got {', '.join(names)[:300]}.")
+    return names
+
+
+def _labels(y: Any, names: list[str], classes: int, vocabulary: int) -> Tensor:
+    """Labels as a tensor: numbers, tokens, or class numbers, of which −1 stands for what is no class."""
+    if names:
+        place = {name: i for i, name in enumerate(names)}
+        return torch.tensor([place.get(word or "", -1) for word in ids_of(y)], dtype=torch.int64)
+    labels = _tensor(y) if isinstance(y, Tensor) or np.asarray(y).dtype.kind in "biuf" else None
+    if labels is not None and (classes or vocabulary):
+        return torch.where(labels == labels.round(), labels, -1).to(torch.int64) if classes else labels.long()
+    if labels is None or not labels.dtype.is_floating_point:
+        raise ValueError(
+            "classes must be told where labels are not of a floating type: their number, their names in "
+            f"order, or {FROM_DATA!r} for those that occur, which makes them public; got none."
+        )
+    return labels
+
+
+def _readable(features: Features, labels: Tensor, classes: int) -> NDArray[np.bool_]:
+    """Which examples have finite numbers and a label that there is."""
+    known = (labels >= 0) & (labels < classes) if classes else torch.isfinite(labels)
+    good = torch.ones(len(labels), dtype=torch.bool)
+    for entries in (known, *(torch.isfinite(values) for values in named(features).values())):
+        good &= entries.reshape(len(labels), math.prod(entries.shape[1:])).all(dim=1)
+    return good.numpy()
+
+
+def _owners(users: Sequence[Any], roster: Sequence[Any] | str | None) -> tuple[list[str], NDArray[np.int64]]:
+    """The list of users, and the place of each example's user on it; −1 for nobody's.
+
+    Raises:
+        ValueError: no roster, or one that names somebody twice or nobody.
+    """
+    if roster is None or (isinstance(roster, str) and roster != FROM_DATA):
+        raise ValueError(
+            "roster (list of users) must be given, for it is public: a list of all ids, known before any row "
+            f"is read, or roster={FROM_DATA!r}, which publishes the ids that occur in the rows; got "
+            f"{roster!r:.100}."
+        )
+    names = ids_of(users)
+    listed = sorted({name for name in names if name}) if isinstance(roster, str) else ids_of(roster)
+    known = [name for name in listed if name]
+    if not known or len(set(known)) < len(listed):
+        twice = [name for name, count in Counter(listed).items() if count > 1]
+        wrong = f"{twice[0]!r} more than once" if twice else "nobody in a place"
+        raise ValueError(f"roster (list of users) must name each user once; got {wrong}.")
+    place = {name: u for u, name in enumerate(known)}
+    return known, np.array([place.get(name or "", -1) for name in names], dtype=np.int64)
+
+
+def ids_of(users: Sequence[Any]) -> list[str | None]:
+    """The canonical id of each (`canonical_id`), however they are typed; None for what names nobody.
+
+    >>> ids_of(["ann", 7, 7.0, None, float("nan"), 10**30])
+    ['ann', '7', '7', None, None, '1000000000000000000000000000000']
+    """
+    values = users.tolist() if hasattr(users, "tolist") else list(users)  # type: ignore[attr-defined]
+    try:
+        return ids(arrow.array(values, from_pandas=True), "users").to_pylist()
+    except (arrow.ArrowException, OverflowError, UnicodeEncodeError):  # of several types, or not UTF-8
+        return list(map(_id, values))
+
+
+def _id(value: Any) -> str | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)  # also beyond 64 bits
+    try:
+        return ids(arrow.array([value], from_pandas=True)).to_pylist()[0]
+    except (arrow.ArrowException, ValueError):
+        return None

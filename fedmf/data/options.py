@@ -1,4 +1,4 @@
-"""Options that data sets share: how many users, who owns what, what is held out."""
+"""Options that data sets share: how many users, who owns what, and what of that is public."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from typing import Annotated, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.data.dataset import FederatedDataset
+from fedmf.data.dataset import Dataset
 from fedmf.data.partitions import (
     Partition,
-    partition_by_dirichlet_sizes,
     partition_by_label,
-    partition_by_power_law,
     partition_by_shards,
     partition_each,
     partition_evenly,
@@ -23,7 +21,7 @@ from fedmf.data.partitions import (
 from fedmf.values import Field, Value
 
 #: Partitions that need labels and a generator, no more.
-Spread = Literal["iid", "dirichlet", "dirichlet-sizes", "power-law", "shards", "each-example"]
+Spread = Literal["iid", "dirichlet", "shards", "each-example"]
 
 
 @dataclass(frozen=True)
@@ -58,24 +56,19 @@ class DatasetOptions(Value, ABC):
 
     users: Annotated[
         int,
-        Field(
-            "number of users; with partition natural those of the user list that are not held out", "N", ge=1
-        ),
+        Field("number of users; with partition natural those of the roster that are not held out", "N", ge=1),
     ] = 360
     partition: Annotated[
         Literal[Spread, "natural"],
         Field("who owns which examples; natural: the user column says it; each-example: every one is a user"),
     ] = "iid"
-    size_exponent: Annotated[
-        float, Field("tail index a of the sizes of power-law; smaller is more unequal", "a", gt=1)
-    ] = 2.0
     test_fraction: Annotated[float, Field("share of the examples held out to test", gt=0, lt=1)] = 0.2
     seed: Annotated[
         int, Field("public seed of whatever is drawn; default of all other seeds", ge=0, le=2**63 - 1)
     ] = 0
 
     @abstractmethod
-    def load(self) -> FederatedDataset:
+    def load(self) -> Dataset:
         """Make or read the data.
 
         Raises:
@@ -125,9 +118,9 @@ class SpreadOptions(DatasetOptions):
     """A data set whose examples are spread over users."""
 
     dirichlet_alpha: Annotated[
-        float, Field("α of dirichlet and dirichlet-sizes; smaller is more unequal", "α", gt=0)
+        float, Field("α of the label shares of partition dirichlet; smaller is more unequal", "α", gt=0)
     ] = 0.5
-    shards_per_user: Annotated[int, Field("shards of each user", "s", ge=1)] = 2
+    shards_per_user: Annotated[int, Field("shards of each user with partition shards", "s", ge=1)] = 2
 
     def split(self, labels: NDArray[np.int64], rng: np.random.Generator) -> Partition:
         """Spread the examples with these labels over the users; each user owns at least one.
@@ -142,10 +135,6 @@ class SpreadOptions(DatasetOptions):
 PARTITIONS: Final[dict[str, Callable[[SpreadOptions, NDArray[np.int64], np.random.Generator], Partition]]] = {
     "iid": lambda o, labels, rng: partition_evenly(labels.size, o.users, rng),
     "dirichlet": lambda o, labels, rng: partition_by_label(labels, o.users, o.dirichlet_alpha, rng),
-    "dirichlet-sizes": lambda o, labels, rng: partition_by_dirichlet_sizes(
-        labels.size, o.users, o.dirichlet_alpha, rng
-    ),
-    "power-law": lambda o, labels, rng: partition_by_power_law(labels.size, o.users, o.size_exponent, rng),
     "each-example": lambda o, labels, rng: partition_each(labels.size, o.users),
     "shards": lambda o, labels, rng: partition_by_shards(labels, o.users, o.shards_per_user, rng),
 }

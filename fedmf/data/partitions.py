@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
-
-from fedmf.data.keyed_draws import KeyedDraws
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,40 +93,6 @@ def partition_each(examples: int, users: int) -> Partition:
     return Partition(np.arange(examples), np.arange(examples + 1))
 
 
-def partition_by_size(sizes: NDArray[np.int64], rng: np.random.Generator) -> Partition:
-    """A random split in which user u owns ``sizes[u]`` examples."""
-    edges = np.cumsum([0, *sizes])
-    order = rng.permutation(int(edges[-1]))
-    return Partition.of([np.sort(order[a:b]) for a, b in pairwise(edges)])
-
-
-def partition_by_power_law(examples: int, users: int, exponent: float, rng: np.random.Generator) -> Partition:
-    """A random split whose sizes follow a Pareto law of tail index a: few users own much.
-
-    Args:
-        examples: number of examples.
-        users: number of users.
-        exponent: a > 1.
-        rng: decides who owns much, and what.
-    """
-    check_users(users, examples)
-    levels = (rng.permutation(users) + 0.5) / users
-    return partition_by_size(apportion(examples, pareto_quantiles(levels, 1.0, exponent)), rng)
-
-
-def partition_by_dirichlet_sizes(
-    examples: int, users: int, alpha: float, rng: np.random.Generator
-) -> Partition:
-    """A random split whose sizes are one draw from Dirichlet(α), everybody owning at least one example.
-
-    References:
-        Li, Diao, Chen, He (2022), "Federated Learning on Non-IID Data Silos", section 4, quantity skew.
-    """
-    check_users(users, examples)
-    check_alpha(alpha)
-    return partition_by_size(apportion(examples, rng.dirichlet(np.full(users, alpha))), rng)
-
-
 def partition_by_shards(
     labels: NDArray[np.int64], users: int, shards_per_user: int, rng: np.random.Generator
 ) -> Partition:
@@ -202,45 +165,6 @@ def check_alpha(alpha: float) -> None:
         raise ValueError(f"α (dirichlet_alpha) must be positive and finite; got {alpha}.")
 
 
-def pareto_quantiles(levels: NDArray[np.float64], mean: float, exponent: float) -> NDArray[np.float64]:
-    """Quantiles of the Pareto law P(size > s) = (s₀/s)^a with s₀ = mean·(a − 1)/a.
-
-    Args:
-        levels: in [0, 1).
-        mean: mean of the law.
-        exponent: a > 1, the tail index; the smaller, the more unequal.
-
-    Raises:
-        ValueError: a is not above 1, where the law has no mean.
-
-    >>> pareto_quantiles(np.array([0.0, 0.75, 0.99]), mean=20, exponent=2.0).round(3).tolist()
-    [10.0, 20.0, 100.0]
-    """
-    check_exponent(exponent)
-    return mean * (exponent - 1) / exponent * (1 - levels) ** (-1 / exponent)
-
-
-def apportion(examples: int, shares: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Whole sizes that add up to ``examples``, near-proportional to ``shares``, and at least 1 each.
-
-    >>> apportion(10, np.array([0.7, 0.3, 0.0])).tolist()
-    [6, 3, 1]
-    """
-    users = shares.size
-    total = shares.sum()
-    exact = (examples - users) * (shares / total if total > 0 else np.full(users, 1 / users))
-    sizes = np.floor(exact).astype(np.int64)
-    left = examples - users - int(sizes.sum())
-    sizes[np.argsort(sizes - exact, kind="stable")[:left]] += 1
-    return sizes + 1
-
-
-def check_exponent(exponent: float) -> None:
-    """Refuse a tail index at which the Pareto law has no mean."""
-    if not (np.isfinite(exponent) and exponent > 1):
-        raise ValueError(f"a (size_exponent) must be above 1 and finite; got {exponent}.")
-
-
 def hold_out_examples(
     owner: NDArray[np.int64], fraction: float, rng: np.random.Generator
 ) -> NDArray[np.bool_]:
@@ -278,24 +202,24 @@ def hold_out_examples(
 def hold_out_of_each_user(owner: NDArray[np.int64], fraction: float, seed: int) -> NDArray[np.bool_]:
     """Each example with probability ``fraction``, but never a user's first.
 
-    Guarantees: which examples of a user are held out depends on the seed, the user's place and how many the
-    user owns, not on anybody else.
-
     Args:
         owner: who owns each example, shape (examples,); −1 for nobody, whose examples are not held out.
         fraction: in (0, 1).
         seed: public.
 
+    Guarantees: which examples of a user are held out depends on the seed, the user's place and how many the
+    user owns, not on anybody else.
+
     >>> hold_out_of_each_user(np.array([0, 7, 0, 0, -1, 0]), 0.999, 0).tolist()
     [False, False, True, True, False, True]
     """
     order = np.argsort(owner, kind="stable")
-    edges = np.flatnonzero(np.diff(owner[order], prepend=-2))
-    first = np.repeat(edges, np.diff(edges, append=owner.size))
-    place = np.empty(owner.size, dtype=np.int64)
-    place[order] = np.arange(owner.size) - first
-    words = KeyedDraws(seed, "held-out rows").words(owner, place[:, None])[:, 0]
-    return (owner >= 0) & (place > 0) & (words < np.uint64(fraction * 2.0**64))
+    held = np.zeros(owner.size, dtype=bool)
+    for rows in np.split(order, np.flatnonzero(np.diff(owner[order])) + 1):
+        if rows.size and owner[rows[0]] >= 0:
+            rng = np.random.default_rng([seed, 0x7E57, int(owner[rows[0]])])
+            held[rows[1:]] = rng.random(rows.size - 1) < fraction
+    return held
 
 
 def hold_out_users(users: int, fraction: float, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -1,20 +1,21 @@
-"""Made-up data: LEAF's synthetic task, whose users are generated on demand, and images of nothing."""
+"""Made-up data: LEAF's synthetic task, whose users are generated on demand."""
 
 from __future__ import annotations
 
 import copy
+import hashlib
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, ClassVar, Final, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import ndtri
 from torch import Tensor
 
-from fedmf.data.dataset import FederatedDataset, NumberedUsers
-from fedmf.data.keyed_draws import KeyedDraws, normals, quantile_levels, sixteen_bits
+from fedmf.data.dataset import Dataset, NumberedUsers
 from fedmf.data.options import DatasetOptions, PublicInput, in_words
-from fedmf.data.partitions import pareto_quantiles
 from fedmf.values import Field
 
 #: Held-out users have numbers from here on, which no configuration reaches.
@@ -22,18 +23,23 @@ _FIRST_TEST_USER: Final = 1 << 40
 _MOST_TEST_USERS: Final = 500
 #: Examples computed at a time: intermediate results stay in the cache, and in memory already mapped.
 _BLOCK: Final = 256
+#: s, α and β of LEAF.
+_CLUSTERS: Final = 2
+_ALPHA: Final = 0.1
+_BETA: Final = 1.0
+_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
 class Synthetic(DatasetOptions):
     """Linear-softmax labels on Gaussian features, with models and features that differ between users.
 
-    User k belongs to one of s clusters c, uniformly, and draws
+    User k belongs to one of s = 2 clusters c, uniformly, and with LEAF's α = 0.1 and β = 1 draws
         its model       w_k = Q·(μ_c + α·ε_k),    Q of shape (features + 1, classes, s), ε_k ~ N(0, I_s),
         its features    x ~ N(v_k, Σ), v_k ~ N(B_k, I), B_k ~ N(0, β²), Σ = diag(j^−1.2),
         its labels      y = argmax(w_kᵀ(1, x) + 0.1·N(0, I)).
-    LEAF has α = 0.1, β = 1 and two clusters; α = 0 with one cluster gives everybody the same model.
-    Test examples come from users of their own, ``test_fraction`` times as many, at most 500.
+    Everybody owns equally many. Test examples come from users of their own, ``test_fraction`` times as many,
+    at most 500.
 
     References:
         Caldas et al. (2018), "LEAF: A Benchmark for Federated Settings", dataset Synthetic, which
@@ -48,16 +54,10 @@ class Synthetic(DatasetOptions):
     """
 
     kind: ClassVar[str] = "synthetic"
-    partition: Annotated[
-        Literal["iid", "power-law"],
-        Field("iid: all users own examples_per_user; power-law: Pareto's law of sizes"),
-    ] = "iid"
-    examples_per_user: Annotated[int, Field("mean number of examples of a user", ge=1)] = 20
+    partition: Literal["iid"] = "iid"
+    examples_per_user: Annotated[int, Field("number of examples of a user", ge=1)] = 20
     features: Annotated[int, Field("dimension of an example", ge=1)] = 60
     classes: Annotated[int, Field("number of classes", ge=2)] = 10
-    clusters: Annotated[int, Field("clusters of users", "s", ge=1, le=1000)] = 2
-    alpha: Annotated[float, Field("α, how much models of users differ", "α", ge=0)] = 0.1
-    beta: Annotated[float, Field("β, how much examples of users differ", "β", ge=0)] = 1.0
 
     def example_inputs(self) -> tuple[PublicInput, PublicInput, PublicInput]:
         """See `DatasetOptions.example_inputs`."""
@@ -72,7 +72,7 @@ class Synthetic(DatasetOptions):
         return SyntheticDataset(self)
 
 
-class SyntheticDataset(FederatedDataset):
+class SyntheticDataset(Dataset):
     """The users of `Synthetic`, who are computed when they are asked for.
 
     A user is a function of ``seed`` and its number alone: memory does not grow with the number of users, and
@@ -85,32 +85,28 @@ class SyntheticDataset(FederatedDataset):
     counts_are_exact: ClassVar[bool] = True
 
     def __init__(self, options: Synthetic) -> None:
-        features, clusters, classes, seed = options.features, options.clusters, options.classes, options.seed
         self._ids = NumberedUsers(options.users)
-        self.user_ids, self.classes = self._ids, classes
-        self._features, self._clusters = features, clusters
-        self._alpha, self._beta = options.alpha, options.beta
-        self._sizes = _size_table(options)
-        self._size_draws, self._draws = KeyedDraws(seed, "sizes"), KeyedDraws(seed, "synthetic")
-        rng = np.random.default_rng([seed, 0x1EAF])
-        self._factors = rng.standard_normal((features + 1, clusters * classes))
-        self._means = rng.standard_normal((clusters, 1)) + rng.standard_normal((clusters, clusters))
-        self._scale = (np.arange(1, features + 1) ** -0.6).astype(np.float32)
+        self.user_ids, self.classes = self._ids, options.classes
+        self._features, self._size = options.features, options.examples_per_user
+        self._draws = KeyedDraws(options.seed, "synthetic")
+        rng = np.random.default_rng([options.seed, 0x1EAF])
+        self._factors = rng.standard_normal((options.features + 1, _CLUSTERS * options.classes))
+        self._means = rng.standard_normal((_CLUSTERS, 1)) + rng.standard_normal((_CLUSTERS, _CLUSTERS))
+        self._scale = (np.arange(1, options.features + 1) ** -0.6).astype(np.float32)
         self._device = torch.device("cpu")
         held_out = min(_MOST_TEST_USERS, max(1, round(options.test_fraction * options.users)))
         self.test_features, self.test_labels = self.examples(np.arange(held_out) + _FIRST_TEST_USER)
 
     def index_of(self, user_id: str) -> int:
-        """See `FederatedDataset.index_of`."""
+        """See `Dataset.index_of`."""
         return self._ids.index_of(user_id)
 
     def sizes(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See `FederatedDataset.sizes`."""
-        words = self._size_draws.words(users, np.zeros((len(users), 1), dtype=np.int64))
-        return self._sizes[sixteen_bits(words)[:, 0]]
+        """See `Dataset.sizes`."""
+        return np.full(len(users), self._size, dtype=np.int64)
 
     def examples(self, users: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """See `FederatedDataset.examples`."""
+        """See `Dataset.examples`."""
         sizes = self.sizes(users)
         owner = np.repeat(np.arange(len(users)), sizes)
         place = np.arange(owner.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -138,34 +134,87 @@ class SyntheticDataset(FederatedDataset):
     @property
     def _head_words(self) -> int:
         """Words in front of a user's examples: its cluster, then its own normal numbers."""
-        return 1 + -(-(self._clusters + 1 + self._features) // 4)
+        return 1 + -(-(_CLUSTERS + 1 + self._features) // 4)
 
     def _taste_and_centre(self, users: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
         """μ_c + α·ε_k, shape (m, clusters), and v_k, shape (m, features)."""
         words = self._draws.words(
             users, np.broadcast_to(np.arange(self._head_words), (len(users), self._head_words))
         )
-        cluster = sixteen_bits(words[:, :1])[:, 0].astype(np.int64) * self._clusters >> 16
+        cluster = sixteen_bits(words[:, :1])[:, 0].astype(np.int64) * _CLUSTERS >> 16
         z = normals(words[:, 1:])
-        s = self._clusters
-        centre = z[:, s + 1 : s + 1 + self._features] + np.float32(self._beta) * z[:, s : s + 1]
-        return self._means[cluster] + self._alpha * z[:, :s], centre.astype(np.float32)
+        s = _CLUSTERS
+        centre = z[:, s + 1 : s + 1 + self._features] + np.float32(_BETA) * z[:, s : s + 1]
+        return self._means[cluster] + _ALPHA * z[:, :s], centre.astype(np.float32)
 
     def _scores(self, x: NDArray[np.float32], taste: NDArray[np.float64]) -> NDArray[np.float64]:
         """w_kᵀ(1, x) in float64: its rounding, which depends on the block, decides no label in practice."""
         products = x.astype(np.float64) @ self._factors[1:] + self._factors[0]
-        return np.einsum("esc,es->ec", products.reshape(len(x), self._clusters, self.classes), taste)
+        return np.einsum("esc,es->ec", products.reshape(len(x), _CLUSTERS, self.classes), taste)
 
     def to(self, device: torch.device | str) -> Self:
-        """See `FederatedDataset.to`; examples are still generated on the CPU."""
+        """See `Dataset.to`; examples are still generated on the CPU."""
         moved = copy.copy(self)
         moved._device = torch.device(device)
         moved.test_features, moved.test_labels = self.test_features.to(device), self.test_labels.to(device)
         return moved
 
 
-def _size_table(options: Synthetic) -> NDArray[np.int64]:
-    levels, mean = quantile_levels(), options.examples_per_user
-    if options.partition == "iid":
-        return np.full(levels.size, mean, dtype=np.int64)
-    return np.maximum(1, np.rint(pareto_quantiles(levels, mean, options.size_exponent))).astype(np.int64)
+class KeyedDraws:
+    """Words of 64 random bits, addressed by user and counter.
+
+    Only integers are computed, so that every machine draws the same bits for any set of users at once.
+    These are not secret and never make noise for privacy.
+
+    Args:
+        seed: public seed.
+        purpose: separates the draws of one seed.
+
+    References:
+        Steele, Lea, Flood (2014), "Fast splittable pseudorandom number generators": the mixing function.
+
+    >>> draws = KeyedDraws(seed=3, purpose="example")
+    >>> together = draws.words(np.array([8, 5]), np.arange(2)[None, :].repeat(2, axis=0))
+    >>> bool((together[1] == draws.words(np.array([5]), np.arange(2)[None, :])).all())
+    True
+    """
+
+    def __init__(self, seed: int, purpose: str) -> None:
+        digest = hashlib.sha256(f"fedmf data|{purpose}|{seed}".encode()).digest()
+        self._key = np.frombuffer(digest[:8], dtype="<u8")[0]
+
+    def words(self, users: NDArray[np.int64], counters: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """One word for each counter; row i of ``counters``, shape (m, …), belongs to ``users[i]``."""
+        starts = _mixed(_mixed(users.astype(np.uint64) * _GOLDEN + self._key) + self._key)
+        offsets = counters.astype(np.uint64)
+        offsets *= _GOLDEN
+        offsets += starts.reshape(-1, *(1,) * (counters.ndim - 1))
+        return _mixed(offsets)
+
+
+def _mixed(word: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of SplitMix64, in place."""
+    word ^= word >> np.uint64(30)
+    word *= np.uint64(0xBF58476D1CE4E5B9)
+    word ^= word >> np.uint64(27)
+    word *= np.uint64(0x94D049BB133111EB)
+    word ^= word >> np.uint64(31)
+    return word
+
+
+def sixteen_bits(words: NDArray[np.uint64]) -> NDArray[np.uint16]:
+    """Four 16-bit numbers from each word, along the last axis."""
+    return np.ascontiguousarray(words, dtype="<u8").view("<u2")
+
+
+@cache
+def _normal_quantiles() -> NDArray[np.float32]:
+    return ndtri((np.arange(1 << 16) + 0.5) / (1 << 16)).astype(np.float32)
+
+
+def normals(words: NDArray[np.uint64]) -> NDArray[np.float32]:
+    """Four standard normal numbers from each word, along the last axis.
+
+    They take the 65,536 midpoint quantiles of the normal law: good for data, |z| ≤ 4.33, variance 0.99997.
+    """
+    return np.take(_normal_quantiles(), sixteen_bits(words))

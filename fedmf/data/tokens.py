@@ -6,18 +6,15 @@ import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.data.options import DatasetOptions
 from fedmf.data.structure import PADDING
-from fedmf.values import Field
 
 #: A word, or a sign that is neither part of one nor a blank.
 _WORD: Final = re.compile(r"\w+|[^\w\s]")
@@ -161,29 +158,25 @@ class WordVocabulary(Vocabulary):
 
     Args:
         words: in their order.
-        lower_case: whether texts are lower-cased before.
 
-    >>> words = WordVocabulary.made_from((b"To be, or not to be",), 300, lower_case=True)
-    >>> words.words, words.encode(b"Not to see").tolist()
+    >>> words = WordVocabulary.made_from((b"to be, or not to be",), 300)
+    >>> words.words, words.encode(b"not to see").tolist()
     (('be', 'to', ',', 'not', 'or'), [5, 3, 1])
     """
 
     name: ClassVar[str] = "words"
     words: tuple[str, ...]
-    lower_case: bool = False
 
     @classmethod
-    def made_from(cls, texts: tuple[bytes, ...], size: int, lower_case: bool) -> Self:
+    def made_from(cls, texts: tuple[bytes, ...], size: int) -> Self:
         """The most frequent ones; of equally frequent ones the first in the order of characters.
 
         Args:
             texts: public.
             size: numbers at most, padding and the unknown word included.
-            lower_case: whether texts are lower-cased before.
         """
-        times = Counter(word for text in texts for word in _words(text, lower_case))
-        first = sorted(times, key=lambda word: (-times[word], word))[: size - 2]
-        return cls(tuple(first), lower_case)
+        times = Counter(word for text in texts for word in _words(text))
+        return cls(tuple(sorted(times, key=lambda word: (-times[word], word))[: size - 2]))
 
     @cached_property
     def _number(self) -> dict[str, int]:
@@ -197,17 +190,15 @@ class WordVocabulary(Vocabulary):
     @property
     def digest(self) -> str:
         """Of the words."""
-        return hashlib.sha256("\n".join([str(self.lower_case), *self.words]).encode()).hexdigest()
+        return hashlib.sha256("\n".join(self.words).encode()).hexdigest()
 
     def encode(self, text: bytes) -> NDArray[np.int64]:
         """See `Vocabulary.encode`."""
-        numbers = [self._number.get(word, 1) for word in _words(text, self.lower_case)]
+        numbers = [self._number.get(word, 1) for word in _words(text)]
         return np.array(numbers, dtype=np.int64)
 
 
-def public_vocabulary(
-    name: str, path: Path | None, texts: tuple[bytes, ...], size: int, lower_case: bool
-) -> Vocabulary:
+def public_vocabulary(name: str, path: Path | None, texts: tuple[bytes, ...], size: int) -> Vocabulary:
     """The vocabulary of a name, made from a public file.
 
     Args:
@@ -215,7 +206,6 @@ def public_vocabulary(
         path: a text file, or a ``tokenizer.json`` for "bpe".
         texts: what it is made from if there is no file.
         size: numbers at most.
-        lower_case: of "words".
 
     Raises:
         ValueError: the file cannot be used, or the library tokenizers is not there.
@@ -227,21 +217,20 @@ def public_vocabulary(
             texts = (path.read_bytes(),)
         except OSError as error:
             raise ValueError(f"vocabulary_path must be readable; got {path}: {error.strerror}.") from None
-    return _made(name, path is not None and path.suffix == ".json", texts, size, lower_case)
+    return _made(name, path is not None and path.suffix == ".json", texts, size)
 
 
 @lru_cache(maxsize=4)
-def _made(name: str, given: bool, texts: tuple[bytes, ...], size: int, lower_case: bool) -> Vocabulary:
+def _made(name: str, given: bool, texts: tuple[bytes, ...], size: int) -> Vocabulary:
     if name == WordVocabulary.name:
-        return WordVocabulary.made_from(texts, size, lower_case)
+        return WordVocabulary.made_from(texts, size)
     return (
         BpeVocabulary(texts[0].decode("utf-8", "replace")) if given else BpeVocabulary.made_from(texts, size)
     )
 
 
-def _words(text: bytes, lower_case: bool) -> list[str]:
-    decoded = text.decode("utf-8", "replace")
-    return _WORD.findall(decoded.lower() if lower_case else decoded)
+def _words(text: bytes) -> list[str]:
+    return _WORD.findall(text.decode("utf-8", "replace"))
 
 
 def _library() -> Any:
@@ -250,18 +239,6 @@ def _library() -> Any:
     except ImportError:
         raise ValueError("vocabulary 'bpe' needs the extra: pip install 'fedmf[lm]'.") from None
     return tokenizers
-
-
-@dataclass(frozen=True)
-class SequenceOptions(DatasetOptions):
-    """A data set whose examples are sequences of T tokens; abstract."""
-
-    length: Annotated[int, Field("tokens T of a sequence", "T", ge=1)] = 64
-    vocabulary_size: Annotated[int, Field("most tokens of a vocabulary made from texts", ge=258)] = 1024
-    most_sequences: Annotated[
-        int | None, Field("most sequences of a user, evenly spaced over its texts", ge=1)
-    ] = None
-    most_test_sequences: Annotated[int, Field("most sequences of the test part", ge=1)] = 1000
 
 
 def next_tokens(tokens: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -309,35 +286,3 @@ def padded(tokens: NDArray[np.int64], length: int) -> NDArray[np.int64]:
     row = np.zeros((1, length), dtype=np.int64)
     row[0, : len(tokens)] = tokens[:length]
     return row
-
-
-def tagged(
-    pieces: Sequence[NDArray[np.int64]], tags: Sequence[str], classes: Sequence[str], length: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pieces of a text with a tag each, cut into sequences of T tokens.
-
-    Args:
-        pieces: tokens of each piece; its first one carries the tag, the others −100.
-        tags: of the pieces; one that is missing or none of the classes is −100.
-        classes: the tags that there are.
-        length: T.
-
-    Returns:
-        Features and labels, shape (sequences, T).
-
-    >>> features, labels = tagged([np.array([7, 8]), np.array([9])], ["N", "?"], ["V", "N"], 2)
-    >>> features.tolist(), labels.tolist()
-    ([[7, 8], [9, 0]], [[1, -100], [-100, -100]])
-    """
-    place = {name: number for number, name in enumerate(classes)}
-    tokens = np.concatenate([np.arange(0), *pieces])
-    marks = np.full(tokens.size, PADDING, dtype=np.int64)
-    starts = np.cumsum([0, *(len(piece) for piece in pieces)])
-    for piece, start, tag in zip(pieces, starts[:-1], tags, strict=False):
-        if len(piece):
-            marks[start] = place.get(tag, PADDING)
-    count = -(-tokens.size // length)
-    features = np.zeros(count * length, dtype=np.int64)
-    labels = np.full(count * length, PADDING, dtype=np.int64)
-    features[: tokens.size], labels[: tokens.size] = tokens, marks
-    return features.reshape(-1, length), labels.reshape(-1, length)

@@ -82,7 +82,7 @@ class RunDirectory:
             plan: made for it.
             key: of its noise.
             dimension: d, the number of model parameters.
-            test_owner: whose the examples of the central test part are, as `FederatedDataset.test_owner`.
+            test_owner: whose the examples of the central test part are, as `Dataset.test_owner`.
             arrays: name and shape of each tensor of the model, in the order of its flat vector.
             save_whole: writes the file of a model of which only those are trained.
             constants: what else the model holds (`Task.constant_inputs`).

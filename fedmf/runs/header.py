@@ -96,7 +96,7 @@ class RunHeader:
             plan: made for it.
             key: of its noise.
             dimension: d.
-            test_owner: whose the examples of the central test part are, as `FederatedDataset.test_owner`.
+            test_owner: whose the examples of the central test part are, as `Dataset.test_owner`.
             arrays: name and shape of each tensor of the model, in the order of its flat vector.
             constants: what else the model holds (`Task.constant_inputs`).
         """

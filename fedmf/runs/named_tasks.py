@@ -12,19 +12,12 @@ from typing import Annotated, Any, ClassVar, Final
 
 from torch import nn
 
-from fedmf.data import (
-    DATASETS,
-    DatasetOptions,
-    Digits,
-    FederatedDataset,
-    PublicInput,
-    Table,
-)
+from fedmf.data import DATASETS, Dataset, DatasetOptions, Digits, PublicInput, Table
 from fedmf.errors import ConfigError
 from fedmf.functions import check_function_name, function_of
-from fedmf.models import MODELS, Architecture, Mlp
+from fedmf.models import MODELS, Architecture, FlatModel, Mlp
 from fedmf.runs.given import GIVEN, TaskSource, declared_by_task, same_task
-from fedmf.training import Task, classification, multi_label, next_token, regression, tagging
+from fedmf.training import Task, kinds
 from fedmf.values import Field, Value, by_kind, value_of
 
 
@@ -76,27 +69,36 @@ class NamedTask(ABC):
         """Those of the data."""
         return self.data.undeclared()
 
-    @abstractmethod
     def build(self) -> Task:
         """Load the data and build the model; a pure function of the value and the files it names.
 
         Raises:
             ValueError: the data cannot be read, or do not suit task, partition or model.
         """
+        dataset = self.data.load()
+        return self.task(dataset, self.module(dataset, self.model))
 
-    def module(self, dataset: FederatedDataset, outputs: int) -> nn.Module:
-        """The model for examples of the data set, with so many outputs for an example or a position.
+    @classmethod
+    @abstractmethod
+    def task(cls, dataset: Dataset, module: nn.Module | FlatModel) -> Task:
+        """Loss and metrics for a data set and a module."""
+
+    @classmethod
+    @abstractmethod
+    def outputs(cls, dataset: Dataset) -> int:
+        """How many outputs a model has for an example or a position; 0 where there is nothing to learn."""
+
+    @classmethod
+    def module(cls, dataset: Dataset, model: Architecture) -> nn.Module:
+        """The model for examples of the data set.
 
         Raises:
             ValueError: the data have nothing to learn of this kind, or the model cannot take them.
         """
+        outputs = cls.outputs(dataset)
         if outputs < 1:
-            raise ValueError(
-                f"[data] must suit task {self.kind!r}: {self.needs}; got data of kind {self.data.kind!r}, "
-                "which have none."
-            )
-        shape = dataset.structure.features.shape
-        return self.model.build(shape, outputs, dataset.vocabulary)
+            raise ValueError(f"data must suit task {cls.kind!r}: {cls.needs}; got a data set that has none.")
+        return model.build(dataset.structure.features.shape, outputs, dataset.vocabulary)
 
     #: What the data must have, in words.
     needs: ClassVar[str]
@@ -117,11 +119,15 @@ class Classification(NamedTask):
     data: DatasetOptions = field(default_factory=Digits)
     model: Architecture = field(default_factory=Mlp)
 
-    def build(self) -> Task:
-        """See `NamedTask.build`."""
-        dataset = self.data.load()
-        outputs = dataset.classes if dataset.test_labels.ndim == 1 else 0
-        return classification(dataset, self.module(dataset, outputs))
+    @classmethod
+    def task(cls, dataset: Dataset, module: nn.Module | FlatModel) -> Task:
+        """See `NamedTask.task`."""
+        return kinds.classification(dataset, module)
+
+    @classmethod
+    def outputs(cls, dataset: Dataset) -> int:
+        """See `NamedTask.outputs`."""
+        return dataset.classes if dataset.test_labels.ndim == 1 else 0
 
 
 @dataclass(frozen=True)
@@ -131,24 +137,15 @@ class NextToken(NamedTask):
     kind: ClassVar[str] = "next-token"
     needs: ClassVar[str] = "tokens as features"
 
-    def build(self) -> Task:
-        """See `NamedTask.build`."""
-        dataset = self.data.load()
-        return next_token(dataset, self.module(dataset, dataset.vocabulary), dataset.vocabulary)
+    @classmethod
+    def task(cls, dataset: Dataset, module: nn.Module | FlatModel) -> Task:
+        """See `NamedTask.task`."""
+        return kinds.next_token(dataset, module, dataset.vocabulary)
 
-
-@dataclass(frozen=True)
-class Tagging(NamedTask):
-    """Texts as tokens with a label each, and a model with an output for each class at each position."""
-
-    kind: ClassVar[str] = "tagging"
-    needs: ClassVar[str] = "a class number for each position as labels"
-
-    def build(self) -> Task:
-        """See `NamedTask.build`."""
-        dataset = self.data.load()
-        outputs = dataset.classes if dataset.test_labels.ndim > 1 else 0
-        return tagging(dataset, self.module(dataset, outputs))
+    @classmethod
+    def outputs(cls, dataset: Dataset) -> int:
+        """See `NamedTask.outputs`."""
+        return dataset.vocabulary
 
 
 @dataclass(frozen=True)
@@ -158,10 +155,15 @@ class Regression(NamedTask):
     kind: ClassVar[str] = "regression"
     needs: ClassVar[str] = "real numbers as labels"
 
-    def build(self) -> Task:
-        """See `NamedTask.build`."""
-        dataset = self.data.load()
-        return regression(dataset, self.module(dataset, _numbers(dataset)))
+    @classmethod
+    def task(cls, dataset: Dataset, module: nn.Module | FlatModel) -> Task:
+        """See `NamedTask.task`."""
+        return kinds.regression(dataset, module)
+
+    @classmethod
+    def outputs(cls, dataset: Dataset) -> int:
+        """See `NamedTask.outputs`."""
+        return _numbers(dataset)
 
 
 @dataclass(frozen=True)
@@ -175,22 +177,94 @@ class MultiLabel(NamedTask):
         """See `NamedTask.build`."""
         if isinstance(self.data, Table):
             self.data.check_labels_of_0_or_1()
-        dataset = self.data.load()
-        labels = _numbers(dataset) if dataset.test_labels.ndim == 2 else 0
-        if labels and not bool(((dataset.test_labels == 0) | (dataset.test_labels == 1)).all()):
-            raise ValueError(f"labels of task {self.kind!r} must be 0 or 1; got others in the test part.")
-        return multi_label(dataset, self.module(dataset, labels))
+        return super().build()
+
+    @classmethod
+    def task(cls, dataset: Dataset, module: nn.Module | FlatModel) -> Task:
+        """See `NamedTask.task`."""
+        if not bool(((dataset.test_labels == 0) | (dataset.test_labels == 1)).all()):
+            raise ValueError(f"labels of task {cls.kind!r} must be 0 or 1; got others in the test part.")
+        return kinds.multi_label(dataset, module)
+
+    @classmethod
+    def outputs(cls, dataset: Dataset) -> int:
+        """See `NamedTask.outputs`."""
+        return _numbers(dataset) if dataset.test_labels.ndim == 2 else 0
 
 
-def _numbers(dataset: FederatedDataset) -> int:
+def _numbers(dataset: Dataset) -> int:
     """How many numbers an example's label is; 0 where it is no real number."""
     labels = dataset.structure.labels
     return math.prod(labels.shape) if labels.dtype.is_floating_point else 0
 
 
-_KINDS = (Classification, NextToken, Tagging, Regression, MultiLabel)
+_KINDS = (Classification, NextToken, Regression, MultiLabel)
 #: Tasks that [data] and [model] make, by kind; the first is the default.
 NAMED_TASKS: Final[dict[str, type[NamedTask]]] = {task.kind: task for task in _KINDS}
+
+
+def classification(
+    data: Dataset | DatasetOptions, model: nn.Module | FlatModel | Architecture
+) -> NamedTask | Task:
+    """What to train: a model with an output for each class, on examples with a class each.
+
+    Args:
+        data: your own (`fedmf.Dataset.from_frame`, `from_arrays`, a `Dataset`), or one by name, as
+            `fedmf.Digits`.
+        model: your own module, or one by name, as `fedmf.Mlp`.
+
+    Returns:
+        A value that a run records by name if both are by name; else a `Task`, recorded by its fingerprint.
+
+    Raises:
+        TypeError: data or model is something else.
+        ValueError: the data have no classes.
+
+    >>> type(classification(Digits(users=10), Mlp())).__name__
+    'Classification'
+    >>> type(classification(Digits(users=10), nn.Linear(64, 10))).__name__
+    'Task'
+    """
+    return _made(Classification, data, model)
+
+
+def regression(
+    data: Dataset | DatasetOptions, model: nn.Module | FlatModel | Architecture
+) -> NamedTask | Task:
+    """What to train: a model that predicts the numbers that are an example's label; see `classification`."""
+    return _made(Regression, data, model)
+
+
+def next_token(
+    data: Dataset | DatasetOptions, model: nn.Module | FlatModel | Architecture
+) -> NamedTask | Task:
+    """What to train: a model that predicts the token that follows each position; see `classification`.
+
+    The data say how many tokens there are (`Dataset.vocabulary`).
+    """
+    return _made(NextToken, data, model)
+
+
+def _made(
+    named: type[NamedTask], data: Dataset | DatasetOptions, model: nn.Module | FlatModel | Architecture
+) -> NamedTask | Task:
+    if not isinstance(data, Dataset | DatasetOptions):
+        raise TypeError(
+            "data must be a fedmf.Dataset (Dataset.from_frame, Dataset.from_arrays) or named data such as "
+            f"fedmf.Digits(); got {type(data).__name__}."
+        )
+    if not isinstance(model, nn.Module | FlatModel | Architecture):
+        raise TypeError(
+            f"model must be a torch module or a named model such as fedmf.Mlp(); got {type(model).__name__}."
+        )
+    if isinstance(data, DatasetOptions) and isinstance(model, Architecture):
+        return named(data, model)
+    dataset = data if isinstance(data, Dataset) else data.load()
+    if isinstance(model, Architecture):
+        return named.task(dataset, named.module(dataset, model))
+    if named.outputs(dataset) < 1:
+        raise ValueError(f"data must suit task {named.kind!r}: {named.needs}; got a data set that has none.")
+    return named.task(dataset, model)
 
 
 @dataclass(frozen=True)

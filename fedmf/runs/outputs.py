@@ -18,7 +18,7 @@ from fedmf.runs.directory import opened_record
 from fedmf.runs.statement import run_spent, run_statement
 
 if TYPE_CHECKING:
-    from fedmf.data import FederatedDataset
+    from fedmf.data import Dataset
     from fedmf.runs.statistics import Statistic
     from fedmf.training import Metric, Task
 
@@ -27,7 +27,7 @@ METRICS, PICTURE = "metrics.parquet", "learning-curve.png"
 STATEMENT, STATEMENT_TEXT = "statement.json", "statement.txt"
 
 
-def central(metric: str, dataset: FederatedDataset) -> str:
+def central(metric: str, dataset: Dataset) -> str:
     """The column of a metric of the central test part, which says so where users of the run own it."""
     return f"{metric}_not_private" if dataset.test_owner == "training users" else metric
 

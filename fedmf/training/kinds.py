@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from torch import nn
 
-from fedmf.data import FederatedDataset
+from fedmf.data import Dataset
 from fedmf.models import FlatModel
 from fedmf.training.losses import (
     Loss,
@@ -21,7 +21,7 @@ from fedmf.training.task import Task
 Model = nn.Module | FlatModel
 
 
-def classification(dataset: FederatedDataset, model: Model, loss: Loss = cross_entropy) -> Task:
+def classification(dataset: Dataset, model: Model, loss: Loss = cross_entropy) -> Task:
     """One class number for each example; outputs are logits, shape (batch, classes).
 
     Args:
@@ -32,7 +32,7 @@ def classification(dataset: FederatedDataset, model: Model, loss: Loss = cross_e
     return Task(dataset, _flat(model), loss, (ACCURACY,), dataset.structure)
 
 
-def tagging(dataset: FederatedDataset, model: Model) -> Task:
+def tagging(dataset: Dataset, model: Model) -> Task:
     """A class number for each position of an example; outputs are logits, shape (batch, …, classes).
 
     Args:
@@ -42,7 +42,7 @@ def tagging(dataset: FederatedDataset, model: Model) -> Task:
     return Task(dataset, _flat(model), token_cross_entropy, (TOKEN_ACCURACY,), dataset.structure)
 
 
-def next_token(dataset: FederatedDataset, model: Model, vocabulary: int) -> Task:
+def next_token(dataset: Dataset, model: Model, vocabulary: int) -> Task:
     """The token that follows each position of a text; outputs are logits, shape (batch, T, vocabulary).
 
     Args:
@@ -60,7 +60,7 @@ def next_token(dataset: FederatedDataset, model: Model, vocabulary: int) -> Task
     return Task(dataset, _flat(model), token_cross_entropy, (PERPLEXITY, TOKEN_ACCURACY), structure)
 
 
-def regression(dataset: FederatedDataset, model: Model) -> Task:
+def regression(dataset: Dataset, model: Model) -> Task:
     """Real labels of any shape; outputs have as many numbers, and squared errors are minimised.
 
     Args:
@@ -70,7 +70,7 @@ def regression(dataset: FederatedDataset, model: Model) -> Task:
     return Task(dataset, _flat(model), squared_error, (MAE, RMSE), dataset.structure)
 
 
-def multi_label(dataset: FederatedDataset, model: Model) -> Task:
+def multi_label(dataset: Dataset, model: Model) -> Task:
     """Any number of labels for each example; outputs are logits, one for each label.
 
     Args:

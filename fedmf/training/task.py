@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data import ExampleStructure, Features, FederatedDataset, PublicInput, device_of, each, split_rows
+from fedmf.data import Dataset, ExampleStructure, Features, PublicInput, device_of, each, split_rows
 from fedmf.models import FlatModel
 from fedmf.training.losses import Loss
 from fedmf.training.metrics import Metric
@@ -43,7 +43,7 @@ class Task:
         ValueError: metrics of one name, or named like another column of the table of metrics.
     """
 
-    dataset: FederatedDataset
+    dataset: Dataset
     model: FlatModel
     loss: Loss
     metrics: tuple[Metric, ...]

@@ -11,22 +11,21 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-import torch
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from support.streams import BUDGET, run_once
 
 import fedmf
 from fedmf import PrivateStream
-from fedmf.data import Table, canonical_id, read_table
-from fedmf.data.memory import InMemoryDataset
-from fedmf.data.rows.row_options import read_roster
-from fedmf.data.rows.table_rows import TableColumns
-from fedmf.data.user_ids import texts_of_ids
-from fedmf.flower.boundary.enrolment import Enrolment
+from fedmf.data import canonical_id
+from fedmf.data.cells import ids
 from fedmf.streaming.settings import Settings
 
 ELEVEN = 49176123450
+
+
+def texts_of_ids(column: Any, place: str = "who") -> list[str | None]:
+    return ids(column, place).to_pylist()
+
+
 COMPOSED = ["Zoé", "José", "Noël"]
 DECOMPOSED = [unicodedata.normalize("NFD", name) for name in COMPOSED]
 
@@ -114,71 +113,6 @@ def test_people_who_are_pushed(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"user must be an id that is whole; got '1e\+300'"):
             stream.push([0.1], user="1e+300")
         assert stream.t == 3
-
-
-def test_a_roster_with_a_mark_and_accents_of_either_kind(tmp_path: Path) -> None:
-    people = ["ann", *COMPOSED, "12"]
-    written = ["ann", *DECOMPOSED, "12.0"]
-    rows = "who,a,y\n" + "".join(f"{p},{i}.5,{i % 2}\n" for p in written for i in range(4))
-    (tmp_path / "rows.csv").write_text(rows, "utf-8")
-    (tmp_path / "users.csv").write_text("\n".join(["who", *written]), "utf-8-sig")
-    for roster in (people, written):
-        (tmp_path / "users.txt").write_text("\n".join(roster), "utf-8-sig")
-        assert read_roster(tmp_path / "users.txt", "who") == tuple(people)
-        data = Table(
-            path=str(tmp_path / "rows.csv"),
-            feature_columns=("a",),
-            label_column="y",
-            class_names=("0", "1"),
-            user_column="who",
-            roster=str(tmp_path / "users.txt"),
-            partition="natural",
-            users=len(people),
-            hold_out="examples",
-        ).load()
-        assert list(data.user_ids) == people
-        assert data.sizes(np.arange(len(people))).min() > 0
-    assert read_roster(tmp_path / "users.csv", "who") == tuple(people)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("José\nJose\u0301\n", "'José' more than once"),
-        ("12\n12.0\n", "'12' more than once"),
-        ("ann\n1e+300\n", "last digits are lost"),
-    ],
-)
-def test_a_roster_that_names_a_person_twice(tmp_path: Path, text: str, message: str) -> None:
-    for name, content in (("users.txt", text), ("users.csv", f"who\n{text}")):
-        (tmp_path / name).write_text(content, "utf-8")
-        with pytest.raises(
-            ValueError, match=message if name.endswith("txt") or "once" in message else "row 2"
-        ):
-            read_roster(tmp_path / name, "who")
-
-
-def test_files_of_a_folder_are_read_by_name(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("a,b,who,y\n1,2,7,u\n")
-    (tmp_path / "b.csv").write_text("y,who,b,a\nv,7.0,2,1\n")
-    rows = read_table(tmp_path, TableColumns("y", user="who"))
-    assert rows.features.tolist() == [[1.0, 2.0], [1.0, 2.0]]
-    assert (rows.users, rows.classes) == (("7",), ("u", "v"))
-    (tmp_path / "c.csv").write_text("y,who,b,c\nv,7,2,1\n")
-    with pytest.raises(ValueError, match=r"must be the same in all files, a, b; got b, c in .*c\.csv"):
-        read_table(tmp_path, TableColumns("y", user="who"))
-
-
-def test_data_sets_of_programs_and_enrolments(tmp_path: Path) -> None:
-    features, labels = torch.zeros(2, 1), torch.zeros(2, dtype=torch.int64)
-    owned = [np.array([0]), np.array([1])]
-    with pytest.raises(ValueError, match=r"canonical_id writes them; got '1\.0', not '1'"):
-        InMemoryDataset(features, labels, owned, ["1", "1.0"], features, labels)
-    keys = [ec.generate_private_key(ec.SECP256R1()).public_key() for _ in range(2)]
-    texts = [key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode() for key in keys]
-    (tmp_path / "keys").write_text(f"{texts[0]} Jose\u0301\n{texts[1]} 12.0\n", "utf-8-sig")
-    for source in (tmp_path / "keys", dict(zip(texts, ["Jose\u0301", "12.0"], strict=True))):
-        assert Enrolment.of(source).users == ("Jos\u00e9", "12")
 
 
 @pytest.mark.parametrize("name", ["12.0", " ann", "Jose\u0301"])

@@ -174,8 +174,8 @@ def test_data_on_nodes_are_not_simulated(places: Path) -> None:
         ("data.input-shape", "", "input_shape .* must be declared"),
         ("data.class-names", "", "class_names .* must be declared"),
         ("data.feature-columns", "", "feature_columns .* must be declared"),
-        ("data.partition", "iid", "is invalid: Input should be"),
-        ("data.hold-out", "users", "is invalid: Input should be"),
+        ("data.partition", "iid", "partition must be one of natural"),
+        ("data.hold-out", "users", "hold_out must be one of auto"),
         ("data.user-column", "", "user_column must be named"),
     ],
 )

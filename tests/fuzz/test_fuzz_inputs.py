@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fuzzing import ODD_SCALARS, altered, damaged, fuzzed, judged
 
-from fedmf.data import TableColumns, TableRows, read_table
+from fedmf.data import Table
+from fedmf.data.table import Rows
 from fedmf.data.table_reader import InputError
 from fedmf.errors import ConfigError
 from fedmf.runs import Run, load_run, parse_assignments
@@ -34,7 +35,6 @@ CONFIG: dict[str, Any] = {
     "execution": {"workers": 2},
 }
 TEXT = tomli_w.dumps(CONFIG).encode()
-COLUMNS = TableColumns("y", user="who", classes=("0", "1"), users=("u0", "u1", "u2"))
 ROWS = b"who,a,b,y\n" + b"".join(b"u%d,%d.5,-1e-3,%d\n" % (i % 3, i, i % 2) for i in range(8))
 LINES = b"".join(b'{"user": "u%d", "x": [%d, 0.5]}\n' % (i, i) for i in range(6))
 
@@ -85,19 +85,17 @@ def test_tables(suffix: str, examples: int, tmp_path: Path) -> None:
     clean = path.read_bytes()
 
     @fuzzed(examples)
-    @given(damaged(clean), st.sampled_from([COLUMNS, TableColumns("y"), TableColumns("y", ("a",), "who")]))
-    def read(content: bytes, columns: TableColumns) -> None:
+    @given(damaged(clean), st.sampled_from([(), ("a",)]))
+    def read(content: bytes, columns: tuple[str, ...]) -> None:
         path.write_bytes(content)
-        rows = judged(lambda: read_table(path, columns), ValueError)
-        assert isinstance(rows, TableRows | None)
+        table = Table(path=str(path), feature_columns=columns, label_column="y", user_column="who")
+        rows = judged(lambda: table.read(table.batches()), ValueError)
+        assert isinstance(rows, Rows | None)
         head, _, rest = content.partition(b"\n")
-        if columns is COLUMNS and suffix == "csv" and head == b"who,a,b,y" and rest.strip(b"\r\n"):
+        if suffix == "csv" and head == b"who,a,b,y" and any(line.strip() for line in rest.split(b"\n")):
             assert rows is not None  # no value of a row refuses a table
-        if rows is not None:
-            assert len(rows.features) == len(rows.labels) == len(rows.owner)
-            assert rows.labels.max(initial=-1) < max(1, len(rows.classes))
-            broken = ~np.isfinite(rows.features).all(axis=1)
-            assert np.isnan(rows.features[broken]).all()
+        for values in [] if rows is None else rows.features:
+            assert np.isnan(values[~np.isfinite(values).all(axis=1)]).all()
 
     read()
 

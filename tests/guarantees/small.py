@@ -15,6 +15,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 import fedmf
+from fedmf.data import InMemoryDataset
 from fedmf.runs import run_in_process
 from fedmf.training import classification
 
@@ -40,7 +41,7 @@ def linear_task(rows: Matrix) -> fedmf.Task:
     nn.init.zeros_(model.weight)
     none = torch.zeros(len(rows), dtype=torch.int64)
     owned = tuple(np.array([u]) for u in range(len(rows)))
-    dataset = fedmf.InMemoryDataset(
+    dataset = InMemoryDataset(
         features, none, owned, NAMES[: len(rows)], features[:2] * 0 + 1, none[:2] + 1, classes=2
     )
     return classification(dataset, model, _output)  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import fedmf
+from fedmf.data import InMemoryDataset
 from fedmf.training import FixedPointSum, LocalTrainer, classification, next_token
 from fedmf.training.engines import OneByOne
 
@@ -93,7 +94,7 @@ def task_of(model: str) -> tuple[fedmf.Task, list[str]]:
         at += size
     x = torch.from_numpy(np.concatenate(features).astype(np.int64 if words else np.float32))
     y = torch.from_numpy(np.concatenate(labels))
-    dataset = fedmf.InMemoryDataset(
+    dataset = InMemoryDataset(
         x, y, owned, ("A", *kinds), x[:1], y[:1], classes=0 if words else CLASSES,
         vocabulary=VOCABULARY if words else 0,
     )  # fmt: skip

@@ -14,7 +14,8 @@ from support.small_runs import linear_task
 import fedmf
 from fedmf import NoPrivacy, Run, UserLevel
 from fedmf.cohorts import BallsInBinsCohorts, Cohorts, CyclicCohorts
-from fedmf.data import Digits, Partition
+from fedmf.data import Digits
+from fedmf.data.partitions import Partition
 from fedmf.errors import ConfigError
 from fedmf.mechanisms.choice import NamedMechanism
 from fedmf.models import Mlp

@@ -26,7 +26,6 @@ from fedmf.runs import (
     NamedTask,
     NextToken,
     Run,
-    Tagging,
     load_run,
     render_toml,
     run_of,
@@ -102,9 +101,8 @@ def test_a_file_says_what_is_learnt(
 @pytest.mark.parametrize(
     ("kind", "changes", "message"),
     [
-        ("classification", {}, "must suit task 'classification': class numbers as labels; got data of kind"),
+        ("classification", {}, "must suit task 'classification': class numbers as labels; got a data set"),
         ("next-token", {}, "must suit task 'next-token': tokens as features"),
-        ("tagging", {}, "must suit task 'tagging': a class number for each position"),
         ("multi-label", {}, "must suit task 'multi-label': two or more columns of numbers 0 and 1"),
         ("multi-label", {"label-columns": "y,p"}, "labels of task 'multi-label' must be 0 or 1"),
     ],
@@ -158,13 +156,12 @@ class TinyTokens(Architecture):
 
 
 def texts(folder: Path, labels: dict[str, Any]) -> dict[str, Any]:
-    """Eight users, two of them held out, whose texts have labels and tags that their words decide."""
+    """Eight users, two of them held out, whose texts have labels that their words decide."""
     rows = [
         {
             "user": f"u{u}",
             "text": " ".join("ab"[(u + i + j) % 2 if i < 3 else 0] for j in range(6)),
             "mood": "yes" if i < 3 else "no",
-            "tags": " ".join("VN"[(u + i + j) % 2 if i < 3 else 0] for j in range(6)),
         }
         for u in range(8)
         for i in range(6)
@@ -174,13 +171,12 @@ def texts(folder: Path, labels: dict[str, Any]) -> dict[str, Any]:
     (folder / "public.txt").write_text("a b")
     paths = {"path": str(folder / "rows.csv"), "roster": str(folder / "users.txt")}
     natural = {"partition": "natural", "user_column": "user", "text_column": "text"}
-    words = {"vocabulary": "words", "vocabulary_path": str(folder / "public.txt"), "lower_case": True}
+    words = {"vocabulary": "words", "vocabulary_path": str(folder / "public.txt")}
     return {**paths, **words, "users": 6, "test_fraction": 0.25, "length": 8, **natural, **labels}
 
 
 TOKENS: dict[str, tuple[type[NamedTask], dict[str, Any], list[str]]] = {
     "next token": (NextToken, {}, ["perplexity", "token_accuracy"]),
-    "tags": (Tagging, {"tag_column": "tags", "class_names": ("N", "V")}, ["token_accuracy"]),
     "classes": (Classification, {"label_column": "mood", "class_names": ("yes", "no")}, ["accuracy"]),
 }
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from fedmf import Classification, CyclicCohorts, NoPrivacy, Run
-from fedmf.data import Digits, Hub, RowOptions, Synthetic, Table
+from fedmf import CyclicCohorts, NoPrivacy, Run
+from fedmf.data import Digits, Hub, Synthetic, Table
 from fedmf.errors import ConfigError
-from fedmf.runs import FunctionTask
+from fedmf.runs import Classification, FunctionTask
 
 COHORTS = CyclicCohorts(rounds=8, users_per_round=4)
 NATURAL: dict[str, Any] = {
@@ -47,7 +47,7 @@ NAMES = [
     ],
 )
 def test_a_private_run_must_declare_and_another_need_not(
-    kind: type[RowOptions], missing: dict[str, Any], names: str
+    kind: type[Table], missing: dict[str, Any], names: str
 ) -> None:
     data = kind(**{**NATURAL, **missing})
     assert ", ".join(data.undeclared()) == names

@@ -54,7 +54,7 @@ def test_a_table_becomes_a_task(tmp_path: Path) -> None:
     assert set(task.dataset.user_ids) < {"u0", "u1", "u2", "u3", "u4"}
     assert (task.dataset.users, task.dataset.test_owner) == (4, "held-out users")
     assert task.model.dimension == 3 * 32 + 33 * 2
-    spread = {"users": 12, "feature-columns": "b", "input-shape": "1", "partition": "power-law"}
+    spread = {"users": 12, "feature-columns": "b", "input-shape": "1", "partition": "iid"}
     task = run_of({"data": {**data, **spread}, "cohorts.users-per-round": 2}).task_source.build()
     assert (task.dataset.users, task.dataset.test_features.shape) == (12, (8, 1))
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import fedmf
 from fedmf.cohorts import CohortSchedule
-from fedmf.data.memory import InMemoryDataset
+from fedmf.data import InMemoryDataset
 from fedmf.flower.client_app import make_client_app
 from fedmf.flower.local_run.grid import InProcessGrid
 from fedmf.flower.strategy import run_on_grid
@@ -42,9 +42,9 @@ def _table(name: str, keys: str, prefix: str = "") -> dict[str, str]:
 KEYS = {
     "dataset": "data.kind",
     "data_path": "data.path",
-    **_table("data", "users partition dirichlet_alpha size_exponent shards_per_user test_fraction seed"),
+    **_table("data", "users partition dirichlet_alpha shards_per_user test_fraction seed"),
     **_table("data", "feature_columns label_column user_column hold_out input_shape"),
-    **_table("data", "examples_per_user features classes clusters"),
+    **_table("data", "examples_per_user features classes"),
     "model": "model.kind",
     "hidden_units": "model.hidden_units",
     "schedule": "cohorts.kind",

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data import FederatedDataset
+from fedmf.data import Dataset
 from fedmf.runs import FunctionTask, run_of
 from fedmf.training import Task
 
@@ -30,7 +30,7 @@ KEYS = {
 class Held(WrappedData):
     """A run on it stays in the middle while its folder has a file "hold"; a file "held" says that it does."""
 
-    def __init__(self, inner: FederatedDataset) -> None:
+    def __init__(self, inner: Dataset) -> None:
         super().__init__(inner)
         self.asked = 0
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedmf.data.memory import InMemoryDataset
+from fedmf.data import InMemoryDataset
 from fedmf.models import mlp
 from fedmf.training.batches import user_orders
 from fedmf.training.kinds import classification, multi_label, next_token, regression, tagging

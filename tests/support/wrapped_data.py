@@ -9,13 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data import FederatedDataset
+from fedmf.data import Dataset
 
 
-class WrappedData(FederatedDataset):
+class WrappedData(Dataset):
     """The data set ``inner`` unchanged; a derived class overrides what shall differ."""
 
-    def __init__(self, inner: FederatedDataset) -> None:
+    def __init__(self, inner: Dataset) -> None:
         self.inner = inner
         self.user_ids, self.classes = inner.user_ids, inner.classes
         self.test_features, self.test_labels = inner.test_features, inner.test_labels

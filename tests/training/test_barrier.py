@@ -12,7 +12,7 @@ from support.training_cases import cohort, mlp, trainer_for
 from support.wrapped_data import WrappedData
 from torch import Tensor, nn
 
-from fedmf.data import FederatedDataset
+from fedmf.data import Dataset
 from fedmf.models import FlatModel
 from fedmf.training import FixedPointSum, LocalSGD, LocalTrainer, UserFailure, classification
 from fedmf.training.barrier.group import Group
@@ -66,7 +66,7 @@ FAULTS: dict[str, tuple[Callable[[Tensor, Tensor], Examples], str]] = {
 class Tampered(WrappedData):
     """A data set in which one user's examples are something else."""
 
-    def __init__(self, inner: FederatedDataset, change: Callable[[Tensor, Tensor], Examples]) -> None:
+    def __init__(self, inner: Dataset, change: Callable[[Tensor, Tensor], Examples]) -> None:
         super().__init__(inner)
         self.change = change
 
@@ -180,7 +180,7 @@ def test_an_interrupt_by_the_operator_is_no_users_failure() -> None:
 
 
 class Counting(Tampered):
-    def __init__(self, inner: FederatedDataset, counts: object) -> None:
+    def __init__(self, inner: Dataset, counts: object) -> None:
         super().__init__(inner, lambda x, y: (x, y))
         self.counts = counts
 

@@ -11,7 +11,7 @@ import torch
 from support.training_cases import ROUND, Plain, cohort, plain_update, trainer_for
 from torch import Tensor, nn
 
-from fedmf.data.digit_images import Digits
+from fedmf.data import Digits
 from fedmf.models import mlp
 from fedmf.training.batches import user_orders
 from fedmf.training.local_sgd import LocalEngine, LocalSGD

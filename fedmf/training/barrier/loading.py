@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data import ExampleStructure, Features, FederatedDataset, TensorStructure, device_of, joined
+from fedmf.data import Dataset, ExampleStructure, Features, TensorStructure, device_of, joined
 from fedmf.training.barrier.description import described, pass_interrupt
 
 #: Called with the place of a user and why it failed.
@@ -17,7 +17,7 @@ Note = Callable[[int, str], None]
 
 
 def example_counts(
-    dataset: FederatedDataset, users: NDArray[np.int64], note: Note = lambda _place, _reason: None
+    dataset: Dataset, users: NDArray[np.int64], note: Note = lambda _place, _reason: None
 ) -> NDArray[np.int64]:
     """How many examples each user owns, 0 for one whose count fails. Shape (m,)."""
     try:
@@ -34,7 +34,7 @@ def example_counts(
     return counts
 
 
-def _checked_counts(dataset: FederatedDataset, users: NDArray[np.int64]) -> NDArray[np.int64]:
+def _checked_counts(dataset: Dataset, users: NDArray[np.int64]) -> NDArray[np.int64]:
     counts = np.asarray(dataset.sizes(users))
     if counts.shape != users.shape or counts.dtype.kind not in "iu":
         raise ValueError(f"sizes must be {users.size} integers; got {counts.dtype} of shape {counts.shape}.")
@@ -44,9 +44,9 @@ def _checked_counts(dataset: FederatedDataset, users: NDArray[np.int64]) -> NDAr
 
 
 def held_examples(
-    dataset: FederatedDataset, structure: ExampleStructure, users: NDArray[np.int64]
+    dataset: Dataset, structure: ExampleStructure, users: NDArray[np.int64]
 ) -> tuple[Features, Tensor, NDArray[np.int64]] | None:
-    """Users' examples where they lie, for programs that copy each themselves: see `FederatedDataset.held`.
+    """Users' examples where they lie, for programs that copy each themselves: see `Dataset.held`.
 
     None where they are to be loaded, as those that are not as they must be are, to find out whose they are.
     The examples of a data set are looked at once, not in every round.
@@ -68,7 +68,7 @@ def held_examples(
 
 
 def load_examples(
-    dataset: FederatedDataset,
+    dataset: Dataset,
     structure: ExampleStructure,
     users: NDArray[np.int64],
     counts: NDArray[np.int64],
@@ -85,7 +85,7 @@ def load_examples(
 
     Guarantees:
         What one user's examples are does not depend on another's. Users are loaded together only by data
-        sets that promise as many examples as they count (`FederatedDataset.counts_are_exact`), and one by
+        sets that promise as many examples as they count (`Dataset.counts_are_exact`), and one by
         one where that fails.
     """
     parts: list[tuple[Features, Tensor]] = []

@@ -1,0 +1,192 @@
+"""Data sets in Hugging Face's format, spread over users."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import pyarrow as arrow
+from numpy.typing import NDArray
+
+from fedmf.data.cells import is_list
+from fedmf.data.dataset import InMemoryDataset
+from fedmf.data.table import Table
+
+_MOST_TESTS: Final = 10_000
+_ROWS: Final = 1024
+
+
+@dataclass(frozen=True)
+class Hub(Table):
+    """A data set of the Hugging Face hub, or a folder in its format, spread over users.
+
+    ``path`` is its name on the hub (which needs a network the first time) or that of a folder: Parquet files
+    named after their split, or what ``save_to_disk`` wrote. The split "train" is spread. The test part is the
+    split "test" or, without one, what ``hold_out`` says; at most 10,000 examples of it are used. With
+    partition "natural", rows of the split "test" that belong to users of the run are left out unless
+    ``hold_out`` is "examples". For private runs take typed files (Parquet, Arrow): the types of CSV and JSON
+    are inferred from the rows themselves. The one feature column holds images, which become (channels,
+    height, width) in [0, 1], or numbers, in lists of any depth. With ``text_column`` the split "train" is a
+    table of texts, and what is held out is taken from it.
+
+    >>> Hub(path="ylecun/mnist", partition="shards").feature_columns
+    ('image',)
+    """
+
+    kind: ClassVar[str] = "hub"
+    feature_columns: tuple[str, ...] = ("image",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.feature_columns) != 1 or self.schema or self.label_columns:
+            raise ValueError(
+                "feature_columns must name one column with dataset 'hub', without schema and "
+                f"label_columns; got {', '.join(self.feature_columns)}."
+            )
+
+    def load(self) -> InMemoryDataset:
+        """See `DatasetOptions.load`."""
+        splits = loaded(self.path)
+        train, column = splits["train"], self.feature_columns[0]
+        if missing := [
+            name for name in (*self.features_of(), *self._others) if name not in train.column_names
+        ]:
+            raise ValueError(
+                f"column {missing[0]!r} is missing; {self.path} has {', '.join(train.column_names)[:300]}."
+            )
+        if self.text_column:
+            return self.dataset_of(
+                self.read(self._columns(train)), self.users_on_roster(self.holds_out_users)
+            )
+        tested = splits.get("test")
+        people = self.users_on_roster(self.holds_out_users and tested is None)
+        _check_features(train, column)
+        some = (
+            value
+            for i in range(len(train))
+            if (value := _examples(train, range(i, i + 1), column)[0]) is not None
+        )
+        shape = self.input_shape or next((value.shape for value in some), (1,))
+        rows = self.read(self._columns(train, shape))
+        tests = None if tested is None else self.read(self._columns(tested, shape))
+        if tests is not None and self.test_owner == "held-out users" and not tests.users:
+            raise ValueError(
+                f"split 'test' of {self.path} must have column {self.user_column!r}, so that rows of the "
+                "run's users are left out; or say hold_out 'examples', whose evaluation is not private."
+            )
+        dataset = self.dataset_of(rows, people, tests, _MOST_TESTS)
+        return dataset if self.input_shape else dataset.reshaped(shape)
+
+    @property
+    def normalisation(self) -> str:
+        """See `Table.normalisation`."""
+        return "pixels / 255, other numbers as they are, in float32"
+
+    @property
+    def test_part(self) -> str:
+        """See `Table.test_part`."""
+        if self.text_column:
+            return super().test_part
+        return f"the split 'test' or, without one, {super().test_part}; at most {_MOST_TESTS:,} rows"
+
+    def _columns(self, split: Any, shape: tuple[int, ...] = ()) -> Iterator[Mapping[str, Any]]:
+        """Columns of a split, some rows at a time: Arrow arrays, and features of this shape as numbers.
+
+        A test part need not have the column of users.
+        """
+        feature = self.features_of()[0]
+        names = [name for name in self._others if name in split.column_names]
+        for first in range(0, len(split), _ROWS):
+            rows = range(first, min(first + _ROWS, len(split)))
+            table = (
+                split.select(rows)
+                .select_columns(names if shape else [*names, feature])
+                .with_format("arrow")[:]
+            )
+            columns = {name: table.column(name) for name in names}
+            values = decoded(split, rows, feature, shape) if shape else table.column(feature)
+            yield {feature: values, **columns}
+
+
+def decoded(split: Any, rows: range, column: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Features of these rows, shape (m, d): pixels in [0, 1] with channels first, or numbers as they are.
+
+    A row that cannot be decoded, is of another shape or not finite is all NaN; every row's numbers depend on
+    that row alone.
+    """
+    block = np.full((len(rows), math.prod(shape)), np.nan, dtype=np.float32)
+    for place, value in zip(block, _examples(split, rows, column), strict=True):
+        if value is not None and value.shape == shape and np.isfinite(value).all():
+            place[...] = value.ravel()
+    return block
+
+
+def _examples(split: Any, rows: range, column: str) -> list[NDArray[np.float32] | None]:
+    """What the rows hold, decoded together or, if that fails, by halves; None for what is none."""
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")  # what a row makes a decoder say is not for the screen
+            return [
+                _example(value) for value in split.select_columns([column])[rows.start : rows.stop][column]
+            ]
+    except Exception:  # whatever a decoder raises, it concerns one row
+        if len(rows) == 1:
+            return [None]
+        middle = len(rows) // 2
+        return [*_examples(split, rows[:middle], column), *_examples(split, rows[middle:], column)]
+
+
+def _example(value: Any) -> NDArray[np.float32] | None:
+    """One example; None for what is no array of numbers."""
+    try:
+        numbers = np.asarray(value)
+        if numbers.dtype == np.uint8:
+            pixels = numbers[None] if numbers.ndim == 2 else np.moveaxis(numbers, -1, 0)
+            return pixels.astype(np.float32) / np.float32(255)
+        return numbers.astype(np.float32) if numbers.dtype.kind in "iuf" else None
+    except Exception:
+        return None
+
+
+def _check_features(split: Any, column: str) -> None:
+    """Refuse a column that holds neither images nor numbers, by its type alone."""
+    import datasets
+
+    feature = split.features[column]
+    kind = datasets.Features({column: feature}).arrow_schema.field(0).type
+    kind = getattr(kind, "storage_type", kind)
+    while is_list(kind):
+        kind = kind.value_type
+    numeric = arrow.types.is_integer(kind) or arrow.types.is_floating(kind)
+    if not (numeric or isinstance(feature, datasets.Image)):
+        raise ValueError(f"feature_columns must hold images or numbers; got {kind} in {column!r}.")
+
+
+def loaded(name: str) -> Any:
+    """The splits of a data set, of which "train" is one.
+
+    Raises:
+        ValueError: it cannot be had, or the extra ``data`` is missing.
+    """
+    if find_spec("datasets") is None:
+        raise ValueError("dataset 'hub' needs the extra: pip install 'fedmf[data]'.")
+    import datasets
+
+    datasets.disable_progress_bars()  # they would print how many rows there are
+    try:
+        saved = (Path(name) / "dataset_dict.json").is_file()
+        splits = datasets.load_from_disk(name) if saved else datasets.load_dataset(name)
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"path must name a data set on the hub or a folder in its format; got {name!r}: {reason}"
+        ) from error
+    if "train" not in splits:
+        raise ValueError(f"path must have a split 'train'; got {', '.join(map(str, splits))} in {name}.")
+    return splits

@@ -1,0 +1,149 @@
+"""Images: the digits that ship with scikit-learn, and files in the format of MNIST."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import math
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedmf.data.dataset import InMemoryDataset, NumberedUsers
+from fedmf.data.options import PublicInput, Spread, SpreadOptions, in_words
+from fedmf.values import Field
+
+#: Of IDX files: two zero bytes, unsigned bytes, and how many sizes follow.
+_MAGIC: Final = b"\x00\x00\x08"
+
+
+@dataclass(frozen=True)
+class _Images(SpreadOptions):
+    """Images of ten classes; abstract."""
+
+    partition: Spread = "iid"
+    input_shape: Annotated[
+        tuple[int, ...], Field("shape of an example: 1,8,8 for convolutions; default: vectors", ge=1)
+    ] = ()
+    pixels: ClassVar[int]
+    levels: ClassVar[int]
+
+    def example_inputs(self) -> tuple[PublicInput, PublicInput, PublicInput]:
+        """See `DatasetOptions.example_inputs`."""
+        return (
+            PublicInput("classes", "10", "the data set"),
+            PublicInput("shape of an example", in_words(self.input_shape or (self.pixels,)), "configuration"),
+            PublicInput("normalisation", f"pixels / {self.levels}", "fixed"),
+        )
+
+    def _dataset(
+        self,
+        train: tuple[NDArray[Any], NDArray[Any]],
+        test: tuple[NDArray[Any], NDArray[Any]],
+        rng: np.random.Generator,
+    ) -> InMemoryDataset:
+        """Images and labels of both parts, the first spread over users."""
+        (images, labels), (test_images, test_labels) = (
+            (torch.from_numpy((x / self.levels).astype(np.float32)), torch.from_numpy(y.astype(np.int64)))
+            for x, y in (train, test)
+        )
+        dataset = InMemoryDataset(
+            features=images,
+            labels=labels,
+            owned=self.split(labels.numpy(), rng),
+            user_ids=NumberedUsers(self.users),
+            test_features=test_images,
+            test_labels=test_labels,
+            classes=10,
+        )
+        return dataset.reshaped(self.input_shape) if self.input_shape else dataset
+
+
+@dataclass(frozen=True)
+class Digits(_Images):
+    """The 1,797 handwritten 8×8 digits that ship inside scikit-learn, split over users.
+
+    Features are scaled to [0, 1]. There may be as many users as training examples.
+
+    References:
+        E. Alpaydin, C. Kaynak (1998), Optical Recognition of Handwritten Digits, UCI.
+
+    >>> Digits(users=10, partition="dirichlet").load().test_features.shape
+    torch.Size([359, 64])
+    """
+
+    kind: ClassVar[str] = "digits"
+    pixels: ClassVar[int] = 64
+    levels: ClassVar[int] = 16
+
+    def load(self) -> InMemoryDataset:
+        """See `DatasetOptions.load`."""
+        spec: Any = importlib.util.find_spec("sklearn")  # which itself is slow to import
+        if spec is None or spec.origin is None:
+            raise ValueError("dataset 'digits' needs the extra: pip install 'fedmf[data]'.")
+        table = np.loadtxt(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+        rng = np.random.default_rng([self.seed, 0xD161])
+        order = rng.permutation(len(table))
+        held_out = round(self.test_fraction * len(table))
+        if held_out == 0:
+            raise ValueError(
+                f"test_fraction must hold out at least one of {len(table)} examples; "
+                f"got {self.test_fraction}."
+            )
+        test, train = ((table[rows, :-1], table[rows, -1]) for rows in (order[:held_out], order[held_out:]))
+        return self._dataset(train, test, rng)
+
+
+@dataclass(frozen=True)
+class Idx(_Images):
+    """MNIST, Fashion-MNIST or another folder of its four files in the format IDX, packed (``.gz``) or not.
+
+    Training images are spread over users; the test files, which nobody owns, are the test part. Features are
+    scaled to [0, 1].
+    """
+
+    kind: ClassVar[str] = "idx"
+    path: Annotated[
+        str, Field("folder with train-images-idx3-ubyte, t10k-images-idx3-ubyte and their labels")
+    ] = ""
+    pixels: ClassVar[int] = 784
+    levels: ClassVar[int] = 255
+
+    def load(self) -> InMemoryDataset:
+        """See `DatasetOptions.load`."""
+        train, test = (
+            (_idx(self.path, f"{part}-images-idx3-ubyte"), _idx(self.path, f"{part}-labels-idx1-ubyte"))
+            for part in ("train", "t10k")
+        )
+        for images, labels in (train, test):
+            if len(images) != len(labels) or images.ndim < 2 or labels.ndim > 1 or labels.max(initial=0) > 9:
+                raise ValueError(
+                    f"path must hold as many images as labels 0 to 9; got {len(images)} and {len(labels)} in "
+                    f"{self.path}."
+                )
+        flat, tests = ((images.reshape(len(images), -1), labels) for images, labels in (train, test))
+        return self._dataset(flat, tests, np.random.default_rng([self.seed, 0x1D8]))
+
+
+def _idx(folder: str, name: str) -> NDArray[np.uint8]:
+    """The array in a file.
+
+    Raises:
+        ValueError: it is not there, broken, or holds something else.
+    """
+    path = Path(folder).expanduser() / name
+    path = path if path.is_file() else path.with_name(f"{name}.gz")
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"path must hold {name} or {name}.gz; got {path}: {error}.") from None
+    axes = content[3] if content[:3] == _MAGIC and len(content) > 3 else 0
+    sizes = np.frombuffer(content[4 : 4 + 4 * axes], dtype=">u4").astype(np.int64).tolist()
+    if not axes or len(sizes) < axes or len(content) != 4 + 4 * axes + math.prod(sizes):
+        raise ValueError(f"{path} must be an IDX file of unsigned bytes; got something else.")
+    return np.frombuffer(content[4 + 4 * axes :], dtype=np.uint8).reshape(sizes)

@@ -1,0 +1,556 @@
+"""A schema: what the columns of a table may hold, public and declared before any row is looked at.
+
+Training tables, nodes and streams are scaled by the same schema, and what is released is said in its units.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from fedmf.data.cells import cells_of, numbers
+from fedmf.data.table_reader import shown_names
+from fedmf.typing import Array
+
+#: What a cell is never read with: control characters, line separators, halves of surrogate pairs.
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_MOST_CATEGORIES: Final = 10_000
+_LONGEST_CATEGORY: Final = 255
+_MOST_STEPS: Final = 10**9
+_STEP: Final = re.compile(r"(\d{1,9}) ?(s|min|h|d|second|minute|hour|day)s?")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+#: A number far from overflow.
+Real = Annotated[float, Field(ge=-1e30, le=1e30, allow_inf_nan=False)]
+#: A time as ISO 8601; TOML has dates and times of its own.
+Moment = Annotated[str, BeforeValidator(lambda at: at.isoformat() if hasattr(at, "isoformat") else at)]
+AnyColumn = TypeVar("AnyColumn", bound="Column")
+
+
+class Column(BaseModel):
+    """One column; abstract. Its fields are what a schema says of it, without a default where it must."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    kind: Any
+
+
+class Encoded(Column, ABC):
+    """A column that becomes coordinates of a vector; abstract.
+
+    Args:
+        nullable: whether cells are expected to be missing, so that valid rows are counted, with noise.
+    """
+
+    nullable: bool = False
+
+    @property
+    @abstractmethod
+    def endings(self) -> tuple[str, ...]:
+        """What the coordinates are called, behind the column's name."""
+
+    @property
+    @abstractmethod
+    def center_and_scale(self) -> tuple[float, float]:
+        """A coordinate z stands for center + scale·z."""
+
+    @property
+    @abstractmethod
+    def bounds(self) -> tuple[float, float]:
+        """Least and largest value of a coordinate in the column's own units."""
+
+    @property
+    @abstractmethod
+    def largest_square(self) -> float:
+        """The largest that the squares of the coordinates of one cell add up to."""
+
+    @abstractmethod
+    def encode(self, cells: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Coordinates of each cell, shape (cells, coordinates), and which cells can be read.
+
+        Args:
+            cells: an Arrow array, or a list of text with "" for a missing cell.
+
+        Guarantees: what a cell becomes depends on that cell alone; one that cannot be read becomes zeros.
+        """
+
+    @model_validator(mode="after")
+    def _fill_or_nullable(self) -> Self:
+        if self.nullable and getattr(self, "fill", None) is not None:
+            raise ValueError("fill must be left out with nullable: no cell is missing then")
+        return self
+
+
+@final
+class Number(Encoded):
+    """A number, clipped into its bounds; x becomes (x − center)/scale.
+
+    Args:
+        lower: least value that counts.
+        upper: largest value that counts.
+        center: what becomes 0; None for the middle of the bounds.
+        scale: what becomes 1; None for half the width of the bounds.
+        fill: public value that stands for a missing cell; None: its row counts for nobody.
+
+    >>> Number(lower=0.0, upper=10.0, fill=5.0).encode(["0", "20", "", "many"])[0].ravel().tolist()
+    [-1.0, 1.0, 0.0, 0.0]
+    """
+
+    kind: Literal["number"] = "number"
+    lower: Real
+    upper: Real
+    center: Real | None = None
+    scale: Annotated[float, Field(gt=0, le=1e30)] | None = None
+    fill: Real | None = None
+
+    @model_validator(mode="after")
+    def _within(self) -> Self:
+        if not self.lower < self.upper:
+            raise ValueError(f"lower (bound) must be less than upper; got {self.lower} and {self.upper}")
+        for name in ("center", "fill"):
+            value = getattr(self, name)
+            if value is not None and not self.lower <= value <= self.upper:
+                raise ValueError(f"{name} must lie within {self.lower}..{self.upper}; got {value}")
+        return self
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """See `Encoded.endings`."""
+        return ("",)
+
+    @property
+    def center_and_scale(self) -> tuple[float, float]:
+        """See `Encoded.center_and_scale`."""
+        center = (self.lower + self.upper) / 2 if self.center is None else self.center
+        return center, (self.upper - self.lower) / 2 if self.scale is None else self.scale
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """See `Encoded.bounds`."""
+        return self.lower, self.upper
+
+    @property
+    def largest_square(self) -> float:
+        """See `Encoded.largest_square`."""
+        center, scale = self.center_and_scale
+        return (max(self.upper - center, center - self.lower) / scale) ** 2
+
+    def values(self, cells: Any) -> NDArray[np.float64]:
+        """The numbers as they stand, missing ones filled; NaN for what is none."""
+        found = numbers(cells)
+        if self.fill is not None:
+            found = np.where([not cell for cell in cells_of(cells)], self.fill, found)
+        return np.where(np.isfinite(found), found, np.nan)
+
+    def encode(self, cells: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """See `Encoded.encode`; what is neither missing nor a finite number cannot be read."""
+        found = self.values(cells)
+        valid = ~np.isnan(found)
+        center, scale = self.center_and_scale
+        return np.where(valid, (np.clip(found, self.lower, self.upper) - center) / scale, 0.0)[:, None], valid
+
+
+@final
+class Category(Encoded):
+    """One of some values; each has a coordinate that is 1 in its rows and 0 in others.
+
+    Args:
+        categories: all values that there are, in order.
+        fill: the one that stands for a missing cell; None: its row counts for nobody.
+
+    >>> Category(categories=("no", "yes")).encode(["yes", "perhaps"])[0].tolist()
+    [[0.0, 1.0], [0.0, 0.0]]
+    """
+
+    kind: Literal["category"] = "category"
+    categories: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=_LONGEST_CATEGORY)], ...],
+        Field(min_length=2, max_length=_MOST_CATEGORIES, strict=False),
+    ]
+    fill: str | None = None
+
+    @field_validator("categories")
+    @classmethod
+    def _readable(cls, categories: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(categories)) < len(categories):
+            raise ValueError("categories must be different")
+        unfit = [one for one in categories if one != one.strip() or _CONTROL.search(one)]
+        if unfit:
+            raise ValueError(
+                "categories must have no blanks at their ends and no control characters; got "
+                f"{unfit[0][:40]!r}"
+            )
+        return categories
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        if self.fill is not None and self.fill not in self.categories:
+            raise ValueError(f"fill must be one of categories; got {self.fill!r:.100}")
+        return self
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """See `Encoded.endings`."""
+        return tuple(f"={one}" for one in self.categories)
+
+    @property
+    def center_and_scale(self) -> tuple[float, float]:
+        """See `Encoded.center_and_scale`: shares of rows stay shares."""
+        return 0.0, 1.0
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """See `Encoded.bounds`."""
+        return 0.0, 1.0
+
+    @property
+    def largest_square(self) -> float:
+        """See `Encoded.largest_square`."""
+        return 1.0
+
+    def places(self, cells: Any) -> NDArray[np.int64]:
+        """Place of each cell's value among the categories, −1 for one that is none of them."""
+        known = {one: i for i, one in enumerate(self.categories)}
+        stripped = (cell.strip() for cell in cells_of(cells))
+        return np.array([known.get(cell or self.fill or "", -1) for cell in stripped], dtype=np.int64)
+
+    def encode(self, cells: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """See `Encoded.encode`; what is none of the categories cannot be read."""
+        places = self.places(cells)
+        return (places[:, None] == np.arange(len(self.categories))).astype(np.float64), places >= 0
+
+
+@final
+class Time(Column):
+    """A time on a public grid: start, start + step, … before end. A row chooses only its own step.
+
+    Args:
+        start: the first time, as ISO 8601.
+        end: the first time that is too late.
+        step: width of the grid: a number of seconds, minutes, hours or days, such as "15 min" or "1 day".
+
+    >>> hours = Time(start="2026-01-01", end="2026-01-02", step="1 h")
+    >>> hours.steps_of(["2026-01-01T01:59", "2025-12-31", "soon"])
+    array([ 1, -1, -1])
+    """
+
+    kind: Literal["time"] = "time"
+    start: Moment
+    end: Moment
+    step: str
+
+    @model_validator(mode="after")
+    def _grid(self) -> Self:
+        first, last = self._ends
+        if (first.tzinfo is None) != (last.tzinfo is None) or not first < last:
+            raise ValueError(f"start must lie before end, in the same zone; got {self.start} and {self.end}")
+        if self.steps > _MOST_STEPS:
+            raise ValueError(f"step must leave at most {_MOST_STEPS} steps; got {self.steps}")
+        return self
+
+    @property
+    def steps(self) -> int:
+        """How many there are."""
+        first, last = self._ends
+        return math.ceil((last - first) / self._width)
+
+    @cached_property
+    def _ends(self) -> tuple[datetime, datetime]:
+        first, last = _time(self.start), _time(self.end)
+        if first is None or last is None:
+            raise ValueError(f"start and end must be times such as 2026-01-31T12:00; got {self.start!r:.100}")
+        return first, last
+
+    @cached_property
+    def _width(self) -> timedelta:
+        parts = _STEP.fullmatch(self.step)
+        if parts is None or not int(parts[1]):
+            raise ValueError(
+                f"step must be a number and s, min, h or d, such as '15 min'; got {self.step!r:.100}"
+            )
+        return timedelta(seconds=int(parts[1]) * _SECONDS[parts[2][0]])
+
+    def steps_of(self, cells: Any) -> NDArray[np.int64]:
+        """The step of each cell's time, from 0; −1 for what is no time of the grid."""
+        first, last = self._ends
+        steps = np.full(len(cells), -1, dtype=np.int64)
+        for i, cell in enumerate(cells_of(cells)):
+            at = _time(cell)
+            if at is not None and (at.tzinfo is None) == (first.tzinfo is None) and first <= at < last:
+                steps[i] = (at - first) // self._width
+        return steps
+
+    def label(self, step: int) -> str:
+        """The beginning of a step, or nothing for −1."""
+        return "" if step < 0 else (self._ends[0] + step * self._width).isoformat()
+
+
+@final
+class Text(Column):
+    """Any text; no vector holds it."""
+
+    kind: Literal["text"] = "text"
+
+
+@final
+class User(Column):
+    """The id of the user whose row it is."""
+
+    kind: Literal["user"] = "user"
+
+
+@final
+class Ignored(Column):
+    """A column that nothing reads."""
+
+    kind: Literal["ignore"] = "ignore"
+
+
+#: What a column may be, by kind.
+KINDS: Final[dict[str, type[Column]]] = {
+    "number": Number,
+    "category": Category,
+    "text": Text,
+    "time": Time,
+    "user": User,
+    "ignore": Ignored,
+}
+_COLUMN: Final = TypeAdapter[Any](
+    Annotated[Number | Category | Text | Time | User | Ignored, Field(discriminator="kind")]
+)
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Columns by name, each with what its cells may hold.
+
+    A row in which a cell of a column in use is missing, without a public value to fill it, or cannot be read
+    counts for nobody. It decides nothing else: what is rejected depends on header, schema and configuration.
+
+    Args:
+        columns: by name, in the order in which they are declared.
+
+    Raises:
+        ValueError: no columns, or more than one of users.
+    """
+
+    columns: Mapping[str, Column]
+
+    def __post_init__(self) -> None:
+        if not self.columns or not all(self.columns):
+            raise ValueError("schema (columns) must declare columns, each with a name; got none.")
+        users = self.named(User)
+        if len(users) > 1:
+            raise ValueError(f"schema (columns) must have at most one of users; got {shown_names(users)}.")
+
+    def named(self, kind: type[Column]) -> tuple[str, ...]:
+        """The columns of a kind."""
+        return tuple(name for name, column in self.columns.items() if isinstance(column, kind))
+
+    @property
+    def user(self) -> str | None:
+        """The column of users, None if there is none."""
+        return next(iter(self.named(User)), None)
+
+    def column(self, name: str, kind: type[AnyColumn], what: str) -> AnyColumn:
+        """One column, which must be of a kind.
+
+        Args:
+            name: of the column.
+            kind: of which it must be.
+            what: who asks, for the message.
+
+        Raises:
+            ValueError: it is not declared, or is of another kind.
+        """
+        column = self.columns.get(name)
+        if not isinstance(column, kind):
+            wanted = " or ".join(name for name, one in KINDS.items() if issubclass(one, kind))
+            got = "none of its columns" if column is None else f"a column of kind {column.kind!r}"
+            raise ValueError(
+                f"{what} must be a column that the schema declares as {wanted}; got {name!r:.100}, {got}."
+            )
+        return column
+
+    def check_header(self, names: Sequence[str], source: str, optional: Sequence[str] = ()) -> None:
+        """Whether a table has the columns that are declared, each once, and no others.
+
+        Args:
+            names: of its columns; of one without a header none.
+            source: what it is called in messages.
+            optional: names of declared columns that need not be there.
+
+        Raises:
+            ValueError: a column is not declared, or a declared one is not there.
+        """
+        if undeclared := [name for name in names if name not in self.columns]:
+            raise ValueError(
+                f"columns must all be declared in the schema; got {shown_names(undeclared)} in {source}, "
+                'which it does not declare. Say what they hold, or kind = "ignore".'
+            )
+        times = Counter(names)
+        for name in self.columns:
+            if times[name] > 1 or (not times[name] and name not in optional):
+                fault = "twice or more" if times[name] else "no such column"
+                raise ValueError(
+                    f"columns must each be there once; got {fault} for {name!r:.100} in {source}."
+                )
+
+    def encoding(self, names: Sequence[str] | None = None) -> Encoding:
+        """How rows become vectors.
+
+        Args:
+            names: of the columns of numbers and categories to use; None for all.
+
+        Raises:
+            ValueError: there is none, or one is of another kind.
+        """
+        wanted = self.named(Encoded) if names is None else tuple(names)
+        if not wanted or len(set(wanted)) < len(wanted):
+            raise ValueError(f"columns must be different ones, at least one; got {shown_names(wanted)}.")
+        return Encoding(wanted, tuple(self.column(name, Encoded, "columns (of a vector)") for name in wanted))
+
+    def check_label(self, name: str, what: str) -> None:
+        """Whether a column may be a public label.
+
+        Raises:
+            ValueError: it is neither of times nor of texts.
+        """
+        if not isinstance(self.columns.get(name), Time):
+            self.column(name, Text, what)
+
+    def label_of(self, name: str, cells: Sequence[str]) -> list[str]:
+        """Public labels of rows: of a column of times the beginning of a row's own step, else the cell."""
+        column = self.columns.get(name)
+        if isinstance(column, Time):
+            return [column.label(step) for step in column.steps_of(cells).tolist()]
+        return list(cells)
+
+    @cached_property
+    def digest(self) -> str:
+        """32 hexadecimal digits: of what is said, however a file is laid out."""
+        said = json.dumps(self.to_dict(), ensure_ascii=False).encode(errors="surrogatepass")
+        return hashlib.sha256(said).hexdigest()[:32]
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-able dict, columns in their order."""
+        return {
+            name: column.model_dump(mode="json", exclude_none=True) for name, column in self.columns.items()
+        }
+
+    @classmethod
+    def from_dict(cls, description: Mapping[str, Any]) -> Self:
+        """What `to_dict` wrote, or a file says under ``columns``.
+
+        Raises:
+            ValueError: what is said of a column is not what its kind needs; the column and key are named.
+        """
+        return cls({name: _column(name, given) for name, given in description.items()})
+
+
+def _column(name: str, given: object) -> Column:
+    """A column from what a file or record says of it."""
+    try:
+        return _COLUMN.validate_python(given)
+    except ValidationError as found:
+        error = found.errors(include_url=False)[0]
+        where = ".".join(map(str, (name, *error["loc"][1:])))[:200]
+        kind = f" (kind {error['loc'][0]})" if error["loc"] else ""
+        fault = error["msg"].removeprefix("Value error, ")
+        raise ValueError(
+            f"columns.{where}{kind} must be as its kind asks: {fault}. What is public is declared, never "
+            "read off the rows."
+        ) from None
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text.strip())
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Encoding:
+    """How the columns in use become coordinates z, in bounded public units.
+
+    Args:
+        names: of the columns.
+        columns: what is declared of them.
+    """
+
+    names: tuple[str, ...]
+    columns: tuple[Encoded, ...]
+
+    @cached_property
+    def coordinates(self) -> tuple[str, ...]:
+        """Names of the coordinates: of a number its column's, of a category one a value, "city=Graz"."""
+        each = zip(self.names, self.columns, strict=True)
+        return tuple(name + ending for name, column in each for ending in column.endings)
+
+    @property
+    def dimension(self) -> int:
+        """d."""
+        return len(self.coordinates)
+
+    @property
+    def counts(self) -> bool:
+        """Whether valid rows are counted: a column may have missing cells."""
+        return any(column.nullable for column in self.columns)
+
+    @property
+    def norm_bound(self) -> float:
+        """The largest norm of a row that the schema lets through; no row is cut to it."""
+        return math.sqrt(sum(column.largest_square for column in self.columns))
+
+    @cached_property
+    def centers(self) -> Array:
+        """Of each coordinate what 0 stands for."""
+        return np.array([column.center_and_scale[0] for column in self.columns for _ in column.endings])
+
+    @cached_property
+    def scales(self) -> Array:
+        """Of each coordinate what a difference of 1 stands for."""
+        return np.array([column.center_and_scale[1] for column in self.columns for _ in column.endings])
+
+    @cached_property
+    def bounds(self) -> tuple[Array, Array]:
+        """Least and largest value of each coordinate, in the columns' own units."""
+        ends = np.array([column.bounds for column in self.columns for _ in column.endings])
+        return ends[:, 0], ends[:, 1]
+
+    def encode(self, cells: Sequence[Any]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Coordinates of rows, and which rows are valid; others are zeros.
+
+        Args:
+            cells: of each column in use, Arrow arrays or lists of text, "" for a missing cell.
+
+        Returns:
+            (z, valid), shapes (rows, d) and (rows,).
+
+        Guarantees: a row of z depends on that row alone and has norm `norm_bound` at most.
+        """
+        parts = [column.encode(given) for column, given in zip(self.columns, cells, strict=True)]
+        valid = np.logical_and.reduce([readable for _, readable in parts])
+        return np.where(valid[:, None], np.concatenate([z for z, _ in parts], axis=1), 0.0), valid

@@ -1,0 +1,176 @@
+"""The file of a schema: read, drafted from the header of a table, and held against rows."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as arrow
+
+from fedmf.addresses import linked
+from fedmf.data.cells import cells_of
+from fedmf.data.schema import Category, Encoded, Number, Schema, Time, User
+from fedmf.data.table_reader import ParquetTable, open_table
+
+_HEAD: Final = """\
+# What the columns of {source} may hold: public, decided without looking at the rows. Drafted from the header
+# alone; correct the kinds and fill in what is marked. Kinds: number, category, text, time, user, ignore.
+# {page}
+
+"""
+_MISSING: Final = """\
+# fill = {fill}               # stands for a missing cell; else its row counts for nobody
+# nullable = true         # valid rows are counted, with noise, and means are of those
+"""
+_ASKED: Final = {
+    "number": """\
+# lower =                 # fill in: the least value that counts; smaller ones count as this
+# upper =                 # fill in: the largest value that counts
+# center =                # what becomes 0; else the middle
+# scale =                 # what becomes 1; else half the width
+"""
+    + _MISSING.format(fill="  "),
+    "category": """\
+# categories = ["", ""]   # fill in: all values that there are, in order
+"""
+    + _MISSING.format(fill='""'),
+    "time": """\
+# start =                 # fill in: such as 2026-01-01
+# end =                   # fill in: the first time that is too late
+# step = ""               # fill in: such as "15 min"
+""",
+}
+_GUESSES: Final = (
+    (
+        "user",
+        re.compile(r"(user|patient|customer|client|person|member|subject|device)([ _-]?(id|name))?|uid"),
+    ),
+    ("time", re.compile(r".*(time|date|timestamp).*|day|hour|month|year")),
+    ("category", re.compile(r"label|class|category|type|kind|sex|gender|city|country|state|group")),
+    ("ignore", re.compile(r"|unnamed: 0|id|index|row")),
+)
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+_ROWS: Final = 65_536
+
+
+def read_schema(file: str | Path) -> Schema:
+    """The schema in a file: TOML with a table ``columns``, which has a table for each column.
+
+    Raises:
+        ValueError: it cannot be read, or does not say what it must.
+    """
+    try:
+        given = tomllib.loads(Path(file).read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"schema must be a readable TOML file; got {file}: {error}.") from None
+    if set(given) != {"columns"} or not isinstance(given["columns"], dict):
+        raise ValueError(
+            f"schema must have a table columns and no others; got {', '.join(given) or 'none'} in {file}."
+        )
+    return Schema.from_dict(given["columns"])
+
+
+def draft_schema(file: Path) -> str:
+    """A schema to be filled in, from names and types in the header of a CSV or Parquet file alone.
+
+    Raises:
+        ValueError: it has no header that can be read.
+
+    Guarantees: no row is read, nor what Parquet's footer says of rows.
+    """
+    with open_table(file) as table:
+        if isinstance(table, ParquetTable):
+            kinds = {field.name: _by_type(field.name, field.type) for field in table.schema}
+        elif table.headed:
+            kinds = {name: _by_name(name) for name in table.names}
+        else:
+            raise ValueError(
+                f"FILE must have a first line with the names of its columns; {file} has none. Write the "
+                "schema by hand."
+            )
+    if len(kinds) == 1 and (found := re.search("[;\t|]", next(iter(kinds)))):
+        raise ValueError(
+            f"FILE must separate cells by commas; got {found.group()!r} in the header of {file}."
+        )
+    tables = [
+        f"[columns.{_key(name)}]\nkind = {json.dumps(kind)}\n{_ASKED.get(kind, '')}"
+        for name, kind in kinds.items()
+    ]
+    return _HEAD.format(source=file.name, page=linked("docs/schema.md")) + "\n".join(tables)
+
+
+def _by_name(name: str) -> str:
+    return next((kind for kind, pattern in _GUESSES if pattern.fullmatch(name.lower())), "number")
+
+
+def _by_type(name: str, kind: Any) -> str:
+    guess, types = _by_name(name), arrow.types
+    if types.is_temporal(kind):
+        return "time"
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+        return guess if guess in ("user", "ignore", "category") else "number"
+    return guess if guess in ("user", "time") else "category" if types.is_boolean(kind) else "text"
+
+
+def _key(name: str) -> str:
+    """A key of TOML."""
+    return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+
+
+@dataclass
+class Seen:
+    """What was seen of one column. Not private.
+
+    Args:
+        missing: rows without a cell.
+        unreadable: rows whose cell is not what was declared.
+        clipped: rows whose number lies outside its bounds, and counts as the nearer one.
+    """
+
+    missing: int = 0
+    unreadable: int = 0
+    clipped: int = 0
+
+
+def check_rows(schema: Schema, file: Path) -> dict[str, Any]:
+    """How many rows of a table keep to a schema, and what is wrong with the others. Not private.
+
+    Returns:
+        ``rows``, ``valid``, and ``columns`` with `Seen` of each that is read, JSON-able.
+
+    Raises:
+        ValueError: the table cannot be read, or has other columns.
+    """
+    read = {
+        name: column
+        for name, column in schema.columns.items()
+        if isinstance(column, Number | Category | Time | User)
+    }
+    seen, rows, valid = {name: Seen() for name in read}, 0, 0
+    with open_table(file) as table:
+        schema.check_header(table.names, str(file))
+        table.select(list(read))
+        while (batch := table.read(_ROWS)) is not None:
+            good = np.ones(batch.rows, dtype=bool)
+            for name, column in read.items():
+                cells = cells_of(batch.columns[name])
+                missing = np.array([not cell for cell in cells])
+                readable = ~missing
+                if isinstance(column, Encoded):
+                    readable = column.encode(cells)[1]
+                elif isinstance(column, Time):
+                    readable = column.steps_of(cells) >= 0
+                seen[name].missing += int(missing.sum())
+                seen[name].unreadable += int((~readable & ~missing).sum())
+                if isinstance(column, Number):
+                    with np.errstate(invalid="ignore"):
+                        found = column.values(cells)
+                        seen[name].clipped += int(((found < column.lower) | (found > column.upper)).sum())
+                good &= readable
+            rows, valid = rows + batch.rows, valid + int(good.sum())
+    return {"rows": rows, "valid": valid, "columns": {name: asdict(one) for name, one in seen.items()}}

@@ -1,0 +1,183 @@
+"""Data sets by name: digits, files of MNIST's format, and LEAF's synthetic users."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from sklearn.datasets import load_digits
+
+from fedmf.data import Dataset, Digits, Idx, NumberedUsers, Synthetic
+from fedmf.data.synthetic import KeyedDraws, normals, sixteen_bits
+
+laws = settings(derandomize=True, max_examples=30, deadline=None, database=None)
+
+DATASETS: dict[str, Callable[[int], Dataset]] = {
+    "digits": lambda seed: Digits(30, seed=seed).load(),
+    "digits by label": lambda seed: Digits(30, partition="dirichlet", dirichlet_alpha=0.1, seed=seed).load(),
+    "synthetic": lambda seed: Synthetic(30, examples_per_user=7, seed=seed).load(),
+}
+
+
+@pytest.mark.parametrize("make", DATASETS.values(), ids=DATASETS)
+def test_what_every_data_set_promises(make: Callable[[int], Dataset]) -> None:
+    data, again, other = make(4), make(4), make(5)
+    users = np.array([5, 3, 3, 29, 0, 7])
+    features, labels = data.examples(users)
+    single = [data.examples(np.array([u])) for u in users]
+    assert [len(part) for part, _ in single] == data.sizes(users).tolist()
+    assert torch.equal(features, torch.cat([part for part, _ in single]))
+    assert torch.equal(labels, torch.cat([part for _, part in single]))
+    assert torch.equal(again.examples(users)[0], features)
+    assert torch.equal(data.to("cpu").examples(users)[0], features)
+    assert not torch.equal(other.test_features, data.test_features)
+    for x, y in ((features, labels), (data.test_features, data.test_labels)):
+        assert (x.dtype, y.dtype, len(x)) == (torch.float32, torch.int64, len(y))
+        assert torch.isfinite(x).all()
+        assert 0 <= int(y.min()) <= int(y.max()) < data.classes
+    assert data.indices(list(data.user_ids)[::-1]).tolist() == list(range(30))[::-1]
+    with pytest.raises(KeyError, match="nobody"):
+        data.index_of("nobody")
+
+
+@laws
+@given(st.integers(1, 5000), st.data())
+def test_numbered_users_are_found_where_they_are(users: int, data: st.DataObject) -> None:
+    names = NumberedUsers(users)
+    u = data.draw(st.integers(0, users - 1))
+    assert names.index_of(names[u]) == u
+    start, stop, step = (data.draw(st.integers(*bounds)) for bounds in ((0, users), (0, users), (1, 9)))
+    part = names[start:stop:step]
+    assert list(part) == [f"user-{i:0{len(str(users - 1))}d}" for i in range(start, stop, step)]
+    for stranger in ("user-1_", "user-٠٣", "01", "user--1", "", f"user-{users}"):
+        assert stranger not in names
+
+
+def test_digits_are_what_scikit_learn_loads_split_without_loss() -> None:
+    images, targets = load_digits(return_X_y=True)
+    data = Digits(users=1797 - 359, seed=3).load()
+    order = np.random.default_rng([3, 0xD161]).permutation(1797)
+    assert np.array_equal(data.test_features.numpy(), (images / 16.0).astype(np.float32)[order[:359]])
+    assert np.array_equal(data.features.numpy(), (images / 16.0).astype(np.float32)[order[359:]])
+    assert np.array_equal(data.labels.numpy(), targets[order[359:]])
+    assert set(data.sizes(np.arange(1438)).tolist()) == {1}
+    other = Digits(20, partition="dirichlet", seed=3, input_shape=(1, 8, 8)).load()
+    assert torch.equal(other.test_features.flatten(1), data.test_features)
+
+
+def idx(array: np.ndarray) -> bytes:
+    return (
+        bytes([0, 0, 8, array.ndim])
+        + np.array(array.shape, ">u4").tobytes()
+        + array.astype(np.uint8).tobytes()
+    )
+
+
+def test_files_of_mnists_format_packed_or_not(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    parts = {
+        name: (rng.integers(256, size=(n, 28, 28)), rng.integers(10, size=n))
+        for name, n in (("train", 60), ("t10k", 9))
+    }
+    for name, (images, labels) in parts.items():
+        (tmp_path / f"{name}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images)))
+        (tmp_path / f"{name}-labels-idx1-ubyte").write_bytes(idx(labels))
+    options = Idx(users=6, path=str(tmp_path), input_shape=(1, 28, 28))
+    data = options.load()
+    assert sorted(data.owned.order.tolist()) == list(range(60))
+    assert torch.equal(data.features[:, 0], torch.from_numpy((parts["train"][0] / 255).astype(np.float32)))
+    assert data.test_labels.tolist() == parts["t10k"][1].tolist()
+    file = tmp_path / "train-labels-idx1-ubyte"
+    hostile = {
+        "must be an IDX file": b"no IDX",
+        "must be an IDX file of": idx(parts["train"][1])[:-1],
+        "as many images as labels": idx(parts["train"][1][:-1]),
+        "labels 0 to 9": idx(np.full(60, 10)),
+    }
+    for message, content in hostile.items():
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            options.load()
+    file.unlink()
+    with pytest.raises(ValueError, match="path must hold train-labels-idx1-ubyte or"):
+        options.load()
+    (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(parts["train"][1]))[:-9])
+    with pytest.raises(ValueError, match="Compressed file ended"):
+        options.load()
+
+
+@laws
+@given(st.lists(st.integers(0, 10**6 - 1), min_size=1, max_size=40), st.integers(0, 2**63 - 1))
+def test_a_synthetic_user_is_a_function_of_seed_and_number(users: list[int], seed: int) -> None:
+    """Alone or in a crowd, among a million or among just enough."""
+    law = Synthetic(10**6, examples_per_user=5, features=9, classes=4, seed=seed)
+    crowd, few = law.load(), replace(law, users=max(users) + 1).load()
+    features, labels = crowd.examples(np.array(users))
+    for i, user in enumerate(users):
+        x, y = few.examples(np.array([user]))
+        assert torch.equal(x, features[5 * i : 5 * i + 5])
+        assert torch.equal(y, labels[5 * i : 5 * i + 5])
+
+
+def test_a_million_synthetic_users_keep_nothing() -> None:
+    few, many = (Synthetic(users).load() for users in (2_000, 2**31 - 1))
+    held = [{name: getattr(value, "nbytes", 0) for name, value in vars(data).items()} for data in (few, many)]
+    assert sum(held[1].values()) < 2**22
+    assert held[0].keys() == held[1].keys()
+    assert many.examples(np.array([2**31 - 2]))[0].shape == (20, 60)
+
+
+def test_synthetic_features_have_the_stated_law() -> None:
+    """One example of each of 20,000 users: coordinate j has variance 1 + β² + j^−1.2, covariances are β²."""
+    data = Synthetic(20_000, examples_per_user=1, features=6, seed=3).load()
+    x = data.examples(np.arange(20_000))[0].double().numpy()
+    variance = 2 + np.arange(1, 7) ** -1.2
+    for j in range(6):
+        assert stats.kstest(x[:, j] / np.sqrt(variance[j]), "norm").pvalue > 1e-6
+    # A covariance of 20,000 pairs errs by 3/√20,000 = 0.02 a standard error.
+    assert np.abs(np.cov(x.T) - np.diag(variance) - 1 + np.eye(6)).max() < 6 * 0.025
+
+
+def test_keyed_words_are_uniform_and_differ_by_user_counter_seed_and_purpose() -> None:
+    users, counters = np.arange(200), np.tile(np.arange(50), (200, 1))
+    words = KeyedDraws(0, "a").words(users, counters)
+    assert len(np.unique(words)) == words.size
+    for other in (KeyedDraws(1, "a"), KeyedDraws(0, "b")):
+        assert not np.isin(other.words(users, counters), words).any()
+    assert stats.chisquare(np.bincount(sixteen_bits(words).ravel() >> 8, minlength=256)).pvalue > 1e-6
+    assert stats.kstest(normals(words).ravel(), "norm").pvalue > 1e-6
+    # 19,900 pairs of users, each a mean of 200 products: 6 standard errors.
+    assert np.abs(np.corrcoef(normals(words).astype(np.float64)) - np.eye(200)).max() < 6 / np.sqrt(200)
+
+
+@pytest.mark.parametrize(
+    ("make", "keys", "message"),
+    [
+        (Digits, {"users": 0}, r"N \(users\) must be an integer in 1"),
+        (Digits, {"users": 1439}, r"users must lie in 1\.\.1438, the number of training examples; got 1439"),
+        (
+            Digits,
+            {"partition": "natural"},
+            "partition must be one of iid, dirichlet, shards, each-example; got",
+        ),
+        (Digits, {"seed": -1}, "seed must be an integer in 0"),
+        (Digits, {"input_shape": (8, 9)}, "must multiply to the 64 entries"),
+        (Digits, {"test_fraction": 1.0}, r"test_fraction must lie in \(0, 1\)"),
+        (Digits, {"test_fraction": 1e-4}, "test_fraction must hold out at least one of 1797 examples"),
+        (Digits, {"dirichlet_alpha": 0.0}, r"α \(dirichlet_alpha\) must lie in"),
+        (Synthetic, {"classes": 1}, "classes must be an integer in 2"),
+        (Synthetic, {"partition": "shards"}, "partition must be one of iid; got 'shards'"),
+    ],
+)
+def test_impossible_options_are_refused(make: Any, keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(**keys).load()

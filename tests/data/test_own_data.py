@@ -1,0 +1,227 @@
+"""Data frames and arrays of one's own: the user column, the list of users, the classes, hostile cells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import fedmf
+from fedmf.data import Dataset, InMemoryDataset
+
+FRAME = pd.DataFrame(
+    {
+        "who": ["bob", "ann", "bob", "ann", "cid"],
+        "age": [30.0, 40.0, 50.0, 60.0, 70.0],
+        "dose": [1, 2, 3, 4, 5],
+        "ill": ["no", "yes", "yes", "no", "no"],
+    }
+)
+PEOPLE = ["ann", "bob"]
+
+
+def of_frame(frame: pd.DataFrame = FRAME, **options: Any) -> InMemoryDataset:
+    return Dataset.from_frame(
+        frame, **{"user": "who", "label": "ill", "roster": PEOPLE, "classes": ["no", "yes"], **options}
+    )
+
+
+def owned(data: Dataset, name: str) -> tuple[list[Any], list[Any]]:
+    features, labels = data.examples(data.indices([name]))
+    return features.tolist(), labels.tolist()
+
+
+def test_a_frame_gives_each_user_its_rows() -> None:
+    data = of_frame(test=FRAME.iloc[4:])
+    assert list(data.user_ids) == PEOPLE
+    assert owned(data, "ann") == ([[40.0, 2.0], [60.0, 4.0]], [1, 0])
+    assert owned(data, "bob") == ([[30.0, 1.0], [50.0, 3.0]], [0, 1])
+    assert (data.test_features.tolist(), data.test_labels.tolist()) == ([[70.0, 5.0]], [0])
+    assert (data.classes, data.features.dtype) == (2, torch.float32)
+    assert list(of_frame(roster="from-data").user_ids) == ["ann", "bob", "cid"]
+    assert of_frame(classes="from-data").labels.tolist() == data.labels.tolist()
+    regression = of_frame(FRAME.drop(columns="ill"), label="age", classes=None)
+    assert (regression.labels.tolist(), regression.classes) == (FRAME["age"].tolist(), 0)
+    several = of_frame(FRAME.assign(x=0.5), label=["age", "dose"], features=["x"], classes=None)
+    assert several.labels.shape == (5, 2)
+
+
+def test_repr_shows_counts_and_no_row() -> None:
+    said = repr(of_frame())
+    assert said == (
+        "InMemoryDataset(users=2, examples=4, features=(2,) float32, labels=() int64 below 2, tests=0)"
+    )
+    assert "Tensor" not in repr(fedmf.classification(of_frame(), nn.Linear(2, 2)).dataset)  # type: ignore[union-attr]
+
+
+#: Cells of a hostile row of ann's, which is left out and changes nothing else.
+CELLS: dict[str, dict[str, Any]] = {
+    "NaN": {"age": np.nan},
+    "text for a number": {"age": "forty"},
+    "None": {"dose": None},
+    "infinity": {"age": np.inf},
+    "too large for float32": {"age": 1e39},
+    "a huge integer": {"dose": 10**400},
+    "a list": {"age": [1, 2]},
+    "a rare label": {"ill": "perhaps"},
+    "no label": {"ill": None},
+    "a number for a label": {"ill": 7},
+    "no user": {"who": None},
+    "NaN for a user": {"who": np.nan},
+    "a stranger": {"who": "eve"},
+    "a list for a user": {"who": ["ann"]},
+}
+
+
+@pytest.mark.parametrize("case", CELLS)
+def test_a_hostile_cell_is_its_rows_fault_alone(case: str) -> None:
+    row = {**FRAME.iloc[1].to_dict(), **CELLS[case]}
+    frame = pd.DataFrame([FRAME.iloc[0].to_dict(), row, *FRAME.iloc[2:].to_dict("records")])
+    clean, data = of_frame(), of_frame(frame)
+    assert owned(data, "ann") == ([[60.0, 4.0]], [0])
+    assert owned(data, "bob") == owned(clean, "bob")
+    assert data.structure == clean.structure
+
+
+@pytest.mark.parametrize(
+    "users",
+    [
+        [7, 12, 7, 12],
+        [7.0, 12.0, 7.0, 12.0],
+        ["7", "12", " 7", "12.0"],
+        [7, "12", 7.0, np.int64(12)],
+        np.array([7, 12, 7, 12], dtype=np.uint8),
+        pd.Series([7, 12, 7, 12], dtype="category"),
+        [b"7", "12", 7, "\ufeff12"],
+    ],
+    ids=str,
+)
+def test_a_user_is_one_however_the_id_is_typed(users: Any) -> None:
+    data = Dataset.from_arrays(np.eye(4), [0, 1, 0, 1], users, roster=[12, 7.0], classes=2)
+    assert list(data.user_ids) == ["12", "7"]
+    assert [part.tolist() for part in data.owned] == [[1, 3], [0, 2]]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no roster": ({"roster": None}, "roster .* must be given.* a list of all ids, .* or roster='from-data'"),
+    "another word": ({"roster": "rows"}, "roster .* must be given.*got 'rows'"),
+    "a user twice": ({"roster": ["ann", " ann"]}, "must name each user once; got 'ann' more than once"),
+    "nobody on it": ({"roster": []}, "must name each user once; got nobody"),
+    "a gap on it": ({"roster": ["ann", None]}, "must name each user once; got nobody in a place"),
+    "only strangers": ({"roster": ["eve"]}, "must hold an example whose user is on the roster"),
+    "classes untold": ({"classes": None}, "classes must be told where labels are not of a floating type"),
+    "one class": ({"classes": ["no"]}, "classes must be at least two different names"),
+    "a class twice": ({"classes": ["no", "no"]}, "classes must be at least two different names"),
+    "classes by a word": ({"classes": "all"}, "classes must be their number, their names or 'from-data'"),
+    "no such column": ({"user": "name"}, "column 'name' must be there once"),
+    "the label as feature": (
+        {"features": ["age", "ill"]},
+        "column 'ill' must be there once and asked for once",
+    ),
+    "texts as features": ({"features": ["who2"], "frame": FRAME.assign(who2="x")}, "must hold an example"),
+    "times as features": (
+        {"features": ["at"], "frame": FRAME.assign(at=pd.Timestamp("2026-01-01"))},
+        "column 'at' must hold numbers; got times",
+    ),
+    "duplicate columns": (
+        {"frame": pd.concat([FRAME, FRAME[["age"]]], axis=1)},
+        "column 'age' must be there once",
+    ),
+    "an empty frame": ({"frame": FRAME.iloc[:0]}, "must hold an example"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_told_or_not_there_is_refused_in_one_line(case: str) -> None:
+    options, message = REFUSED[case]
+    with pytest.raises(ValueError, match=message) as caught:
+        of_frame(**options)
+    assert "\n" not in str(caught.value)
+
+
+def test_arrays_must_be_of_one_length_and_labels_in_range() -> None:
+    with pytest.raises(ValueError, match=r"x, y and users must be of one length.*got \[4, 3, 4\]"):
+        Dataset.from_arrays(np.eye(4), [0, 1, 0], list("abab"), roster=["a"], classes=2)
+    data = Dataset.from_arrays(np.eye(4), [0, 2, -1, 1], list("aaaa"), roster=["a"], classes=2)
+    assert data.owned[0].tolist() == [0, 3]
+    data = Dataset.from_arrays(np.eye(4), [0.0, 0.5, np.nan, 1.0], list("aaaa"), roster=["a"], classes=2)
+    assert data.owned[0].tolist() == [0, 3]
+
+
+def test_features_by_name_and_tokens() -> None:
+    x = {"input_ids": torch.tensor([[1, 2], [3, 4]]), "mask": np.ones((2, 2))}
+    data = Dataset.from_arrays(x, torch.tensor([[2, 3], [4, 0]]), ["a", "b"], roster=["a", "b"], vocabulary=5)
+    assert str(data.structure.features) == "input_ids (2,) int64 below 5, mask (2,) float32"
+    assert data.labels.dtype == torch.int64
+
+
+@pytest.mark.parametrize("own_data", [False, True])
+@pytest.mark.parametrize("own_model", [False, True])
+def test_one_function_takes_what_is_ones_own_and_what_has_a_name(own_data: bool, own_model: bool) -> None:
+    data = of_frame() if own_data else fedmf.Digits(users=10)
+    model = (
+        nn.Linear(2 if own_data else 64, 2 if own_data else 10) if own_model else fedmf.Mlp(hidden_units=(4,))
+    )
+    task = fedmf.classification(data, model)
+    assert type(task).__name__ == ("Task" if own_data or own_model else "Classification")
+    built = task if isinstance(task, fedmf.Task) else task.build()
+    assert (built.dataset.users, built.dataset.classes) == ((2, 2) if own_data else (10, 10))
+
+
+def test_what_is_no_data_or_model_is_named() -> None:
+    with pytest.raises(TypeError, match=r"data must be a fedmf\.Dataset .* or named data .*; got DataFrame"):
+        fedmf.classification(FRAME, fedmf.Mlp())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"model must be a torch module or a named model .*; got str"):
+        fedmf.classification(fedmf.Digits(), "mlp")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="data must suit task 'regression': real numbers as labels"):
+        fedmf.regression(of_frame(), nn.Linear(2, 1))
+    with pytest.raises(ValueError, match="data must suit task 'next-token': tokens as features"):
+        fedmf.next_token(of_frame(), nn.Linear(2, 1))
+
+
+def tiny(**changes: Any) -> InMemoryDataset:
+    given: dict[str, Any] = {
+        "features": torch.zeros(3, 2),
+        "labels": torch.zeros(3, dtype=torch.int64),
+        "owned": (np.array([0, 2]), np.array([1])),
+        "user_ids": ("a", "b"),
+        "test_features": torch.zeros(1, 2),
+        "test_labels": torch.zeros(1, dtype=torch.int64),
+        "classes": 2,
+    }
+    return InMemoryDataset(**{**given, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"user_ids": ("a", "a")}, "user ids must be unique; got 1 different of 2"),
+        ({"user_ids": ("a", "1.0")}, "canonical_id writes them; got '1.0', not '1'"),
+        ({"user_ids": ("a", 1)}, "user ids must be text; got 1"),
+        (
+            {"owned": np.array(["a", "b", "a"])},
+            "one array for each of 2 user ids; got 3. Dataset.from_arrays",
+        ),
+        ({"owned": {"a": [0], "b": [1]}}, "must be a sequence in the order of user_ids; got a dict"),
+        ({"owned": ([True, False], [True])}, "must be indices of rows; got bool for user 0"),
+        ({"features": np.zeros((3, 2))}, "features must be torch tensors; got ndarray"),
+        ({"features": torch.zeros(3, 4)}, r"features must be like test_features, \(2,\) torch.float32; got"),
+    ],
+)
+def test_impossible_data_sets_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tiny(**changes)
+
+
+def test_examples_keep_order_shape_and_device() -> None:
+    data = tiny(features=torch.arange(6.0).reshape(3, 2))
+    features, _ = data.examples(np.array([1, 0, 1]))
+    assert features[:, 0].tolist() == [2.0, 0.0, 4.0, 2.0]
+    assert data.reshaped((2, 1)).to("cpu").examples(np.array([1]))[0].shape == (1, 2, 1)
+    for shape in ((3,), (), (0,), (-1, -2)):
+        with pytest.raises(ValueError, match="input-shape must multiply to the 2 entries"):
+            data.reshaped(shape)

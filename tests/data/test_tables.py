@@ -1,0 +1,352 @@
+"""Tables as data sets: what is read, what is refused, who gets what, and that a row moves its owner alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as arrow
+import pyarrow.parquet as parquet
+import pytest
+import torch
+
+from fedmf.data import Dataset, Table
+from fedmf.data.cells import read_roster
+from fedmf.models import Mlp
+from fedmf.runs.named_tasks import MultiLabel
+
+USERS, ROWS = 10, 60
+ROSTER = [f"u{u}" for u in (3, 1, 0, 2, 9, 4, 8, 6, 5, 7)]
+SCHEMA = """
+[columns.who]
+kind = "user"
+[columns.a]
+kind = "number"
+lower = 0
+upper = 100
+center = 40
+scale = 20
+[columns.b]
+kind = "number"
+lower = -50
+upper = 50
+[columns.y]
+kind = "category"
+categories = ["no", "yes"]
+[columns.note]
+kind = "ignore"
+"""
+PLAIN: dict[str, Any] = {
+    "feature_columns": ("a", "b"),
+    "label_column": "y",
+    "class_names": ("no", "yes"),
+    "input_shape": (2,),
+}
+#: With each partition the users' own names or made-up ones, and whose the test part is.
+SPREADS: dict[str, dict[str, Any]] = {
+    "by user": {"partition": "natural", "users": 8},
+    "by example": {"partition": "natural", "users": 10, "hold_out": "examples"},
+    "iid": {"partition": "iid", "users": 7},
+    "shards": {"partition": "shards", "users": 7},
+}
+
+
+def rows() -> list[list[str]]:
+    return [[f"u{i % USERS}", f"{i}.5", str(-i % 50), ("no", "yes")[i % 2], "x"] for i in range(ROWS)]
+
+
+def table(folder: Path, lines: list[list[str]] | None = None, **options: Any) -> Table:
+    """A table of such rows in a CSV file, with roster and schema beside it."""
+    folder.mkdir(exist_ok=True)
+    (folder / "schema.toml").write_text(SCHEMA)
+    (folder / "users.txt").write_text("\n".join(ROSTER))
+    text = "\n".join(["who,a,b,y,note", *map(",".join, rows() if lines is None else lines)])
+    (folder / "rows.csv").write_text(text + "\n", "utf-8", "surrogateescape")
+    where = {"path": str(folder / "rows.csv"), "user_column": "who", "roster": str(folder / "users.txt")}
+    return Table(**{**where, **PLAIN, **SPREADS["by user"], "seed": 1, **options})
+
+
+def by_schema(folder: Path, lines: list[list[str]] | None = None, **options: Any) -> Table:
+    plain: dict[str, Any] = {"feature_columns": (), "class_names": (), "input_shape": ()}
+    return table(folder, lines, **{**plain, "schema": str(folder / "schema.toml"), **options})
+
+
+def examples(data: Dataset, user: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return data.examples(np.array([user]))
+
+
+def check(clean: Dataset, hostile: Dataset, user: int, gone: int) -> None:
+    """All that does not belong to the user is the same to the bit; the user has lost so many rows."""
+    assert list(clean.user_ids) == list(hostile.user_ids)
+    assert (clean.classes, clean.structure, clean.test_owner) == (
+        hostile.classes,
+        hostile.structure,
+        hostile.test_owner,
+    )
+    assert torch.equal(clean.test_features, hostile.test_features)
+    assert torch.equal(clean.test_labels, hostile.test_labels)
+    for other in range(clean.users):
+        if other != user:
+            assert all(map(torch.equal, examples(clean, other), examples(hostile, other)))
+    assert len(examples(clean, user)[1]) - len(examples(hostile, user)[1]) == gone
+    assert torch.isfinite(examples(hostile, user)[0]).all()
+
+
+#: A row that is spoilt, and whether that makes it nobody's; whose row it is counts with people only.
+SPOILT: dict[str, tuple[Callable[[list[str]], list[str]], bool]] = {
+    "no number": (lambda row: [row[0], "many", *row[2:]], True),
+    "NaN": (lambda row: [row[0], "nan", *row[2:]], True),
+    "infinite": (lambda row: [row[0], row[1], "inf", *row[3:]], True),
+    "too large for float32": (lambda row: [row[0], "1e39", *row[2:]], True),
+    "missing": (lambda row: [row[0], "", *row[2:]], True),
+    "not UTF-8": (lambda row: [row[0], "\udcff", *row[2:]], True),
+    "a rare label": (lambda row: [*row[:3], "perhaps", "x"], True),
+    "no label": (lambda row: [*row[:3], "", "x"], True),
+    "a field too many": (lambda row: [*row, "more"], True),
+    "fields too few": (lambda row: row[:2], True),
+    "a quote that never ends": (lambda row: [row[0], '"' + row[1], *row[2:]], True),
+    "quoted newline": (lambda row: [*row[:4], '"x\ny"'], True),
+    "no user": (lambda row: ["", *row[1:]], False),
+    "a stranger": (lambda row: ["eve", *row[1:]], False),
+    "a user who is not UTF-8": (lambda row: ["\udcff", *row[1:]], False),
+}
+
+
+@pytest.mark.parametrize(("case", "spread"), [(case, i % 4) for i, case in enumerate(SPOILT)])
+def test_a_spoilt_row_moves_its_owner_alone(tmp_path: Path, case: str, spread: int) -> None:
+    name = [*SPREADS][spread]
+    if case == "quoted newline":  # two broken lines: made-up users are made from the number of lines
+        name = "by example"
+    clean = table(tmp_path / "clean", **SPREADS[name]).load()
+    user = int(np.argmax(clean.sizes(np.arange(clean.users))))
+    row = int(clean.owned[user][len(clean.owned[user]) // 2])
+    lines, (spoil, bad) = rows(), SPOILT[case]
+    lines[row] = spoil(lines[row])
+    hostile = table(tmp_path / "hostile", lines, **SPREADS[name]).load()
+    natural = SPREADS[name]["partition"] == "natural"
+    if name == "shards" and bad and "label" in case:
+        return  # who owns what is a function of all labels, which `public_inputs` says
+    check(clean, hostile, user, int(bad or natural))
+
+
+@pytest.mark.parametrize("case", [name for name, (_, bad) in SPOILT.items() if bad])
+def test_a_spoilt_row_is_left_out_by_a_schema_too(tmp_path: Path, case: str) -> None:
+    clean = by_schema(tmp_path / "clean").load()
+    lines = rows()
+    row = int(clean.owned[0][2])
+    lines[row] = SPOILT[case][0](lines[row])
+    kept = int(case == "too large for float32")  # cut to the bound
+    check(clean, by_schema(tmp_path / "hostile", lines).load(), 0, 1 - kept)
+
+
+def test_who_is_held_out_depends_on_roster_and_seed_alone(tmp_path: Path) -> None:
+    """Another world: other rows, other sizes, users without rows."""
+    for hold_out, users in (("auto", 8), ("examples", 10)):
+        one = table(tmp_path, hold_out=hold_out, users=users).load()
+        fewer = [row for row in rows()[::3] if row[0] != "u3"]
+        other = table(tmp_path, fewer, hold_out=hold_out, users=users).load()
+        assert one.user_ids == other.user_ids == tuple(name for name in ROSTER if name in one.user_ids)
+        assert one.test_owner == ("held-out users" if hold_out == "auto" else "training users")
+        if hold_out == "examples":
+            assert other.sizes(np.arange(10))[one.index_of("u3")] == 0
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+@pytest.mark.parametrize("hold_out", ["examples", "users"])
+def test_every_row_is_held_out_or_owned_once(tmp_path: Path, spread: str, hold_out: str) -> None:
+    options = {**SPREADS[spread], "hold_out": hold_out}
+    options["users"] = {"examples": 10, "users": 8}[hold_out] if "by" in spread else 7
+    data = table(tmp_path, **options).load()
+    features, labels = data.examples(np.arange(data.users))
+    together = np.concatenate([features[:, 0].numpy(), data.test_features[:, 0].numpy()])
+    assert sorted(together.tolist()) == [i + 0.5 for i in range(ROWS)]
+    assert labels.tolist() == [int(a) % 2 for a in features[:, 0].tolist()]
+    if "by" in spread:
+        for u, name in enumerate(data.user_ids):
+            assert {f"u{int(a) % USERS}" for a in examples(data, u)[0][:, 0].tolist()} <= {name}
+    if hold_out == "users":
+        tested = {int(a) % USERS for a in data.test_features[:, 0].tolist()}
+        assert not tested & {int(a) % USERS for a in features[:, 0].tolist()}
+
+
+def test_the_same_rows_in_every_format_and_in_parts(tmp_path: Path) -> None:
+    expected = table(tmp_path / "csv").load()
+    columns = dict(zip(("who", "a", "b", "y", "note"), zip(*rows(), strict=True), strict=True))
+    numbers = {**columns, "a": [float(a) for a in columns["a"]], "b": [int(b) for b in columns["b"]]}
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    whole = arrow.table(numbers)
+    parquet.write_table(whole.slice(0, 20), folder / "1.parquet")
+    (folder / "2.jsonl").write_text(whole.slice(20, 20).to_pandas().to_json(orient="records", lines=True))
+    whole.slice(40).to_pandas()[["y", "note", "b", "who", "a"]].to_csv(folder / "3.csv.gz", index=False)
+    (folder / "notes.txt").write_text("nothing")
+    data = table(tmp_path / "csv", path=str(folder)).load()
+    assert torch.equal(data.features, expected.features)
+    assert torch.equal(data.labels, expected.labels)
+    assert data.owned.order.tolist() == expected.owned.order.tolist()
+
+
+def test_a_column_of_lists_is_all_features(tmp_path: Path) -> None:
+    pixels = [[float(i), 1.0, 2.0] if i != 7 else [1.0] for i in range(ROWS)]
+    for kind in (arrow.list_(arrow.float32()), arrow.large_list(arrow.float64())):
+        columns = {"pixels": arrow.array(pixels, kind), "y": [i % 2 for i in range(ROWS)]}
+        parquet.write_table(arrow.table(columns), tmp_path / "rows.parquet")
+        options = {"path": str(tmp_path / "rows.parquet"), "users": 5, "label_column": "y"}
+        data = Table(**options, input_shape=(3, 1, 1), class_names=("0..1",)).load()
+        assert data.features.shape == (ROWS, 3, 1, 1)
+        assert data.owned.order.size + len(data.test_labels) == ROWS - 1
+        assert Table(**options).load().features.shape == (ROWS, 3)
+
+
+def test_by_a_schema_features_are_coordinates_and_labels_categories(tmp_path: Path) -> None:
+    options = by_schema(tmp_path)
+    assert options.undeclared() == ()
+    data = options.load()
+    for u, name in enumerate(data.user_ids):
+        mine = [row for row in rows() if row[0] == name]
+        expected = [[(float(a) - 40) / 20, float(b) / 50] for _, a, b, *_ in mine]
+        features, labels = examples(data, u)
+        np.testing.assert_allclose(features.numpy(), expected, rtol=1e-6)
+        assert labels.tolist() == [int(row[3] == "yes") for row in mine]
+    assert data.classes == 2
+    assert (
+        by_schema(tmp_path, class_names=("no", "yes"), feature_columns=("b",)).load().features.shape[1] == 1
+    )
+
+
+def test_numbers_as_labels_are_scaled_by_the_schema(tmp_path: Path) -> None:
+    lines = rows()
+    lines[7][1], lines[8][2], lines[9][3] = "old", "", "perhaps"
+    options: dict[str, Any] = {
+        "label_column": "",
+        "label_columns": ("b", "y"),
+        "partition": "iid",
+        "users": 5,
+    }
+    data = by_schema(tmp_path, lines, **options).load()
+    good = [row for i, row in enumerate(lines) if i not in (7, 8, 9)]
+    found = torch.cat(
+        [torch.cat(data.examples(np.arange(5)), 1), torch.cat([data.test_features, data.test_labels], 1)]
+    )
+    expected = [[(float(a) - 40) / 20, float(b) / 50, float(y == "yes")] for _, a, b, y, _ in good]
+    np.testing.assert_allclose(sorted(found.tolist()), sorted(expected), rtol=1e-6)
+    plain = {
+        "class_names": (),
+        "feature_columns": ("a",),
+        "input_shape": (1,),
+        **options,
+        "label_columns": ("b",),
+    }
+    regression = table(tmp_path, lines, **plain).load()
+    assert (regression.classes, regression.labels.shape) == (0, (ROWS,))
+    with pytest.raises(ValueError, match=r"categories with two values for labels .*; got 'b'"):
+        MultiLabel(by_schema(tmp_path, **options), Mlp()).build()
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no path": ({"path": ""}, "path .* must name what dataset 'table' reads; got none"),
+    "no user column": ({"user_column": ""}, "user_column must be named with partition 'natural'"),
+    "roster alone": (
+        {"user_column": "", "partition": "iid", "hold_out": "auto"},
+        "user_column must be named with a roster",
+    ),
+    "a column twice": ({"feature_columns": ("a", "a")}, "feature_columns must be different names"),
+    "one class": ({"class_names": ("x",)}, "class_names must be two or more different labels"),
+    "a class twice": ({"class_names": ("0..3", "2")}, "class_names must be two or more different labels"),
+    "an empty range": ({"class_names": ("5..3", "x")}, r"ranges of 1 to 1000000 numbers; got 5\.\.3"),
+    "numbers and classes": ({"label_columns": ("b",)}, "label_columns must be left out with"),
+    "texts and shape": ({"text_column": "note"}, "input_shape and schema must be left out with text_column"),
+    "a shape": ({"input_shape": (3,)}, "input-shape must multiply to the 2 entries of an example"),
+    "users": ({"users": 9}, "must be 8 with this roster: it names 10, of whom 2 are held out; got 9"),
+    "no such column": ({"feature_columns": ("c",)}, "column 'c' is missing; .* has 'who', 'a'"),
+    "the label": ({"feature_columns": ("a", "y")}, "must be none of label_column .*; got 'y'"),
+    "labels that are written otherwise": ({"class_names": ("No", "Yes")}, "whose label is one of No, Yes"),
+    "no such file": ({"path": "nowhere.csv"}, "path must name a file .* that exists"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_impossible_options_are_refused_in_one_line(tmp_path: Path, case: str) -> None:
+    changes, message = REFUSED[case]
+    with pytest.raises(ValueError, match=message) as caught:
+        table(tmp_path, **changes).load()
+    assert "\n" not in str(caught.value)
+
+
+BY_SCHEMA: dict[str, tuple[dict[str, Any], str]] = {
+    "a number for the label": ({"label_column": "a"}, "label_column must be a column that .* category"),
+    "no such label": ({"label_column": "w"}, "got 'w', none of its columns"),
+    "another user": (
+        {"user_column": "note"},
+        "user_column must be a column that the schema declares as user",
+    ),
+    "text as feature": ({"feature_columns": ("note",)}, "declares as number or category"),
+    "other classes": ({"class_names": ("yes", "no")}, "class_names must be left out, or the categories"),
+}
+
+
+@pytest.mark.parametrize("case", BY_SCHEMA)
+def test_what_a_schema_declares_otherwise_is_refused_whatever_the_rows(tmp_path: Path, case: str) -> None:
+    changes, message = BY_SCHEMA[case]
+    said = set()
+    for lines in (rows(), [["u0", "old", "", "?", ""]]):
+        with pytest.raises(ValueError, match=message) as caught:
+            by_schema(tmp_path, lines, **changes).load()
+        said.add(str(caught.value))
+    assert len(said) == 1
+
+
+def test_columns_that_a_schema_does_not_declare_are_refused(tmp_path: Path) -> None:
+    options = by_schema(tmp_path)
+    file = tmp_path / "rows.csv"
+    file.write_text(file.read_text().replace("who,a,b,y,note", "who,a,b,y,weight"))
+    with pytest.raises(ValueError, match="columns must all be declared in the schema; got 'weight'"):
+        options.load()
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"a": [[1.0], [2.0]], "b": [1, 2], "y": [0, 1]}, "column 'a' must hold numbers; got list"),
+        ({"a": [1, 2], "b": [date(2026, 1, 1)] * 2, "y": [0, 1]}, "column 'b' must hold numbers"),
+        ({"a": [1, 2], "b": [1, 2], "y": [[1], [2]]}, "column 'y' must hold text, numbers or times"),
+        ({"a": [], "b": [], "y": []}, "must hold at least one row"),
+    ],
+)
+def test_bad_types_of_parquet_are_one_line(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
+    parquet.write_table(arrow.table(columns), tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match=message) as caught:
+        Table(path=str(tmp_path / "t.parquet"), **PLAIN).load()
+    assert "\n" not in str(caught.value)
+
+
+ROSTERS: dict[str, tuple[str, bytes, str | None]] = {
+    "lines": ("users.txt", b"zoe\n10\n\n al \r\n9", None),
+    "a mark": ("users.txt", "\ufeffzoe\n10\nal\n9".encode(), None),
+    "a table": ("users.csv", b"age,who\n3,zoe\n3,10\n3,al\n3,9\n", None),
+    "floats": ("users.jsonl", b'{"who": "zoe"}\n{"who": 10.0}\n{"who": "al"}\n{"who": 9}\n', None),
+    "twice": ("users.txt", b"al\nbo\nal\n", "must name each user once; got 'al' more than once"),
+    "twice by accents": ("users.txt", "José\nJose\u0301\n".encode(), "'José' more than once"),
+    "twice by type": ("users.csv", b"who\n12\n12.0\n", "'12' more than once"),
+    "nobody": ("users.txt", b"\n", "must name each user once; got nobody"),
+    "not UTF-8": ("users.txt", b"\xff\n", "roster must be a readable file of user ids"),
+    "a gap": ("users.csv", b"who,x\nal,1\n,2\n", "must name a user in each row; got none in row 2"),
+    "lost digits": ("users.txt", b"ann\n1e+300\n", "got none in row 2"),
+    "another column": ("users.csv", b"x\n1,2\n", "column 'who' is missing"),
+    "an empty table": ("users.csv", b"", "must have rows"),
+}
+
+
+@pytest.mark.parametrize("case", ROSTERS)
+def test_rosters(tmp_path: Path, case: str) -> None:
+    name, content, message = ROSTERS[case]
+    (tmp_path / name).write_bytes(content)
+    if message is None:
+        assert read_roster(tmp_path / name, "who") == ("zoe", "10", "al", "9")
+    else:
+        with pytest.raises(ValueError, match=message) as caught:
+            read_roster(tmp_path / name, "who")
+        assert "\n" not in str(caught.value)
