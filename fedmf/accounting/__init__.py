@@ -5,14 +5,6 @@ from typing import TYPE_CHECKING
 from fedmf.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedmf.accounting.amplification import (
-        CohortLaw,
-        RunAmplification,
-        amplified_run,
-        check_run,
-        check_sampling,
-        zero_out_budget,
-    )
     from fedmf.accounting.comparison import design
     from fedmf.accounting.gaussian import (
         adjacency_factor,
@@ -20,24 +12,15 @@ if TYPE_CHECKING:
         certified_sigma,
         gaussian_delta,
         gaussian_epsilon,
-        gaussian_epsilons,
         gaussian_mu,
         gaussian_rho,
         gaussian_sigma,
-        joint_multiplier,
     )
-    from fedmf.accounting.pair_release import NoSecondStream, PairRelease, SecondForm, SecondStream
-    from fedmf.accounting.patterns import distinct_patterns
-    from fedmf.accounting.privacy import (
-        PRIVACY,
-        UNITS,
-        NoPrivacy,
-        Privacy,
-        UserLevel,
-    )
-    from fedmf.accounting.recorded import ParticipationRecord, ParticipationSummary
-    from fedmf.accounting.release import RunRelease, SumRelease
+    from fedmf.accounting.privacy import PRIVACY, UNITS, NoPrivacy, Privacy, UserLevel
+    from fedmf.accounting.recorded import ParticipationRecord, ParticipationSummary, distinct_patterns
+    from fedmf.accounting.release import NoSecondStream, PairRelease, RunRelease, SecondForm, SecondStream
     from fedmf.accounting.rounding import at_least, at_most
+    from fedmf.accounting.sampling import CohortLaw, RunAmplification, amplified_run, check_run
 else:
     __getattr__ = lazily(__name__)
 
@@ -55,7 +38,6 @@ __all__ = [
     "RunRelease",
     "SecondForm",
     "SecondStream",
-    "SumRelease",
     "UserLevel",
     "adjacency_factor",
     "amplified_run",
@@ -64,15 +46,11 @@ __all__ = [
     "certified_epsilon",
     "certified_sigma",
     "check_run",
-    "check_sampling",
     "design",
     "distinct_patterns",
     "gaussian_delta",
     "gaussian_epsilon",
-    "gaussian_epsilons",
     "gaussian_mu",
     "gaussian_rho",
     "gaussian_sigma",
-    "joint_multiplier",
-    "zero_out_budget",
 ]

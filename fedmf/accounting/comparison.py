@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
+import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, Final
 
-from fedmf.accounting.design_jobs import Job, Row, rows_of
 from fedmf.mechanisms.choice import MechanismChoice, NamedMechanism
 from fedmf.mechanisms.errors import Objective, errors
+from fedmf.mechanisms.optimise import THREAD_LIMITS, single_threaded
 from fedmf.mechanisms.registry import (
     Mechanism,
     accepted_parameters,
-    build,
     check_rounds,
     form_of,
     names_to_compare,
@@ -24,16 +27,18 @@ from fedmf.mechanisms.sensitivity import Sensitivity, stated_sensitivity
 from fedmf.mechanisms.workload import ToeplitzWorkload, parse_workload
 from fedmf.participation import Participation
 
+Row = dict[str, Any]
 # A coordinate of one round on one 2.5 GHz core, measured with simulations/benchmarks/noise.py.
-_NANOSECONDS_PER_DRAW = 10.0
-_NANOSECONDS_PER_STORED = 2.0
+_NANOSECONDS_PER_DRAW: Final = 10.0
+_NANOSECONDS_PER_STORED: Final = 2.0
 # What decides how many vectors are kept, and by how much it may exceed their number: p bands keep p − 1.
-_SIZES = {"bands": 1, "buffers": 0}
-
+_SIZES: Final = {"bands": 1, "buffers": 0}
 # What a product and a quotient may have rounded up.
-_DOWN = 1 - 2.0**-50
-
-_NO_CLOSED_FORM = "its noise has no closed form to search by."
+_DOWN: Final = 1 - 2.0**-50
+# Starting a process takes half a second, more than all of a shorter table.
+_FEWEST_ROUNDS: Final = 500
+# Above this many rounds searches of closed forms take seconds as well.
+_LONG_SEARCH: Final = 20_000
 
 
 def design(
@@ -71,11 +76,9 @@ def design(
         sampling: "none", "cyclic-poisson", "balls-in-bins" or "b-min-sep": how users come to rounds. With one
             of the others a budget is needed, bands and real parameters are searched for the amplified error,
             and a row takes seconds to minutes.
-        arrived: called with each row as soon as it is there: closed forms, then searches, then optimisers, if
-            this process is alone; else rows of other processes come in between.
-        processes: how many may compute, this one included. The others take rows of optimisers (of searches
-            too at long horizons); each is a new interpreter, so that a script needs its
-            ``if __name__ == "__main__"``.
+        arrived: called with each row as soon as it is there: closed forms, then searches, then optimisers.
+        processes: how many may compute rows of optimisers (of searches too at long horizons) at a time. Each
+            is a new interpreter, so that a script needs its ``if __name__ == "__main__"``.
         objective: the error that parameters and coefficients minimise and rows are sorted by: "rmse", "max",
             "last" or "weights:w1,w2,…" (`Objective`).
         noise_multiplier: S > 0 in place of ε: the standard deviation of z per unit clip norm, as deployments
@@ -108,6 +111,8 @@ def design(
     # Not with this module, which every process that computes rows loads.
     from fedmf.accounting.gaussian import adjacency_factor, gaussian_sigma
 
+    # Not with this module, which every process that computes rows loads.
+
     if noise_multiplier is not None:
         if not 0 < noise_multiplier < math.inf:
             raise ValueError(
@@ -127,33 +132,32 @@ def design(
     if memory_vectors is not None and memory_vectors < 0:
         raise ValueError(f"memory_vectors (limit) must be at least 0; got {memory_vectors}.")
     if sampling != "none":
-        from fedmf.accounting.amplification import check_sampling
+        from fedmf.accounting.sampling import check_sampling
 
         check_sampling(sampling)
+        without = "epsilon and delta" if epsilon is None else ""
+        if memory_vectors is not None:
+            without = "no limit on memory_vectors"
+        if without:
+            raise ValueError(
+                f"sampling {sampling} needs {without}; its noise has no closed form to search by."
+            )
     check_rounds(participation.rounds)
-    factor, queries = adjacency_factor(adjacency), parse_workload(workload, participation.rounds)
+    queries = parse_workload(workload, participation.rounds)
     goal = Objective.parse(objective) if isinstance(objective, str) else objective
     goal.spread(participation.rounds)  # only to check that its weights fit the horizon
-    plan = _Plan(participation, queries, adjacency, factor, memory_vectors, goal)
-    if sampling != "none" and epsilon is None:
-        raise ValueError(f"sampling {sampling} needs epsilon and delta; {_NO_CLOSED_FORM}")
-    if sampling != "none" and memory_vectors is not None:
-        raise ValueError(f"sampling {sampling} needs no limit on memory_vectors; {_NO_CLOSED_FORM}")
-    row_of = plan.row_without_budget
-    if noise_multiplier is not None and delta is not None:
-        row_of = partial(plan.row_of_noise, noise_multiplier, delta)
-    if epsilon is not None and delta is not None:
-        budget = _Budgeted(plan, epsilon, delta, gaussian_sigma(epsilon, delta), sampling)
-        row_of = budget.plain if sampling == "none" else budget.amplified
+    sigma = None if epsilon is None or delta is None else gaussian_sigma(epsilon, delta)
+    budget = _Budget(
+        epsilon, delta, sigma, noise_multiplier, adjacency, adjacency_factor(adjacency), sampling
+    )
+    table = _Table(participation, queries, goal, memory_vectors, budget)
     asked: Sequence[str | MechanismChoice] = mechanisms or _compared(queries, sampling)
     compare = not mechanisms
     given = {**({} if bands is None else {"bands": bands}), **(params or {})}
     # What a comparison was asked to fix must be possible; what it tries by itself need not be.
-    jobs = [
-        Job(choice, required=not compare or bool(choice.params))
-        for choice in _choices(asked, given, participation.rounds)
-    ]
-    rows = rows_of(jobs, row_of, participation.rounds, processes, progress, arrived)
+    choices = _choices(asked, given, participation.rounds)
+    required = [not compare or bool(choice.params) for choice in choices]
+    rows = rows_of(choices, required, table.row, participation.rounds, processes, progress, arrived)
     return sorted(rows, key=lambda row: row["objective_error"]) if compare else rows
 
 
@@ -193,66 +197,71 @@ def _choices(
 
 
 @dataclass(frozen=True, eq=False)
-class _Plan:
+class _Budget:
+    """How much noise the rows are for: none yet (σ left out), that of (ε, δ), or a stated one."""
+
+    epsilon: float | None
+    delta: float | None
+    sigma: float | None
+    noise_std: float | None
+    adjacency: str
+    factor: int
+    sampling: str
+
+    def spent(self, row: Row) -> Row:
+        """A row without noise, with its noise and what it gives."""
+        scale, sigma, epsilon = float(self.factor), self.sigma, self.epsilon
+        if self.noise_std is not None and self.delta is not None:
+            from fedmf.accounting.gaussian import gaussian_epsilon
+
+            scale = self.noise_std / row["sensitivity"]
+            sigma = self.noise_std / (row["sensitivity"] * self.factor) * _DOWN
+            epsilon = gaussian_epsilon(sigma, self.delta)
+        elif sigma is not None:
+            scale *= sigma
+        std = scale * row["sensitivity"] if self.noise_std is None else self.noise_std
+        errors_with_noise = {error: row[error] * scale for error in ("rmse", "max_se", "objective_error")}
+        return {
+            **row,
+            **errors_with_noise,
+            **self.stated(sigma, epsilon, None if sigma is None else std, 0.0),
+        }
+
+    def stated(self, sigma: float | None, epsilon: float | None, std: float | None, std_error: float) -> Row:
+        return {
+            "noise_multiplier": sigma,
+            "epsilon": epsilon,
+            "delta": self.delta,
+            "adjacency": self.adjacency,
+            "sampling": self.sampling,
+            "noise_std": std,
+            "noise_std_error": std_error,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
     """What every row of a comparison shares."""
 
     participation: Participation
     queries: ToeplitzWorkload
-    adjacency: str
-    factor: int
-    memory_vectors: int | None
     objective: Objective
-
-    def row_without_budget(self, choice: MechanismChoice) -> Row:
-        """σ left out."""
-        row = self.row(choice)
-        return {
-            **row,
-            **self.scaled(row, self.factor),
-            **self.budget(None, None, None),
-            "sampling": "none",
-            "noise_std": None,
-            "noise_std_error": 0.0,
-        }
-
-    def row_of_noise(self, noise_std: float, delta: float, choice: MechanismChoice) -> Row:
-        """With a stated noise, and the ε that it gives."""
-        from fedmf.accounting.gaussian import gaussian_epsilon
-
-        row = self.row(choice)
-        sigma = noise_std / (row["sensitivity"] * self.factor) * _DOWN
-        return {
-            **row,
-            **self.scaled(row, noise_std / row["sensitivity"]),
-            **self.budget(sigma, gaussian_epsilon(sigma, delta), delta),
-            "sampling": "none",
-            "noise_std": noise_std,
-            "noise_std_error": 0.0,
-        }
-
-    def budget(self, sigma: float | None, epsilon: float | None, delta: float | None) -> Row:
-        return {
-            "noise_multiplier": sigma,
-            "epsilon": epsilon,
-            "delta": delta,
-            "adjacency": self.adjacency,
-        }
-
-    @staticmethod
-    def scaled(row: Row, noise: float) -> Row:
-        return {error: row[error] * noise for error in ("rmse", "max_se", "objective_error")}
+    memory_vectors: int | None
+    budget: _Budget
 
     def row(self, choice: MechanismChoice) -> Row:
-        """Of a mechanism, with fewer bands or buffers where it would keep more vectors than the limit."""
+        """Of a mechanism."""
+        if self.budget.sampling != "none":
+            return self.amplified(choice)
+        return self.budget.spent(self.within_memory(choice))
+
+    def within_memory(self, choice: MechanismChoice) -> Row:
+        """Without noise; with fewer bands or buffers where it would keep more vectors than the limit."""
         limit = self.memory_vectors
         if limit is None:
             return self.unlimited_row(choice)
         size = next((free.symbol for free in choice.free if free.symbol in _SIZES), None)
-        first = choice
-        # Optimising wide bands only to refuse them would take long.
-        if size == "bands" and limit + 1 < self.participation.min_separation and self.keeps_bands(choice):
-            first = choice.fixing({"bands": limit + 1})
-        row = self.unlimited_row(first)
+        row = self.unlimited_row(choice)
         if row["memory_vectors"] > limit and size and limit + _SIZES[size] >= 1:
             row = self.unlimited_row(choice.fixing({size: limit + _SIZES[size]}))
         if row["memory_vectors"] > limit:
@@ -262,12 +271,24 @@ class _Plan:
             )
         return row
 
-    def keeps_bands(self, choice: MechanismChoice) -> bool:
-        """Whether two bands make this mechanism keep a vector, rather than regenerate one."""
-        small = Participation(min(4, self.participation.rounds), 1, 1)
-        if small.rounds == 1:
-            return False
-        return build(choice.name, small, bands=2).factorization.recurrence().memory_vectors > 0
+    def amplified(self, choice: MechanismChoice) -> Row:
+        """With the accountant of the sampling."""
+        from fedmf.accounting.sampling import zero_out_budget
+        from fedmf.accounting.search import amplified_mechanism
+
+        budget = self.budget
+        assert budget.epsilon is not None
+        assert budget.delta is not None
+        epsilon, delta = zero_out_budget(budget.adjacency, budget.epsilon, budget.delta)
+        mechanism, noise = amplified_mechanism(
+            choice, self.participation, self.queries, budget.sampling, epsilon, delta, self.objective
+        )
+        stated = Sensitivity(noise.sensitivity, "exact", f"one contributor under {budget.sampling}")
+        sigma = noise.noise_multiplier / budget.factor
+        return {
+            **self.described(mechanism, stated, noise.noise_multiplier),
+            **budget.stated(sigma, budget.epsilon, noise.noise_std, noise.standard_error),
+        }
 
     def unlimited_row(self, choice: MechanismChoice) -> Row:
         mechanism = choice.build(self.participation, self.queries, self.objective)
@@ -297,42 +318,76 @@ class _Plan:
         }
 
 
-@dataclass(frozen=True, eq=False)
-class _Budgeted:
-    """The rows of a budget under a sampling assumption, noise included."""
+def rows_of(
+    choices: Sequence[MechanismChoice],
+    required: Sequence[bool],
+    row_of: Callable[[MechanismChoice], Row],
+    rounds: int,
+    processes: int = 1,
+    progress: Callable[[str], None] | None = None,
+    arrived: Callable[[Row], None] | None = None,
+) -> list[Row]:
+    """The rows in the order of the choices, computed in order of effort; long ones elsewhere where that pays.
 
-    plan: _Plan
-    epsilon: float
-    delta: float
-    sigma: float
-    sampling: str
+    Args:
+        choices: of mechanisms.
+        required: for each, whether it is an error that it cannot be built; it is left out otherwise.
+        row_of: computes a row, or raises a `ValueError`; with several processes it must be picklable.
+        rounds: n, from which follows what is worth a process.
+        processes: how many may compute long rows; 1 for this one alone.
+        progress: called with the name of each row that is begun here, or was finished elsewhere.
+        arrived: called with each row as soon as it is there.
 
-    def plain(self, choice: MechanismChoice) -> Row:
-        """Without amplification."""
-        row, noise = self.plan.row(choice), self.plan.factor * self.sigma
-        return {
-            **row,
-            **self.plan.scaled(row, noise),
-            **self.plan.budget(self.sigma, self.epsilon, self.delta),
-            "sampling": self.sampling,
-            "noise_std": noise * row["sensitivity"],
-            "noise_std_error": 0.0,
-        }
+    Raises:
+        ValueError: the first of the required rows' refusals; or that of the first row if none is left.
+    """
+    tell, show = progress or (lambda name: None), arrived or (lambda row: None)
+    rows: dict[int, Row] = {}
+    refused: dict[int, ValueError] = {}
 
-    def amplified(self, choice: MechanismChoice) -> Row:
-        """With the accountant of the sampling."""
-        from fedmf.accounting.amplification import amplified_mechanism, zero_out_budget
+    def take(at: int, outcome: Row | ValueError) -> None:
+        if not isinstance(outcome, ValueError):
+            rows[at] = outcome
+            show(outcome)
+        elif required[at]:
+            raise outcome
+        else:
+            refused[at] = outcome
 
-        plan, sampling = self.plan, cast(Any, self.sampling)
-        epsilon, delta = zero_out_budget(plan.adjacency, self.epsilon, self.delta)
-        mechanism, noise = amplified_mechanism(
-            choice, plan.participation, plan.queries, sampling, epsilon, delta, plan.objective
-        )
-        stated = Sensitivity(noise.sensitivity, "exact", f"one contributor under {self.sampling}")
-        return {
-            **plan.described(mechanism, stated, noise.noise_multiplier),
-            **plan.budget(noise.noise_multiplier / plan.factor, self.epsilon, self.delta),
-            "sampling": self.sampling,
-            "noise_std": noise.noise_std,
-            "noise_std_error": noise.standard_error,
-        }
+    order = sorted(range(len(choices)), key=lambda at: choices[at].effort)
+    least = 1 if rounds > _LONG_SEARCH else 2
+    long = [(at, choices[at]) for at in reversed(order) if choices[at].effort >= least]
+    if processes < 2 or rounds < _FEWEST_ROUNDS or len(long) < 2:
+        long = []
+    compute = partial(_outcome, row_of)
+    # New interpreters rather than copies of this one, which may hold locks and threads.
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(min(processes, len(long)), _begin) if long else nullcontext() as pool:
+        elsewhere = pool.imap_unordered(compute, long) if pool else ()
+        for at in order[: len(order) - len(long)]:
+            tell(choices[at].name)
+            take(*compute((at, choices[at])))
+        for at, outcome in elsewhere:
+            tell(choices[at].name)
+            take(at, outcome)
+    if not rows and refused:
+        raise refused[min(refused)]
+    return [rows[at] for at in sorted(rows)]
+
+
+def _begin() -> None:
+    """An interruption is for the process that waits for this one, which ends it; and one thread is enough."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.update(dict.fromkeys(THREAD_LIMITS, "1"))
+
+
+@single_threaded
+def _outcome(
+    row_of: Callable[[MechanismChoice], Row], numbered: tuple[int, MechanismChoice]
+) -> tuple[int, Row | ValueError]:
+    """The row, or why there is none, with its number."""
+    at, choice = numbered
+    try:
+        return at, row_of(choice)
+    except ValueError as refusal:
+        return at, refusal

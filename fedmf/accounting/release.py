@@ -1,4 +1,4 @@
-"""What a run releases, as far as its privacy is concerned: one stream of sums (a pair is in `pair_release`).
+"""What a run releases, as far as its privacy is concerned: sums of clipped updates, or a pair of streams.
 
 Every question that accounting asks about sensitivity goes through one of these values. Sensitivities are
 given per unit clip norm and per unit of `adjacency_factor`, so that for either kind of run the z that enter
@@ -7,63 +7,79 @@ the sum of clipped updates have standard deviation ζ·σ·sensitivity·(adjacen
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections import defaultdict
-from collections.abc import Sequence
+import dataclasses
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmf.accounting.gaussian import adjacency_factor
 from fedmf.mechanisms.histories import equal_length_sensitivities
-from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.joint import UserRange, equal_length_joint_sensitivities, joint_sensitivity
+from fedmf.mechanisms.matrix import Factorization, factorization_from_dict
 from fedmf.mechanisms.sensitivity import Sensitivity, stated_sensitivity
-from fedmf.participation import Participation
+from fedmf.participation import Adjacency, Participation
+
+#: How the second moment of a round is formed before noise is added:
+#: "per-user", (1/m)·Σ_u L(x_u⊗x_u) of the clipped updates x_u;
+#: "squared-mean", L(x̄⊗x̄) of x̄ = (1/m)·Σ_u x_u;
+#: "joint-clip", (1/m)·Σ_u c_u L(g_u⊗g_u) beside x̄ = (1/m)·Σ_u c_u g_u, where c_u clips the concatenation
+#: (g_u, √τ·L(g_u⊗g_u)) of the unclipped update to the norm ζ.
+SecondForm = Literal["per-user", "squared-mean", "joint-clip"]
+#: One unit of the grid of clipped coordinates and of features, relative to ζ and ζ².
+_UNIT: Final = 2.0**-40
 
 
-class RunRelease(ABC):
-    """C·G of one run, or (C₁G, √λ·C₂F) with the features F of its second moment."""
+@dataclass(frozen=True, eq=False)
+class RunRelease:
+    """C·G of one run: the sums of clipped updates.
+
+    Args:
+        factorization: C.
+
+    >>> from fedmf.mechanisms.toeplitz import Toeplitz
+    >>> RunRelease(Toeplitz([1.0, 0.75], 4)).of_equal_length(np.array([[0, 3], [0, 1]]))
+    array([1.6007..., 2.1505...])
+    """
+
+    factorization: Factorization
 
     @property
-    @abstractmethod
     def rounds(self) -> int:
         """n, the horizon."""
-
-    @abstractmethod
-    def stated(self, participation: Participation) -> Sensitivity:
-        """The sensitivity under (n, k, b), exact or an upper bound that says so.
-
-        Raises:
-            ValueError: the horizons differ.
-        """
+        return self.factorization.rounds
 
     @property
     def paired(self) -> bool:
         """Whether a second moment is released beside the sums."""
         return False
 
-    @property
-    def is_linear(self) -> bool:
-        """Whether the sensitivity under replace-one is exactly that under zero-out, in adjacency factors."""
-        return True
-
-    def check_secret_cohorts(self) -> None:  # noqa: B027
+    def check_secret_cohorts(self) -> None:
         """Refuse amplification by sampling where no theorem covers it.
 
         Raises:
             ValueError: such a release.
         """
 
-    @abstractmethod
-    def leading(self, rounds: int) -> RunRelease:
+    def stated(self, participation: Participation) -> Sensitivity:
+        """The sensitivity under (n, k, b), exact or an upper bound that says so.
+
+        Raises:
+            ValueError: the horizons differ.
+        """
+        return stated_sensitivity(self.factorization, participation)
+
+    def leading(self, rounds: int) -> Self:
         """What the first T rounds release.
 
         Raises:
             ValueError: T is not between 1 and n.
         """
+        return dataclasses.replace(self, factorization=self.factorization.leading(rounds))
 
-    @abstractmethod
     def of_equal_length(
         self, rows: NDArray[np.integer], released_rounds: int | None = None
     ) -> NDArray[np.float64]:
@@ -76,48 +92,227 @@ class RunRelease(ABC):
         Raises:
             ValueError: a round is repeated or lies outside 0 … T−1, or T outside 1 … n.
         """
-
-    def of_patterns(self, patterns: Sequence[Sequence[int]]) -> NDArray[np.float64]:
-        """The same of patterns of any lengths over all n rounds, shape (len(patterns),)."""
-        groups: defaultdict[int, list[int]] = defaultdict(list)
-        for user, pattern in enumerate(patterns):
-            groups[len(pattern)].append(user)
-        sensitivities = np.zeros(len(patterns))
-        for users in groups.values():
-            sensitivities[users] = self.of_equal_length(np.asarray([patterns[user] for user in users]))
-        return sensitivities
+        return equal_length_sensitivities(self.factorization, rows, released_rounds)
 
 
-@final
+class NoSecondStream:
+    """The second stream of a run that releases sums alone."""
+
+    def beside(
+        self, factorization: Factorization, clip_norm: float, adjacency: Adjacency, cohort_size: int
+    ) -> RunRelease:
+        """What a run releases by C and this."""
+        del clip_norm, adjacency, cohort_size
+        return RunRelease(factorization)
+
+    def noise_std(self, first: float) -> float:
+        """τ₂ where τ₁ is that of the sums; 0 without a second stream."""
+        del first
+        return 0.0
+
+    def require(self, form: SecondForm, features: int) -> SecondStream:
+        """This stream, as an optimizer needs it.
+
+        Raises:
+            ValueError: it is none, or one of other features.
+        """
+        raise _unplanned("none", form, features)
+
+    def streams(self) -> list[dict[str, Any]]:
+        """What a plan's dict lists beside the stream of updates, JSON-able."""
+        return []
+
+    def facts(self, noise_std: float) -> dict[str, Any] | None:
+        """What a statement says of it, with τ₂."""
+        del noise_std
+
+
 @dataclass(frozen=True, eq=False)
-class SumRelease(RunRelease):
-    """One stream: sums of clipped updates, sens_{k,b}(C).
+class SecondStream(NoSecondStream):
+    """The second stream of a pair: features of the clipped updates, sums of squares over blocks.
 
     Args:
-        factorization: C.
+        form: "per-user", Σ_u features(x_u); "squared-mean", features of the mean of the x_u, projected onto
+            the ball of radius ζ; "joint-clip", Σ_u features(x_u) with (x_u, √λ·features(x_u)) clipped to ζ.
+        moment: which features, for people: "diagonal", "block energies".
+        features: m ≥ 1, how many numbers they are.
+        dimension: d ≥ m, the length of an update.
+        weight: λ > 0, in units of one over the square of the clip norm's.
+        mechanism: name of the strategy C₂.
+        params: its free parameters.
+        factorization: C₂.
 
-    >>> from fedmf.mechanisms.toeplitz import Toeplitz
-    >>> SumRelease(Toeplitz([1.0, 0.75], 4)).of_patterns([[], [0], [0, 3]])
-    array([0.       , 1.25     , 1.6007...])
+    Raises:
+        ValueError: a value is out of range.
     """
 
+    form: SecondForm
+    moment: str
+    features: int
+    dimension: int
+    weight: float
+    mechanism: str
+    params: Mapping[str, float | int]
     factorization: Factorization
 
+    def __post_init__(self) -> None:
+        if self.form not in ("per-user", "squared-mean", "joint-clip"):
+            raise ValueError(
+                f"form (of the second moment) must be 'per-user', 'squared-mean' or 'joint-clip'; got "
+                f"{self.form!r}."
+            )
+        if not 1 <= self.features <= self.dimension:
+            raise ValueError(f"m (features) must lie in 1..d={self.dimension}; got {self.features}.")
+        if not 0 < self.weight < math.inf:
+            raise ValueError(
+                f"lambda (weight of the second moment) must be positive and finite; got {self.weight}."
+            )
+
+    def beside(
+        self, factorization: Factorization, clip_norm: float, adjacency: Adjacency, cohort_size: int
+    ) -> RunRelease:
+        """See `NoSecondStream.beside`."""
+        return PairRelease(factorization, self, clip_norm, adjacency, cohort_size)
+
+    def noise_std(self, first: float) -> float:
+        """See `NoSecondStream.noise_std`: τ₁/√λ."""
+        return first / math.sqrt(self.weight)
+
+    def require(self, form: SecondForm, features: int) -> SecondStream:
+        """See `NoSecondStream.require`."""
+        if (self.form, self.features) != (form, features):
+            raise _unplanned(f"{self.features} of form {self.form!r}", form, features)
+        return self
+
+    def streams(self) -> list[dict[str, Any]]:
+        """See `NoSecondStream.streams`."""
+        return [{"stream": "second moments", **self.to_dict()}]
+
+    def facts(self, noise_std: float) -> dict[str, Any]:
+        """See `NoSecondStream.facts`."""
+        named = {name: getattr(self, name) for name in ("form", "moment", "features", "weight", "mechanism")}
+        return {**named, "params": dict(self.params), "noise_std": noise_std}
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-able dict; floats survive JSON bit for bit."""
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**plain, "params": dict(self.params), "factorization": self.factorization.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` wrote."""
+        return cls(**{**values, "factorization": factorization_from_dict(dict(values["factorization"]))})
+
+
+@dataclass(frozen=True, eq=False)
+class PairRelease(RunRelease):
+    """Two streams under one guarantee: clipped updates and their second moment, docs/theory/moments.md.
+
+    Args:
+        factorization: C₁.
+        second: the other stream.
+        clip_norm: ζ.
+        adjacency: "zero-out" or "replace-one".
+        cohort_size: m, the denominator of the mean.
+
+    Raises:
+        ValueError: the horizons differ, or "joint-clip" with C₂ other than C₁.
+
+    >>> from fedmf.mechanisms.closed_forms import identity
+    >>> C = identity(4)
+    >>> second = SecondStream("per-user", "diagonal", 3, 3, 0.5, "identity", {}, C)
+    >>> round(PairRelease(C, second, 1.0, "zero-out", 8).stated(Participation(4, 1, 4)).value ** 2, 12)
+    1.5
+    """
+
+    second: SecondStream
+    clip_norm: float
+    adjacency: Adjacency
+    cohort_size: int
+
+    def __post_init__(self) -> None:
+        C_2 = self.second.factorization
+        if C_2.rounds != self.factorization.rounds:
+            raise ValueError(
+                f"n (rounds) must be the same for C_1 and C_2; got {self.factorization.rounds}, {C_2.rounds}."
+            )
+        if self.second.form == "joint-clip" and C_2.to_dict() != self.factorization.to_dict():
+            raise ValueError("C_2 must be C_1 with form 'joint-clip': one clip bounds the concatenation.")
+
     @property
-    def rounds(self) -> int:
-        """n."""
-        return self.factorization.rounds
+    def paired(self) -> bool:
+        """See `RunRelease.paired`."""
+        return True
+
+    def check_secret_cohorts(self) -> None:
+        """See `RunRelease.check_secret_cohorts`."""
+        raise ValueError("amplification must be None with a second stream: no theorem covers the pair.")
+
+    def leading(self, rounds: int) -> Self:
+        """See `RunRelease.leading`."""
+        second = dataclasses.replace(self.second, factorization=self.second.factorization.leading(rounds))
+        return dataclasses.replace(self, factorization=self.factorization.leading(rounds), second=second)
 
     def stated(self, participation: Participation) -> Sensitivity:
         """See `RunRelease.stated`."""
-        return stated_sensitivity(self.factorization, participation)
-
-    def leading(self, rounds: int) -> SumRelease:
-        """See `RunRelease.leading`."""
-        return SumRelease(self.factorization.leading(rounds))
+        if self.second.form == "joint-clip":
+            return stated_sensitivity(self.factorization, participation)
+        second, weight, users = self.second.factorization, *self._reach
+        sensitivity = joint_sensitivity(self.factorization, second, participation, weight, users)
+        slack = self._rounding
+        if not slack:
+            return Sensitivity(sensitivity.value / self._factor, sensitivity.kind, sensitivity.case)
+        value = sensitivity.value / self._factor + slack * stated_sensitivity(second, participation).value
+        return Sensitivity(value, "upper_bound", f"{sensitivity.case}; rounding of features added")
 
     def of_equal_length(
         self, rows: NDArray[np.integer], released_rounds: int | None = None
     ) -> NDArray[np.float64]:
         """See `RunRelease.of_equal_length`."""
-        return equal_length_sensitivities(self.factorization, rows, released_rounds)
+        if self.second.form == "joint-clip":
+            return equal_length_sensitivities(self.factorization, rows, released_rounds)
+        second, weight, users = self.second.factorization, *self._reach
+        sensitivities = equal_length_joint_sensitivities(
+            self.factorization, second, rows, weight, users, released_rounds
+        )
+        sensitivities /= self._factor
+        if slack := self._rounding:
+            sensitivities += slack * equal_length_sensitivities(second, rows, released_rounds)
+        return sensitivities
+
+    @property
+    def _reach(self) -> tuple[float, UserRange]:
+        """(weight, range) for ζ = 1 of the theorem that covers the form."""
+        nu = self.second.weight * self.clip_norm**2
+        if self.second.form == "squared-mean":
+            # ‖E‖ ≤ 2ζ‖D‖ makes φ(p, q) = p + 4νq, in units of ‖D‖, whatever the adjacency.
+            return 4 * nu, UserRange(1.0, 1, "zero-out")
+        return nu, UserRange(1.0, self.second.features, self.adjacency)
+
+    @property
+    def _factor(self) -> float:
+        """What turns the sensitivity of `_reach` into one per unit of the adjacency factor."""
+        return 1.0 if self.second.form == "squared-mean" else float(adjacency_factor(self.adjacency))
+
+    @property
+    def _rounding(self) -> float:
+        """√λ times how far rounding moves one row of features, in the units of the sensitivity.
+
+        Features are rounded towards zero to multiples of ζ²·2⁻⁴⁰, which under zero-out shortens one user's
+        vector, and under replace-one may lengthen a difference of two by √m units. The square of the mean is
+        taken of its coordinates on the grid of ζ·2⁻⁴⁰, clipped in float64.
+        """
+        units, second = math.sqrt(self.second.features) * _UNIT, self.second
+        root, factor = math.sqrt(second.weight) * self.clip_norm, adjacency_factor(self.adjacency)
+        if second.form == "squared-mean":
+            d = second.dimension
+            point = math.sqrt(d) * _UNIT + (d + 64) * 2.0**-52
+            return root * (2 * (2 * point + units)) * self.cohort_size / factor
+        return root * units / factor if self.adjacency == "replace-one" else 0.0
+
+
+def _unplanned(expected: str, form: SecondForm, features: int) -> ValueError:
+    return ValueError(
+        f"second moment (of the optimizer) must be the planned one ({expected}); got "
+        f"{features} features of form {form!r}. Plan the run with its optimizer."
+    )

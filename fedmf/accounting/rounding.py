@@ -1,10 +1,13 @@
-"""Numbers of a guarantee as text: rounded so that what is printed is never more than what was proved."""
+"""Rounding outwards: what is searched or printed is never less private than what was proved."""
 
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Callable
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
+from functools import cache
 
 
 def at_least(value: float, digits: int = 6) -> str:
@@ -48,6 +51,61 @@ def double_at_least(exact: Fraction) -> float:
     except OverflowError:
         return math.inf
     return nearest if Fraction(nearest) >= exact else math.nextafter(nearest, math.inf)
+
+
+def least_accepted(accept: Callable[[float], bool]) -> float:
+    """The smallest positive double that `accept` (false below, true above) takes; infinity if it takes none.
+
+    Bisection of exponents from 1, whose step doubles, and then of doubles: whatever is returned was accepted,
+    so that the error of a search is on the safe side.
+
+    >>> root = least_accepted(lambda x: x * x >= 2)
+    >>> root**2 >= 2 > math.nextafter(root, 0) ** 2
+    True
+    """
+    step = 1.0
+    if accept(1.0):
+        low, high = 0.5, 1.0
+        while low > 0 and accept(low):
+            low, high, step = low * 2.0**-step, low, 2 * step
+    else:
+        low, high = 1.0, 2.0
+        while not accept(high):
+            if high == sys.float_info.max:
+                return math.inf
+            low, high, step = high, min(high * 2.0**step, sys.float_info.max), min(2 * step, 512)
+    while True:
+        middle = math.sqrt(low) * math.sqrt(high) if low > 0 and high > 2 * low else low + (high - low) / 2
+        if not low < middle < high:
+            return high
+        low, high = (low, middle) if accept(middle) else (middle, high)
+
+
+def least_near(excess: Callable[[float], float], high: float, step: float, precision: float) -> float:
+    """A positive x with excess(x) ≤ 0, within a relative precision of the root of a decreasing function.
+
+    Brent's method on log x, and then steps outwards until the value is accepted: for functions that take
+    long, where the last digits of x do not matter.
+
+    Args:
+        excess: decreasing, finite.
+        high: where the search begins; raised while excess(high) > 0.
+        step: relative width of the first bracket.
+        precision: relative.
+    """
+    from scipy.optimize import brentq
+
+    excess = cache(excess)
+    while excess(high) > 0:
+        high *= 1.0 + step
+    low = high / (1.0 + step)
+    while excess(low) <= 0:
+        low, high, step = low / (1.0 + 2 * step), low, 2 * step
+    root = brentq(lambda x: excess(high * math.exp(x)), math.log(low / high), 0.0, xtol=precision / 4)
+    found = high * math.exp(float(root))  # type: ignore[arg-type]
+    while excess(found) > 0:
+        found *= 1.0 + precision / 2
+    return found
 
 
 def _text(value: float, digits: int, rounding: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from fedmf.accounting.amplification.sampling import Sampling, approximate_noise_of
+from fedmf.accounting.sampling import Sampling, approximate_noise_of
 from fedmf.mechanisms.closed_forms import bfr
 from fedmf.mechanisms.errors import query_variances
 from fedmf.mechanisms.matrix import Factorization

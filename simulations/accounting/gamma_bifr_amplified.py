@@ -24,8 +24,8 @@ from pathlib import Path
 from cells import Cells
 from coefficients import bent_powers, tapered_bands
 
-from fedmf.accounting.amplification.sampling import Sampling, amplified_noise_of
-from fedmf.accounting.amplification.search import amplified_mechanism
+from fedmf.accounting.sampling import Sampling, amplified_noise_of
+from fedmf.accounting.search import amplified_mechanism
 from fedmf.mechanisms.choice import NamedMechanism
 from fedmf.mechanisms.errors import query_variances
 from fedmf.mechanisms.matrix import Factorization

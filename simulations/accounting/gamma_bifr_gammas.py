@@ -16,7 +16,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmf.accounting.amplification.sampling import approximate_noise_of
+from fedmf.accounting.sampling import approximate_noise_of
 from fedmf.mechanisms.closed_forms import bfr, bifr, identity
 from fedmf.mechanisms.errors import query_variances
 from fedmf.mechanisms.matrix import Factorization

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from cells import Cells
 
-from fedmf.accounting.amplification.bins import BallsInBinsPair
-from fedmf.accounting.amplification.noise_level import amplified_noise
-from fedmf.accounting.amplification.poisson import poisson_noise_multiplier
+from fedmf.accounting.balls_in_bins import BallsInBinsPair
+from fedmf.accounting.noise_level import amplified_noise
+from fedmf.accounting.poisson import poisson_noise_multiplier
 from fedmf.mechanisms.errors import query_variances
 from fedmf.mechanisms.registry import build
 from fedmf.mechanisms.workload import prefix
@@ -106,7 +106,6 @@ def cells_of(label: str, relative_error: float) -> Callable[[float], dict[str, f
             "half_width": 1.96 * scale * found.standard_error,
             "noise": found.value,
             "draws": found.estimate.samples,
-            "gain": found.estimate.gain,
         }
 
     if label == "DP-SGD":

@@ -19,8 +19,11 @@ import json
 import subprocess
 import time
 
-from fedmf.accounting.amplification.bins import BallsInBinsPair
-from fedmf.accounting.amplification.noise_level import amplified_noise
+import numpy as np
+
+from fedmf.accounting.balls_in_bins import BallsInBinsPair
+from fedmf.accounting.monte_carlo import contributions
+from fedmf.accounting.noise_level import Calibrated, amplified_noise
 from fedmf.mechanisms.closed_forms import cgd
 from fedmf.participation import Participation
 
@@ -48,6 +51,16 @@ def result(name: str, value: float, unit: str, baseline: float | None = None) ->
     return {"name": name, "value": value, "unit": unit, "baseline": baseline, "ratio": ratio}
 
 
+def plain_draws(pair: BallsInBinsPair, found: Calibrated) -> float:
+    """Draws of P itself with the standard error of the estimate: their variance over its square."""
+    side = found.estimate.side
+    draws = pair.proposal(found.value, EPSILON, side).draw(np.random.default_rng(1), 2**13)
+    losses = pair.losses(draws.state, found.value) * (1 if side == "remove" else -1)
+    values = contributions(pair, draws, found.value, EPSILON, side)
+    square = float((values * -np.expm1(np.minimum(EPSILON - losses, 0.0))).mean())
+    return (square - found.estimate.delta**2) / found.estimate.standard_error**2
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print a JSON list")
@@ -57,7 +70,7 @@ def main() -> None:
     start = time.process_time()
     found = amplified_noise(pair, EPSILON, DELTA, ERROR)
     seconds = time.process_time() - start
-    plain = found.estimate.gain * found.estimate.samples
+    plain = plain_draws(pair, found)
     rows = [
         result("noise", found.value, "clip norms"),
         result("standard error of the noise", found.standard_error, "clip norms"),

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 import fedmf
-from fedmf.accounting.gaussian.calibration import gaussian_epsilon
+from fedmf.accounting.gaussian import gaussian_epsilon
 from fedmf.data import InMemoryDataset
 from fedmf.models import with_lora
 from fedmf.optim import Sgd

@@ -17,7 +17,7 @@ import numpy as np
 from large_trees import tree_rmse
 from pictures import Curves, draw, ratios, rmse, rmse_of
 
-from fedmf.accounting.gaussian.calibration import gaussian_sigma
+from fedmf.accounting.gaussian import gaussian_sigma
 from fedmf.mechanisms.registry import build, names
 from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.mechanisms.toeplitz import Toeplitz

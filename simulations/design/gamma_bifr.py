@@ -13,7 +13,7 @@ import argparse
 
 from pictures import RESULTS, draw, rmse
 
-from fedmf.accounting.gaussian.calibration import gaussian_sigma
+from fedmf.accounting.gaussian import gaussian_sigma
 from fedmf.participation import Participation
 
 CONTRACT = Participation(2048, 8, 256)

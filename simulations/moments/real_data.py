@@ -20,7 +20,7 @@ import torch
 from rich.progress import track
 from sklearn.datasets import load_breast_cancer
 
-from fedmf.accounting.gaussian.calibration import gaussian_sigma
+from fedmf.accounting.gaussian import gaussian_sigma
 from fedmf.mechanisms.closed_forms import identity
 from fedmf.mechanisms.joint import UserRange
 from fedmf.mechanisms.registry import build

@@ -1,4 +1,4 @@
-"""Every user's own ε: many at once against one by one, and the file they are written to."""
+"""What each user's own rounds cost, from the dense matrix and the absolute noise."""
 
 from __future__ import annotations
 
@@ -6,79 +6,16 @@ import math
 from pathlib import Path
 from typing import Any
 
-import mpmath
 import numpy as np
 import pytest
 from support.headers import DELTA, make_header, read, record
 from support.ledgers import participations
 
 from fedmf.accounting import NoPrivacy, gaussian_epsilon
-from fedmf.accounting.gaussian import many as gaussian_many
-from fedmf.accounting.gaussian.many import gaussian_epsilons
 from fedmf.mechanisms.toeplitz import InverseToeplitz
 from fedmf.participation import Participation
 from fedmf.records import Ledger
 from fedmf.runs import RunHeader, run_spent
-
-
-def exact_log_delta(mu: float, epsilon: float) -> mpmath.mpf:
-    """Balle and Wang (2018), Theorem 8, to 60 digits."""
-    with mpmath.workdps(60):
-        m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
-        return mpmath.log(mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m))
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "delta"),
-    [
-        (0.01, 1.0, 1e-5),
-        (0.5, 3.0, 1e-5),
-        (1.0, 30.0, 1e-8),
-        (1e-6, 1e-3, 1e-5),
-        (1e-3, 100.0, 1e-12),
-        (0.2, 1, 0.3),
-    ],
-)
-def test_many_epsilons_are_those_of_one_by_one(low: float, high: float, delta: float) -> None:
-    mu = np.random.default_rng(0).uniform(low, high, 5000)
-    mu[:3] = 0.0
-    found = gaussian_epsilons(mu, delta)
-    np.testing.assert_array_equal(found[:3], 0.0)
-    for index in (*range(3, 5000, 250), int(mu.argmax())):
-        one = gaussian_epsilon(1 / mu[index], delta)
-        assert one * (1 - 1e-9) - 2e-13 <= found[index] <= one * (1 + 2e-9) + 2e-13
-        assert exact_log_delta(mu[index], found[index]) <= mpmath.log(delta)
-    order = np.argsort(mu)
-    assert (np.diff(found[order]) >= -1e-9 * found[order][1:]).all()
-
-
-@pytest.mark.parametrize("factor", [1 - 1e-7, 1 + 1e-7])
-def test_a_value_that_fails_its_check_is_computed_one_by_one(
-    factor: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without Newton's steps the interpolated values are wrong in one direction; results are the same."""
-    mu = np.random.default_rng(1).uniform(0.5, 2.0, 400)
-    right = gaussian_epsilons(mu, DELTA)
-    interpolate = np.interp
-    monkeypatch.setattr(gaussian_many, "_STEPS", 0)
-    monkeypatch.setattr(np, "interp", lambda *arguments: factor * interpolate(*arguments))
-    np.testing.assert_allclose(gaussian_epsilons(mu, DELTA), right, rtol=2e-9)
-
-
-def test_few_values_are_computed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    one_by_one, single = list[float](), gaussian_many._single
-    monkeypatch.setattr(
-        gaussian_many, "_single", lambda mu, delta: one_by_one.append(mu) or single(mu, delta)
-    )
-    gaussian_epsilons(np.geomspace(0.1, 10.0, 1000), DELTA)
-    assert len(one_by_one) <= 300
-
-
-@pytest.mark.parametrize("value", [-1.0, np.nan, np.inf])
-def test_bad_mu_is_refused(value: float) -> None:
-    with pytest.raises(ValueError, match=r"μ \(GDP parameter\) must be non-negative and finite; got"):
-        gaussian_epsilons(np.array([1.0, value]), DELTA)
-
 
 CONTRACT = Participation(rounds=40, max_participations=4, min_separation=7)
 FACTORIZATION = InverseToeplitz([1.0, -0.8], 40)

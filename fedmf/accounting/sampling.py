@@ -1,4 +1,4 @@
-"""Amplification of a whole run: noise for the cohorts that its schedule draws, and a later check of it."""
+"""How cohorts are drawn, and the noise that secret cohorts need: for designs, and certified for runs."""
 
 from __future__ import annotations
 
@@ -6,26 +6,31 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, get_args
 
 import numpy as np
 
-from fedmf.accounting.amplification.bins import BallsInBinsPair
-from fedmf.accounting.amplification.min_separated import MinSeparatedPair
-from fedmf.accounting.amplification.monte_carlo import MixturePair, estimate
-from fedmf.accounting.amplification.noise_level import certified_noise
-from fedmf.accounting.amplification.poisson import poisson_delta, poisson_noise_multiplier
-from fedmf.accounting.amplification.sampling import zero_out_budget
-from fedmf.accounting.deterministic import BinOverlaps, deterministic_delta, deterministic_noise
+from fedmf.accounting.balls_in_bins import BallsInBinsPair
+from fedmf.accounting.equal_bins import BinOverlaps, deterministic_delta, deterministic_noise
 from fedmf.accounting.gaussian import adjacency_factor, certified_sigma, gaussian_sigma
+from fedmf.accounting.min_separated import MinSeparatedPair
+from fedmf.accounting.monte_carlo import MixturePair, estimate
+from fedmf.accounting.noise_level import amplified_noise, approximate_noise, certified_noise
+from fedmf.accounting.poisson import poisson_delta, poisson_noise_multiplier
 from fedmf.accounting.rounding import at_least
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.participation import Participation
 
+Sampling = Literal["none", "cyclic-poisson", "balls-in-bins", "b-min-sep"]
 Method = Literal["numerical bound", "equal bins", "certified", "none needed"]
+_METHODS: Final[Mapping[str, tuple[Method, ...]]] = {
+    "cyclic-poisson": ("numerical bound",),
+    "balls-in-bins": ("equal bins", "certified"),
+    "b-min-sep": ("certified",),
+}
+_SEARCH_DRAWS: Final = 1536
 # A theorem may ask for so much more noise than the draws.
 _PRICE: Final = 1.03
-
 _SAMPLES: Final = 2**17
 _MOST_DRAWN: Final = 2**26
 _FAILURE: Final = 0.01
@@ -35,26 +40,71 @@ _CHECK_SAMPLES: Final = 2**13
 _CHECK_ERRORS: Final = 6.0
 # An estimate below this share of δ may be one that misses where the loss is large.
 _CHECK_SHARE, _CHECK_STEP = 0.25, 1.25
-_METHODS: Final[Mapping[str, tuple[Method, ...]]] = {
-    "cyclic-poisson": ("numerical bound",),
-    "balls-in-bins": ("equal bins", "certified"),
-    "b-min-sep": ("certified",),
-}
+
+
+def check_sampling(sampling: str) -> None:
+    """Refuse an unknown sampling.
+
+    Raises:
+        ValueError: as above.
+    """
+    if sampling not in get_args(Sampling):
+        raise ValueError(
+            f"sampling (assumption) must be one of {', '.join(get_args(Sampling))}; got {sampling!r}."
+        )
+
+
+def zero_out_budget(adjacency: str, epsilon: float, delta: float) -> tuple[float, float]:
+    """(ε', δ') under zero-out that gives (ε, δ) under this adjacency.
+
+    A user who is replaced is taken away and another one added: P ≤ e^{ε/2} Q + δ' and Q ≤ e^{ε/2} P' + δ'
+    give P ≤ e^ε P' + (1 + e^{ε/2}) δ'. Hence (ε/2, δ/(1 + e^{ε/2})) for replace-one.
+
+    Raises:
+        ValueError: an unknown adjacency.
+
+    >>> zero_out_budget("replace-one", 2.0, 1e-5)
+    (1.0, 2.689...e-06)
+    """
+    if adjacency_factor(adjacency) == 1:
+        return epsilon, delta
+    return epsilon / 2, delta / (1.0 + math.exp(epsilon / 2))
 
 
 @dataclass(frozen=True)
 class CohortLaw:
-    """How the cohorts of a run are drawn, as its schedule draws them.
+    """How cohorts are drawn.
 
     Args:
         accountant: "cyclic-poisson", "balls-in-bins" or "b-min-sep".
-        participation: (n, k, b) with the schedule's b; k = ⌈n/b⌉ is not used.
+        participation: (n, k, b) with the schedule's b; k = ⌈n/b⌉ is used for Balls-in-Bins alone.
         probability: q, with which a user joins when it may; 1/b for Balls-in-Bins.
     """
 
     accountant: str
     participation: Participation
     probability: float
+
+    @classmethod
+    def of_design(cls, sampling: str, factorization: Factorization, participation: Participation) -> Self:
+        """The law by which users join k rounds on average, each as often as the p bands allow.
+
+        Balls-in-Bins has b bins. Otherwise turns are p rounds apart: q = p·k/n for cyclic Poisson sampling,
+        q = 1/(n/k − p + 1) for b-min-sep.
+
+        Raises:
+            ValueError: p·k > n, so that users would have to take part more often than their turns come.
+        """
+        n, k, p = participation.rounds, participation.max_participations, factorization.bands
+        if sampling == "balls-in-bins":
+            return cls(sampling, participation, 1.0 / participation.min_separation)
+        if p * k > n:
+            raise ValueError(
+                f"p (bands) must be at most n/k={n / k:g} for {sampling} sampling; got {p}. "
+                "Its accountant covers banded strategies only."
+            )
+        q = p * k / n if sampling == "cyclic-poisson" else 1.0 / (n / k - p + 1.0)
+        return cls(sampling, Participation.as_many_as_fit(n, p), q)
 
     def steps(self, factorization: Factorization) -> tuple[float, int]:
         """Cyclic Poisson: (largest column norm, T = ⌈n/b⌉ turns of a user's group).
@@ -80,7 +130,92 @@ class CohortLaw:
         """
         if self.accountant == "balls-in-bins":
             return BallsInBinsPair.of(factorization, self.participation)
-        return MinSeparatedPair.sampled(factorization, self.participation.min_separation, self.probability)
+        return MinSeparatedPair.of(factorization, self.participation.min_separation, self.probability)
+
+
+@dataclass(frozen=True)
+class AmplifiedNoise:
+    """The noise for a mechanism, a budget and a sampling.
+
+    Args:
+        noise_std: standard deviation of each entry of z per unit clip norm.
+        standard_error: of noise_std; 0 where the accountant is not a Monte Carlo one.
+        sensitivity: the most that one user moves C·G by, per unit clip norm: in one participation for cyclic
+            Poisson (the largest column norm), in all of them otherwise.
+    """
+
+    noise_std: float
+    standard_error: float
+    sensitivity: float
+
+    @property
+    def noise_multiplier(self) -> float:
+        """σ = noise_std/sensitivity."""
+        return self.noise_std / self.sensitivity
+
+
+def amplified_noise_of(
+    sampling: str,
+    factorization: Factorization,
+    participation: Participation,
+    epsilon: float,
+    delta: float,
+    relative_error: float = 0.02,
+    max_samples: int = 2**18,
+) -> AmplifiedNoise:
+    """The noise that gives (ε, δ) under zero-out adjacency when users come to rounds by this sampling.
+
+    Args:
+        sampling: "cyclic-poisson", "balls-in-bins" or "b-min-sep".
+        factorization: C.
+        participation: (n, k, b). Balls-in-Bins has b bins; the others k expected participations.
+        epsilon: ε > 0.
+        delta: δ in (0, 1).
+        relative_error: standard error of δ relative to δ, where it is estimated.
+        max_samples: per side, where it is estimated.
+
+    Raises:
+        ValueError: the accountant does not cover the mechanism, or a value is out of range.
+    """
+    law = CohortLaw.of_design(sampling, factorization, participation)
+    if sampling == "cyclic-poisson":
+        longest, steps = law.steps(factorization)
+        sigma = poisson_noise_multiplier(epsilon, delta, law.probability, steps)
+        return AmplifiedNoise(longest * sigma, 0.0, longest)
+    pair = law.pair(factorization)
+    calibrated = amplified_noise(pair, epsilon, delta, relative_error, max_samples)
+    return AmplifiedNoise(calibrated.value, calibrated.standard_error, pair.largest_norm)
+
+
+def approximate_noise_of(
+    sampling: str,
+    factorization: Factorization,
+    participation: Participation,
+    epsilon: float,
+    delta: float,
+    similar: AmplifiedNoise | None = None,
+) -> AmplifiedNoise:
+    """As `amplified_noise_of` from few draws, for searches; they are never those of its final estimate.
+
+    Similar strategies get the same draws, so much of the error is common to all that are compared.
+
+    Args:
+        sampling: "cyclic-poisson", "balls-in-bins" or "b-min-sep".
+        factorization: C.
+        participation: (n, k, b).
+        epsilon: ε > 0.
+        delta: δ in (0, 1).
+        similar: the noise of a similar strategy, from whose multiplier the search begins.
+
+    Raises:
+        ValueError: as `amplified_noise_of`.
+    """
+    if sampling == "cyclic-poisson":
+        return amplified_noise_of(sampling, factorization, participation, epsilon, delta)
+    pair = CohortLaw.of_design(sampling, factorization, participation).pair(factorization)
+    norm = pair.largest_norm
+    start = None if similar is None else similar.noise_multiplier * norm
+    return AmplifiedNoise(approximate_noise(pair, epsilon, delta, _SEARCH_DRAWS, start=start), 0.0, norm)
 
 
 @dataclass(frozen=True)
@@ -173,9 +308,9 @@ def amplified_run(
         noise, limit = math.inf, 1.0
     if name == "balls-in-bins":
         overlaps = BinOverlaps.of(factorization, law.participation)
-        proved = deterministic_noise(overlaps, epsilon, delta, _PRICE * noise)
-        if proved is not None and proved.theorem == "equal bins" and proved.value < plain:
-            return proved.value, RunAmplification(name, q, "equal bins", 0.0, proved.delta, None)
+        proved = deterministic_noise(overlaps, epsilon, delta, min(_PRICE * noise, plain))
+        if proved is not None:
+            return proved[0], RunAmplification(name, q, "equal bins", 0.0, proved[1], None)
     if noise < plain:
         return noise, RunAmplification(name, q, "certified", failure, limit, seed)
     return plain, RunAmplification(name, q, "none needed", 0.0, whole, None)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from fedmf.accounting.amplification.monte_carlo import NegativeEntriesError
-from fedmf.accounting.amplification.sampling import (
+from fedmf.accounting.monte_carlo import NegativeEntriesError
+from fedmf.accounting.sampling import (
     AmplifiedNoise,
-    Sampling,
     amplified_noise_of,
     approximate_noise_of,
 )
@@ -21,8 +20,6 @@ from fedmf.mechanisms.workload import ToeplitzWorkload
 from fedmf.participation import Participation
 
 _SEARCH, _COARSE_SEARCH = Accuracy(6, 0.02), Accuracy(6, 0.5)
-# A bound so much above the least estimate rules a candidate out, errors of the estimate included.
-_CLEARLY = 1.05
 _ACCURACY = 0.02
 _ACCURATE_SAMPLES = 2**17
 
@@ -31,7 +28,7 @@ def amplified_mechanism(
     choice: MechanismChoice,
     participation: Participation,
     workload: ToeplitzWorkload,
-    sampling: Sampling,
+    sampling: str,
     epsilon: float,
     delta: float,
     objective: Objective = RMSE,
@@ -58,38 +55,44 @@ def amplified_mechanism(
     n, k, b = participation.rounds, participation.max_participations, participation.min_separation
     contract = participation if sampling == "balls-in-bins" else Participation(n, 1, n)
     widest = min(b if sampling == "balls-in-bins" else n // k, n)
-    judge = _Judge(contract, participation, workload, sampling, epsilon, delta, objective)
-    trail = Trail()
+    trail, judged, similar = Trail(), dict[tuple[tuple[str, float], ...], float](), None
+
+    def error(candidate: MechanismChoice) -> float:
+        """With approximate noise, whose search begins at that of the last candidate."""
+        nonlocal similar
+        key = tuple(sorted(candidate.params.items()))
+        if key not in judged:
+            try:
+                C = candidate.build(contract, workload, objective).factorization
+                similar = approximate_noise_of(sampling, C, participation, epsilon, delta, similar)
+                size = math.sqrt(objective.squared_error(query_variances(C, workload)))
+                judged[key] = size * similar.noise_std
+            # Negative entries are what 1/i + c has for c < −1/p.
+            except (NegativeEntriesError, NotRepresentable):
+                judged[key] = math.inf
+        return judged[key]
 
     def completed(candidate: MechanismChoice, accuracy: Accuracy) -> tuple[MechanismChoice, float]:
         """The real parameters chosen one after the other, and the error."""
         least, request = math.inf, DesignRequest(contract, workload, objective)
         real = [free for free in candidate.free if not free.parameter.integer]
         for free in real:
-
-            def judged(
-                value: float,
-                _limit: float = math.inf,
-                /,
-                base: MechanismChoice = candidate,
-                symbol: str = free.symbol,
-            ) -> float:
-                return judge(base.fixing({symbol: value}))
-
+            fixing, symbol = candidate.fixing, free.symbol
             # Where this parameter was best with other bands is where to look first.
             there = replace(accuracy, trail=trail if len(real) == 1 else None)
-            value, least = chosen(free, request, candidate.params, judged, there)
+            value, least = chosen(
+                free,
+                request,
+                candidate.params,
+                lambda value, _=math.inf, fixing=fixing, symbol=symbol: error(fixing({symbol: value})),
+                there,
+            )
             candidate = candidate.fixing({free.symbol: value})
-        return candidate, least if real else judge(candidate)
+        return candidate, least if real else error(candidate)
 
     if any(free.symbol == "bands" for free in choice.free):
-        choice = choice.fixing(
-            {
-                "bands": _best_bands(
-                    lambda p: completed(choice.fixing({"bands": p}), _COARSE_SEARCH)[1], widest
-                )
-            }
-        )
+        bands = _best_bands(lambda p: completed(choice.fixing({"bands": p}), _COARSE_SEARCH)[1], widest)
+        choice = choice.fixing({"bands": bands})
     if choice.free:
         choice, _ = completed(choice, _SEARCH)
     mechanism = choice.build(contract, workload, objective)
@@ -97,59 +100,6 @@ def amplified_mechanism(
         sampling, mechanism.factorization, participation, epsilon, delta, _ACCURACY, _ACCURATE_SAMPLES
     )
     return mechanism, noise
-
-
-@dataclass(eq=False)
-class _Judge:
-    """The error with the approximate noise; above the least so far perhaps a bound that proves no more.
-
-    Args:
-        contract: what strategies are built for.
-        participation: (n, k, b).
-        workload: A.
-        sampling: how users come to rounds.
-        epsilon: ε.
-        delta: δ.
-        objective: which error.
-    """
-
-    contract: Participation
-    participation: Participation
-    workload: ToeplitzWorkload
-    sampling: Sampling
-    epsilon: float
-    delta: float
-    objective: Objective
-
-    def __post_init__(self) -> None:
-        self._least, self._noise = math.inf, None
-        self._judged: dict[tuple[tuple[str, float], ...], float] = {}
-
-    def __call__(self, candidate: MechanismChoice) -> float:
-        key = tuple(sorted(candidate.params.items()))
-        if key not in self._judged:
-            self._judged[key] = self._error(candidate)
-        return self._judged[key]
-
-    def _error(self, candidate: MechanismChoice) -> float:
-        strategy = candidate.build(self.contract, self.workload, self.objective).factorization
-        try:
-            size = math.sqrt(self.objective.squared_error(query_variances(strategy, self.workload)))
-            self._noise = approximate_noise_of(
-                self.sampling,
-                strategy,
-                self.participation,
-                self.epsilon,
-                self.delta,
-                self._noise,
-                _CLEARLY * self._least / size,
-            )
-        # Negative entries are what 1/i + c has for c < −1/p.
-        except (NegativeEntriesError, NotRepresentable):
-            return math.inf
-        error = size * self._noise.noise_std
-        self._least = min(self._least, error)
-        return error
 
 
 def _best_bands(error: Callable[[int], float], widest: int) -> int:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
-from collections.abc import Callable
 from fractions import Fraction
 from hashlib import sha256
 from importlib.metadata import version
@@ -19,15 +17,24 @@ from typing import Final
 import numpy as np
 from scipy.special import erfcx, log_ndtr
 
-from fedmf.accounting.rounding import double_at_least
+from fedmf.accounting.rounding import double_at_least, least_accepted
 from fedmf.kept_files import KeptFiles, cache_directory
 
 _ULP: Final = 2.0**-52
-#: A joint multiplier is rounded down by far more than the rounding of what it is computed from.
-_DOWN: Final = 1 - 2.0**-48
 _LOG_SQRT_2PI: Final = 0.5 * math.log(2.0 * math.pi)
+_LOG_SQRT_HALF_PI: Final = 0.5 * math.log(0.5 * math.pi)
 _SQRT_HALF: Final = math.sqrt(0.5)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
+_FACTORS: Final = {"zero-out": 1, "replace-one": 2}
+# The relative distance by which a noise multiplier is enlarged after the search. It dwarfs the rounding
+# error of the search (about 1e-14) and stays far below the documented accuracy of 1e-10.
+_SIGMA_NUDGE: Final = 4e-12
+# Two independent accountants may differ by this much before a privacy statement is refused.
+_AGREEMENT: Final = 1e-6
+# Where ε approaches 0 it is ill-conditioned in δ, so a relative comparison alone would be meaningless.
+_AGREEMENT_ABSOLUTE: Final = 1e-9
+#: Beyond it dp_accounting's search leaves the range of floats.
+_LARGEST_EPSILON: Final = 1e100
 
 
 def log_delta(mu: float, epsilon: float) -> float:
@@ -51,21 +58,20 @@ def log_delta(mu: float, epsilon: float) -> float:
 
 def log_delta_upper(mu: float, epsilon: float) -> float:
     """log δ plus a bound on its own rounding error, so that a search over it errs on the private side."""
-    a = mu / 2 - epsilon / mu
     value = log_delta(mu, epsilon)
     if math.isinf(value):
         return value
     # −a²/2 carries |a| times the rounding of a, whose two terms are each correct to a few ulp (μ is itself
     # rounded); a difference of Mills' ratios costs another factor of |a|; log δ and the logarithm it is
     # compared with are rounded relative to their size.
-    rounding = 16.0 + abs(a) * (mu + 2 * epsilon / mu + 4.0) + 2.0 * abs(value)
-    return value + _ULP * rounding
+    a = mu / 2 - epsilon / mu
+    return value + _ULP * (16.0 + abs(a) * (mu + 2 * epsilon / mu + 4.0) + 2.0 * abs(value))
 
 
 def _log_mills(x: float) -> float:
     """log R(x) for x > 0."""
     ratio = float(erfcx(x * _SQRT_HALF))
-    return math.log(ratio) + 0.5 * math.log(math.pi / 2) if ratio > 0 else -math.inf
+    return math.log(ratio) + _LOG_SQRT_HALF_PI if ratio > 0 else -math.inf
 
 
 def mills_slope(x: np.ndarray) -> np.ndarray:
@@ -77,19 +83,6 @@ def mills_slope(x: np.ndarray) -> np.ndarray:
     near = np.minimum(x, 50.0)
     direct = 1.0 - near * math.sqrt(math.pi / 2) * erfcx(near * _SQRT_HALF)
     return np.where(x > 50.0, inverse_square * series, direct)
-
-
-_FACTORS: Final = {"zero-out": 1, "replace-one": 2}
-
-# The relative distance by which a noise multiplier is enlarged after the search. It dwarfs the rounding
-# error of the search (about 1e-14) and stays far below the documented accuracy of 1e-10.
-_SIGMA_NUDGE: Final = 4e-12
-# Two independent accountants may differ by this much before a privacy statement is refused.
-_AGREEMENT: Final = 1e-6
-# Where ε approaches 0 it is ill-conditioned in δ, so a relative comparison alone would be meaningless.
-_AGREEMENT_ABSOLUTE: Final = 1e-9
-#: Beyond it dp_accounting's search leaves the range of floats.
-_LARGEST_EPSILON: Final = 1e100
 
 
 def adjacency_factor(adjacency: str) -> int:
@@ -197,7 +190,7 @@ def gaussian_sigma(epsilon: float, delta: float) -> float:
     def private(sigma: float) -> bool:
         return log_delta_upper(1.0 / sigma, epsilon) <= log_target
 
-    return _smallest(private) * (1.0 + _SIGMA_NUDGE)
+    return least_accepted(private) * (1.0 + _SIGMA_NUDGE)
 
 
 def gaussian_epsilon(sigma: float, delta: float) -> float:
@@ -229,7 +222,7 @@ def gaussian_epsilon(sigma: float, delta: float) -> float:
     def private(epsilon: float) -> bool:
         return log_delta_upper(mu, epsilon) <= log_target
 
-    return 0.0 if private(0.0) else _smallest(private)
+    return 0.0 if private(0.0) else least_accepted(private)
 
 
 def certified_epsilon(sigma: float, delta: float, asked: float | None = None) -> float:
@@ -311,33 +304,6 @@ def _agreed(symbol: str, fedmf_value: float, other: float) -> float:
     return max(fedmf_value, other)
 
 
-def _smallest(accept: Callable[[float], bool]) -> float:
-    """The smallest positive float that ``accept`` (false below, true above) takes, by bisection of exponents.
-
-    The bracket starts at 1 and its exponent doubles, so any positive float is reached in a dozen steps.
-    Returns ``math.inf`` if no float is accepted.
-    """
-    step = 1.0
-    if accept(1.0):
-        low, high = 0.5, 1.0
-        while low > 0 and accept(low):
-            low, high, step = low * 2.0**-step, low, 2 * step
-    else:
-        low, high = 1.0, 2.0
-        while not accept(high):
-            if high == sys.float_info.max:
-                return math.inf
-            low, high, step = high, min(high * 2.0**step, sys.float_info.max), min(2 * step, 512)
-    while True:
-        middle = math.sqrt(low) * math.sqrt(high) if low > 0 and high > 2 * low else low + (high - low) / 2
-        if not low < middle < high:
-            return high
-        if accept(middle):
-            high = middle
-        else:
-            low = middle
-
-
 def _finite(what: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise ValueError(f"{what} must be a number; got {value!r}.")
@@ -358,20 +324,3 @@ def _probability(what: str, value: float) -> float:
     if not 0 < value < 1:
         raise ValueError(f"{what} must lie strictly between 0 and 1; got {value!r}.")
     return value
-
-
-def joint_multiplier(*multipliers: float) -> float:
-    """σ of a Gaussian mechanism that is as private as several together: 1/σ² = Σ 1/σ_i², rounded down.
-
-    Args:
-        multipliers: σ_i > 0; infinite for one that tells nothing. A single one is its own.
-
-    References:
-        Dong, Roth, Su (2022), "Gaussian Differential Privacy", Corollary 3.3.
-
-    >>> round(joint_multiplier(5 / 3, 5 / 4), 12), joint_multiplier(2.0)
-    (1.0, 2.0)
-    """
-    if len(multipliers) == 1:
-        return multipliers[0]
-    return _DOWN / math.hypot(*(1 / sigma for sigma in multipliers))

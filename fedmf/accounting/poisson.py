@@ -11,7 +11,10 @@ import math
 from functools import lru_cache
 from typing import Any
 
-_TOLERANCE = 1e-4
+from fedmf.accounting.gaussian import gaussian_sigma
+from fedmf.accounting.rounding import least_near
+
+_TOLERANCE = 2e-7
 
 
 def poisson_delta(noise_multiplier: float, probability: float, steps: int, epsilon: float) -> float:
@@ -38,7 +41,7 @@ def poisson_delta(noise_multiplier: float, probability: float, steps: int, epsil
 
 @lru_cache(maxsize=64)
 def poisson_noise_multiplier(epsilon: float, delta: float, probability: float, steps: int) -> float:
-    """The smallest σ found for (ε, δ), rounded up by a relative 1e-4 at most.
+    """The smallest σ found for (ε, δ), rounded up by a relative 2e-7 at most.
 
     Args:
         epsilon: ε > 0.
@@ -49,44 +52,18 @@ def poisson_noise_multiplier(epsilon: float, delta: float, probability: float, s
     Raises:
         ValueError: a value is out of range.
     """
-    from fedmf.accounting.gaussian import gaussian_sigma
+
+    def excess(noise_multiplier: float, coarser: float) -> float:
+        composed = _composed(noise_multiplier, probability, steps, coarser)
+        return math.log(max(float(composed.get_delta_for_epsilon(epsilon)), 1e-300) / delta)
 
     # Without sampling T steps are one Gaussian release of sensitivity √T: never less noise than that.
     high = gaussian_sigma(epsilon, delta) * math.sqrt(steps) * (1.0 + _TOLERANCE)
     if probability == 1.0:
         return high
     # The same search on a coarse grid first: it brackets the root at a hundredth of the price.
-    for coarser, factor in ((10.0, 1.5), (1.0, 1.05)):
-        high = _search(coarser, factor, high, epsilon, delta, probability, steps)
-    return high
-
-
-def _search(
-    coarser: float, factor: float, start: float, epsilon: float, delta: float, probability: float, steps: int
-) -> float:
-    """A σ that is enough, within a relative 1e-4 (1e-2 on the coarse grid)."""
-
-    def gap(noise_multiplier: float) -> float:
-        composed = _composed(noise_multiplier, probability, steps, coarser)
-        composed_delta = composed.get_delta_for_epsilon(epsilon)
-        return math.log(max(float(composed_delta), 1e-300) / delta)
-
-    high, above = start, gap(start)
-    while above > 0:
-        high *= factor
-        above = gap(high)
-    low, below = high / factor, gap(high / factor)
-    while below <= 0:
-        low, high, above = low / factor, low, below
-        below = gap(low)
-    tolerance = _TOLERANCE if coarser == 1.0 else 1e-2
-    while high > low * (1.0 + tolerance):
-        # Regula falsi in log σ, kept off the ends.
-        share = min(max(below / (below - above), 0.02), 0.98) if above > -600 else 0.5
-        middle = low * (high / low) ** (share + (0.02 if share < 0.5 else -0.0))
-        value = gap(middle)
-        low, below, high, above = (middle, value, high, above) if value > 0 else (low, below, middle, value)
-    return high
+    rough = least_near(lambda noise: excess(noise, 10.0), high, 0.5, 1e-2)
+    return least_near(lambda noise: excess(noise, 1.0), rough, 0.01, _TOLERANCE)
 
 
 def _composed(noise_multiplier: float, probability: float, steps: int, coarser: float = 1.0) -> Any:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from fedmf.accounting.amplification.poisson import (
+from fedmf.accounting.comparison import design
+from fedmf.accounting.gaussian import gaussian_delta, gaussian_sigma
+from fedmf.accounting.poisson import (
     poisson_delta,
     poisson_noise_multiplier,
 )
-from fedmf.accounting.amplification.sampling import amplified_noise_of
-from fedmf.accounting.comparison import design
-from fedmf.accounting.gaussian.calibration import gaussian_delta, gaussian_sigma
+from fedmf.accounting.sampling import amplified_noise_of
 from fedmf.mechanisms.closed_forms import bsr, cgd
 from fedmf.participation import Participation
 

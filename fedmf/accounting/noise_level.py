@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedmf.accounting.amplification.monte_carlo import (
-    Draws,
+from fedmf.accounting.gaussian import gaussian_sigma
+from fedmf.accounting.monte_carlo import (
     Estimate,
     MixturePair,
     Side,
@@ -18,7 +18,6 @@ from fedmf.accounting.amplification.monte_carlo import (
     estimate,
     upper_limit,
 )
-from fedmf.accounting.gaussian import gaussian_sigma
 
 _PILOT = 512
 _PILOTS = 40
@@ -122,38 +121,23 @@ def certified_noise(
         ValueError: β is not below δ.
         RuntimeError: six attempts, each with a larger s, did not pass; more samples are needed.
     """
-    failure = _failure(failure, delta)
-    share = failure / _ATTEMPTS
-
-    def limit(noise: float, fresh: int) -> float:
-        return upper_limit(pair, noise, epsilon, share, samples, fresh)
-
-    return _enough(pair, epsilon, delta - failure, limit, seed)
-
-
-def _failure(failure: float | None, delta: float) -> float:
     failure = 0.01 * delta if failure is None else failure
     if not 0 < failure < delta:
         raise ValueError(
             f"beta (failure probability) must be between 0 and delta={delta!r}; got {failure!r}."
         )
-    return failure
-
-
-def _enough(
-    pair: MixturePair, epsilon: float, target: float, limit: Callable[[float, int], float], seed: int
-) -> tuple[float, float]:
-    """A noise at which limit(noise, fresh seed) is at most the target, and that limit."""
+    target = delta - failure
     rough = amplified_noise(pair, epsilon, target, 0.02, 2**17, seed)
     slope = rough.estimate.relative_error * rough.value / rough.standard_error
     noise, ceiling = rough.value, pair.largest_norm * gaussian_sigma(epsilon, target)
     for attempt in range(_ATTEMPTS):
-        upper_limit = limit(noise, seed + 1000 * (attempt + 1))
-        if upper_limit <= target:
-            return noise, upper_limit
+        fresh = seed + 1000 * (attempt + 1)
+        limit = upper_limit(pair, noise, epsilon, failure / _ATTEMPTS, samples, fresh)
+        if limit <= target:
+            return noise, limit
         # The limit exceeds the estimate by what the samples cannot resolve, which falls more slowly.
         aim = 1.1 * 1.5**attempt
-        noise *= math.exp((aim * math.log(upper_limit / target) + 0.02) / slope)
+        noise *= math.exp((aim * math.log(limit / target) + 0.02) / slope)
         if noise >= ceiling:
             # No better than the noise without amplification, which needs no draws.
             return ceiling, target
@@ -200,16 +184,12 @@ def _step(
     frozen = [proposal.draw(rng, size) for size in batches(pair, count)]
 
     def gap(log_noise: float) -> float:
-        return _log_mean(pair, frozen, math.exp(log_noise), epsilon, side) - math.log(delta)
+        values = [contributions(pair, draws, math.exp(log_noise), epsilon, side) for draws in frozen]
+        return math.log(max(float(np.concatenate(values).mean()), 1e-300)) - math.log(delta)
 
     low, high = math.log(noise) - _TRUST, math.log(noise) + _TRUST
     root, slope = _secant(gap, math.log(noise), low, high)
     return math.exp(root), slope
-
-
-def _log_mean(pair: MixturePair, frozen: list[Draws], noise: float, epsilon: float, side: Side) -> float:
-    values = [contributions(pair, draws, noise, epsilon, side)[0] for draws in frozen]
-    return math.log(max(float(np.concatenate(values).mean()), 1e-300))
 
 
 def _secant(gap: Callable[[float], float], start: float, low: float, high: float) -> tuple[float, float]:

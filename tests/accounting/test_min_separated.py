@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 
 import numpy as np
 import pytest
-from scipy.special import logsumexp
+from scipy.special import logsumexp, ndtri
 
-from fedmf.accounting.amplification.bins import BallsInBinsPair
-from fedmf.accounting.amplification.min_separated import MinSeparatedPair
-from fedmf.accounting.amplification.monte_carlo import contributions, estimate
-from fedmf.accounting.amplification.poisson import poisson_delta
-from fedmf.accounting.amplification.separated_law import SeparatedLaw
-from fedmf.accounting.amplification.separated_proposal import AttractedPairs
-from fedmf.mechanisms.closed_forms import bsr, cgd, identity
-from fedmf.mechanisms.registry import build
+from fedmf.accounting.balls_in_bins import BallsInBinsPair
+from fedmf.accounting.min_separated import (
+    AttractedPairs,
+    MinSeparatedPair,
+    SeparatedRemoveProposal,
+    matchings,
+)
+from fedmf.accounting.min_separated_law import SeparatedLaw
+from fedmf.accounting.monte_carlo import contributions, estimate, upper_limit
+from fedmf.accounting.poisson import poisson_delta
+from fedmf.mechanisms.closed_forms import bsr, identity
 from fedmf.participation import Participation
 
 # |z| < 5.2 has a false-alarm rate of 2e-7.
@@ -47,7 +51,7 @@ def enumerated(n: int, s: int, q: float) -> dict[tuple[int, ...], float]:
     return law
 
 
-CASE = MinSeparatedPair.of(bsr(2, 5), Participation(5, 2, 2))
+CASE = MinSeparatedPair.of(bsr(2, 5), 2, 2 / 3)
 
 
 def test_every_round_has_the_same_expected_number_of_users():
@@ -106,7 +110,7 @@ def test_pairs_are_drawn_by_their_probabilities(n, bands, s, q):
     """Z₂ and every pair's share of it against enumeration of all pairs of patterns."""
     strategy, noise, count = bsr(bands, n), 1.1, 40_000
     law, dense = enumerated(n, s, q), strategy.materialize()
-    found = AttractedPairs.of(MinSeparatedPair.sampled(strategy, s, q).law, noise)
+    found = AttractedPairs.of(MinSeparatedPair.of(strategy, s, q).law, noise)
     sums = {pattern: dense[:, list(pattern)].sum(axis=1) / noise for pattern in law}
     weights = {
         (first, second): law[first] * law[second] * math.exp(sums[first] @ sums[second])
@@ -137,14 +141,14 @@ def test_both_sides_agree_with_plain_sampling_over_enumerated_patterns(side):
     signed = _loss(dense, law, y, noise) * (1 if side == "remove" else -1)
     plain = -np.expm1(np.minimum(epsilon - signed, 0.0))
     proposal = CASE.proposal(noise, epsilon, side)
-    values, _ = contributions(CASE, proposal.draw(np.random.default_rng(1), 20_000), noise, epsilon, side)
+    values = contributions(CASE, proposal.draw(np.random.default_rng(1), 20_000), noise, epsilon, side)
     assert values.max() <= math.exp(proposal.log_bound) * (1 + 1e-9)
     error = math.hypot(values.std() / math.sqrt(values.size), plain.std() / math.sqrt(count))
     assert abs(values.mean() - plain.mean()) < Z * error
 
 
 def test_separation_one_is_poisson_sampling():
-    pair = MinSeparatedPair.of(identity(24), Participation(24, 3, 8))
+    pair = MinSeparatedPair.of(identity(24), 1, 1 / 8)
     found = estimate(pair, 0.8, 1.0, 0.02)
     exact = poisson_delta(0.8, 1 / 8, 24, 1.0)  # an upper bound on a fine grid
     assert pair.law.separation == 1
@@ -154,7 +158,7 @@ def test_separation_one_is_poisson_sampling():
 def test_certain_sampling_is_balls_in_bins():
     """p = n/k: q = 1, and the stationary start throws the user into one of p bins."""
     strategy, contract = bsr(4, 12), Participation(12, 3, 4)
-    found = estimate(MinSeparatedPair.of(strategy, contract), 1.0, 1.0, 0.02)
+    found = estimate(MinSeparatedPair.of(strategy, 4, 1.0), 1.0, 1.0, 0.02)
     bins = estimate(BallsInBinsPair.of(strategy, contract), 1.0, 1.0, 0.02)
     error = math.hypot(found.standard_error, bins.standard_error)
     assert abs(found.delta - bins.delta) < Z * error
@@ -168,10 +172,96 @@ def test_largest_norm_is_the_worst_pattern():
     assert CASE.largest_norm == pytest.approx(worst)
 
 
-def test_refusals():
+def test_wide_bands_are_refused():
     with pytest.raises(ValueError, match="banded strategies only"):
-        MinSeparatedPair.of(cgd(0.5, 12), Participation(12, 3, 4))
-    with pytest.raises(ValueError, match="banded strategies only"):
-        MinSeparatedPair.of(
-            build("bsr", Participation(12, 3, 4), bands=8).factorization, Participation(12, 3, 4)
-        )
+        MinSeparatedPair.of(bsr(4, 12), 3, 0.2)
+
+
+def quadrature(means: np.ndarray, weights: np.ndarray, epsilon: float) -> tuple[float, float]:
+    """(δ_remove, δ_add) of Σ w N(m, I) against N(0, I) in three dimensions, midpoint rule."""
+    axis = np.arange(-6.0, 8.0, 0.2)
+    grid = np.stack(np.meshgrid(*[axis] * 3, indexing="ij"), axis=-1).reshape(-1, 3)
+    log_q = -0.5 * (grid**2).sum(axis=1) - 1.5 * math.log(2 * math.pi)
+    loss = np.asarray(logsumexp(grid @ means.T - 0.5 * (means**2).sum(axis=1), b=weights, axis=1))
+    density = np.exp(log_q) * 0.2**3
+    remove = density * np.maximum(np.exp(loss) - math.exp(epsilon), 0.0)
+    add = density * np.maximum(1.0 - np.exp(epsilon + loss), 0.0)
+    return float(remove.sum()), float(add.sum())
+
+
+def small(separation: int, probability: float) -> tuple[MinSeparatedPair, np.ndarray, np.ndarray]:
+    """Three rounds of a two-banded strategy; means and weights of all patterns, from the definition."""
+    strategy = bsr(2, 3)
+    dense, q, s = strategy.materialize(), probability, separation
+    law: dict[tuple[int, ...], float] = {}
+
+    def follow(t: int, rounds: tuple[int, ...], weight: float) -> None:
+        if t >= 3:
+            law[rounds] = law.get(rounds, 0.0) + weight
+            return
+        follow(t + 1, rounds, weight * (1 - q))
+        follow(t + s, (*rounds, t), weight * q)
+
+    for start in range(s):
+        follow(start, (), (1.0 if start == 0 else q) / (1 + (s - 1) * q))
+    means = np.array([dense[:, list(rounds)].sum(axis=1) for rounds in law])
+    return MinSeparatedPair.of(strategy, s, q), means, np.array(list(law.values()))
+
+
+@pytest.mark.parametrize(
+    ("s", "q", "noise", "epsilon"), [(2, 0.3, 1.0, 1.0), (3, 0.6, 2.5, 0.2), (2, 1.0, 1.0, 2.0)]
+)
+def test_limits_lie_above_quadrature_and_near_it(s: int, q: float, noise: float, epsilon: float) -> None:
+    pair, means, weights = small(s, q)
+    removed, added = quadrature(means / noise, weights, epsilon)
+    exact = max(removed, added)
+    limit = upper_limit(pair, noise, epsilon, 1e-9, 2**13, seed=1)
+    assert 0.995 * exact < limit < 1.35 * exact  # halving the cells moves the sum by less than 0.5 %
+    found = SeparatedRemoveProposal.of(pair.law, noise, epsilon)
+    for order in (2, 4, 6):
+        pairs = AttractedPairs.of(pair.law, noise, order - 1.0)
+        proposal = dataclasses.replace(found, order=order, pairs=pairs)
+        draws = proposal.draw(np.random.default_rng(order), 2**15)
+        values = contributions(pair, draws, noise, epsilon, "remove")
+        assert abs(values.mean() - removed) < Z * values.std() / math.sqrt(values.size) + 2e-3 * removed
+        assert values.max() <= math.exp(proposal.log_bound) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("order", [2, 4, 6, 12])
+def test_matchings_contain_every_pair_once(order: int) -> None:
+    found = [tuple(sorted(pair)) for matching in matchings(order) for pair in matching]
+    assert sorted(found) == list(itertools.combinations(range(order), 2))
+    assert all(sorted(sum(matching, ())) == list(range(order)) for matching in matchings(order))
+
+
+@pytest.mark.parametrize(("order", "noise"), [(4, 2.0), (6, 3.0)])
+def test_the_density_of_matched_patterns_is_normalised(order: int, noise: float) -> None:
+    """Where patterns often meet, R near N and P: E_R N/R = 1 and E_R P/R = 1."""
+    law = MinSeparatedPair.of(bsr(2, 8), 2, 0.5).law
+    found = SeparatedRemoveProposal.of(law, noise, 0.3)
+    pairs = AttractedPairs.of(law, noise, order - 1.0)
+    near = dataclasses.replace(found, order=order, pairs=pairs, stretch=1.0, shift=0.5 * found.shift)
+    draws = near.draw(np.random.default_rng(2), 40_000)
+    with_user = np.exp(MinSeparatedPair(law).losses(draws.state, noise) - draws.log_density)
+    for weights in (np.exp(-draws.log_density), with_user):
+        error = weights.std() / math.sqrt(weights.size)
+        assert error < 7e-3
+        assert abs(weights.mean() - 1) < Z * error
+
+
+def test_quantiles_of_the_loss_are_concave() -> None:
+    """Ehrhard's inequality on the losses of a sampler, by quadrature; a concave function breaks it."""
+    _, means, weights = small(2, 0.3)
+    axis = np.arange(-5.0, 5.0, 0.125)
+    grid = np.stack(np.meshgrid(*[axis] * 3, indexing="ij"), axis=-1).reshape(-1, 3)
+    mass = np.exp(-0.5 * (grid**2).sum(axis=1)) * (0.125 / math.sqrt(2 * math.pi)) ** 3
+    loss = np.asarray(logsumexp(1.5 * grid @ means.T - 1.125 * (means**2).sum(axis=1), b=weights, axis=1))
+
+    def bend(values: np.ndarray) -> np.ndarray:
+        points = np.quantile(values, np.linspace(0.0, 1.0, 400))[40:-40:40]
+        points = np.linspace(points[0], points[-1], 7)
+        shares = np.array([mass[values <= x].sum() for x in points])
+        return np.diff(ndtri(shares), 2)
+
+    assert bend(loss).max() < 2e-3
+    assert bend(-loss).max() > 2e-2

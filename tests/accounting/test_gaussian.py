@@ -6,16 +6,13 @@ import itertools
 import math
 import subprocess
 import sys
-from fractions import Fraction
 from pathlib import Path
 
 import dp_accounting
 import mpmath
-import numpy as np
 import pytest
-from dp_accounting.pld import pld_privacy_accountant
 
-from fedmf.accounting.gaussian.calibration import (
+from fedmf.accounting.gaussian import (
     adjacency_factor,
     certified_epsilon,
     certified_sigma,
@@ -24,12 +21,11 @@ from fedmf.accounting.gaussian.calibration import (
     gaussian_mu,
     gaussian_rho,
     gaussian_sigma,
-    joint_multiplier,
     log_delta,
 )
 
-EPSILONS = (1e-6, 0.1, 1.0, 8.0, 1e3)
-DELTAS = (1e-15, 1e-5, 0.5)
+EPSILONS = (1e-6, 1e-3, 0.1, 0.5, 1.0, 8.0, 40.0, 1e3)
+DELTAS = (1e-15, 1e-12, 1e-8, 1e-5, 0.5)
 GRID = tuple(itertools.product(EPSILONS, DELTAS))
 
 
@@ -91,14 +87,6 @@ def test_matches_dp_accounting(epsilon, delta):
     assert certified_epsilon(sigma, delta) == pytest.approx(epsilon, rel=1e-9)
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-5), (8.0, 1e-5)])
-def test_matches_the_privacy_loss_distribution(epsilon, delta):
-    accountant = pld_privacy_accountant.PLDAccountant(value_discretization_interval=1e-4)
-    accountant.compose(dp_accounting.GaussianDpEvent(gaussian_sigma(epsilon, delta)))
-    # The accountant rounds losses up to its grid of 1e-4.
-    assert accountant.get_epsilon(delta) == pytest.approx(epsilon, abs=2e-4)
-
-
 @pytest.mark.parametrize("extreme", [5e-324, 1e-300, 1e-100, 1e100, 1e300, sys.float_info.max])
 def test_extreme_inputs_end_in_a_number(extreme):
     for delta in (5e-324, 1e-5, math.nextafter(1.0, 0.0)):
@@ -106,19 +94,6 @@ def test_extreme_inputs_end_in_a_number(extreme):
         assert gaussian_epsilon(extreme, delta) >= 0
     assert 0 <= gaussian_delta(extreme, 1.0) <= 1
     assert 0 <= gaussian_delta(1.0, extreme) <= 1
-
-
-def test_noise_whose_reciprocal_is_beyond_all_floats_protects_nobody():
-    assert math.inf == 1 / 5e-324
-    assert gaussian_delta(5e-324, 1.0) == 1.0
-    assert gaussian_epsilon(5e-324, 1e-5) == math.inf
-
-
-def test_monotone_in_every_argument():
-    sigmas = [gaussian_sigma(epsilon, 1e-5) for epsilon in np.geomspace(1e-3, 100, 60)]
-    epsilons = [gaussian_epsilon(sigma, 1e-5) for sigma in np.geomspace(0.05, 50, 60)]
-    assert np.all(np.diff(sigmas) < 0)
-    assert np.all(np.diff(epsilons) < 0)
 
 
 BAD = (0, -1.0, math.nan, math.inf, -math.inf, True, "8", None)
@@ -144,12 +119,6 @@ def test_refuses_bad_delta():
         for bad in [*BAD, 1.0, 1.5]:
             with pytest.raises(ValueError, match=r"δ .* must .*; got"):
                 function(1.0, bad)
-
-
-def test_delta_accepts_epsilon_zero_and_refuses_negative():
-    assert gaussian_delta(1.0, 0.0) == pytest.approx(float(exact_delta(1.0, 0.0)), rel=1e-12)
-    with pytest.raises(ValueError, match="non-negative"):
-        gaussian_delta(1.0, -1e-9)
 
 
 def test_adjacency():
@@ -218,14 +187,3 @@ def test_what_the_other_accountant_said_is_kept_and_can_only_raise_a_figure(
     with pytest.raises(RuntimeError, match="accountants disagree"):
         certified_sigma(7.0, 1e-5)  # from what is kept
     assert len(asked) == 3
-
-
-@pytest.mark.parametrize("sigmas", [(1.3, 0.7), (1e-3, 1e3), (2.0, 2.0, 5.0), (3.0, math.inf)])
-def test_several_gaussian_mechanisms_are_no_more_private_together_than_is_said(
-    sigmas: tuple[float, ...],
-) -> None:
-    """1/σ² = Σ 1/σ_i², never rounded up."""
-    exact = sum((Fraction(1) / Fraction(sigma) ** 2 for sigma in sigmas if sigma < math.inf), Fraction(0))
-    joint = Fraction(joint_multiplier(*sigmas))
-    assert joint**2 * exact <= 1
-    assert float(joint**2 * exact) == pytest.approx(1, rel=1e-13)

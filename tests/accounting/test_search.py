@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from fedmf.accounting.amplification.sampling import Sampling, amplified_noise_of
-from fedmf.accounting.amplification.search import amplified_mechanism
+from fedmf.accounting.sampling import Sampling, amplified_noise_of
+from fedmf.accounting.search import amplified_mechanism
 from fedmf.cli.app import run
 from fedmf.mechanisms.choice import NamedMechanism
 from fedmf.mechanisms.errors import query_variances

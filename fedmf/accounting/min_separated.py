@@ -1,4 +1,4 @@
-"""What to draw from, for the two sides of the b-min-sep pair, in units of the noise."""
+"""The dominating pair of b-min-sep sampling, and what to draw from for its sides, in units of the noise."""
 
 from __future__ import annotations
 
@@ -9,9 +9,17 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.accounting.amplification.monte_carlo import Draws, log_largest_gain
-from fedmf.accounting.amplification.separated_law import SeparatedLaw
+from fedmf.accounting.min_separated_law import SeparatedLaw
+from fedmf.accounting.monte_carlo import Draws, NegativeEntriesError, Proposal, Side, log_largest_gain
+from fedmf.mechanisms.matrix import Factorization
 from fedmf.typing import Matrix, Vector
+
+_SHARE_MATCHED, _SHARE_STRETCHED, _SHARE_SHIFTED = 0.45, 0.3, 0.25
+_ORDERS = (2, 4, 6, 8, 10, 12)
+_PILOT = 256
+_STRETCHES = (1.0, 1.35, 1.8, 2.4, 3.2, 4.2)
+_ODDS = (1.0, 2.0, 3.5, 6.0)
+_BEYOND, _BISECTIONS, _FARTHEST = 1.1, 20, 1024.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,14 +111,6 @@ def _attractions(law: SeparatedLaw) -> Matrix:
     for lag in range(min(p, n)):
         attractions[lag:, lag] = np.einsum("jt,jt->t", columns[: p - lag, lag:], columns[lag:, : n - lag])
     return attractions
-
-
-_SHARE_MATCHED, _SHARE_STRETCHED, _SHARE_SHIFTED = 0.45, 0.3, 0.25
-_ORDERS = (2, 4, 6, 8, 10, 12)
-_PILOT = 256
-_STRETCHES = (1.0, 1.35, 1.8, 2.4, 3.2, 4.2)
-_ODDS = (1.0, 2.0, 3.5, 6.0)
-_BEYOND, _BISECTIONS, _FARTHEST = 1.1, 20, 1024.0
 
 
 def matchings(order: int) -> list[tuple[tuple[int, int], ...]]:
@@ -302,3 +302,70 @@ class SeparatedAddProposal:
         y = rng.standard_normal((self.mean.size, count)) - self.step * self.mean[:, None]
         log_density = -self.step * (self.mean @ y) - 0.5 * self.step**2 * (self.mean @ self.mean)
         return Draws(self.law.correlations(y), log_density)
+
+
+@dataclass(frozen=True, eq=False)
+class MinSeparatedPair:
+    """P = Σ_π w_π N(Σ_{t∈π} c_t, s²I) over the patterns π of the sampler, against Q = N(0, s²I).
+
+    Args:
+        law: of the patterns.
+
+    References:
+        Dong, Ganesh (2026), "Privacy amplification for BandMF via b-min-sep subsampling", arXiv:2602.09338.
+    """
+
+    law: SeparatedLaw
+
+    @classmethod
+    def of(cls, factorization: Factorization, separation: int, probability: float) -> MinSeparatedPair:
+        """The pair of a sampler with any separation s ≥ p and rate q.
+
+        Raises:
+            ValueError: C has a negative entry, or p > s.
+        """
+        n, p = factorization.rounds, factorization.bands
+        if p > separation:
+            raise ValueError(
+                f"p (bands) must be at most b={separation} (the separation) for b-min-sep sampling; got {p}. "
+                "Its accountant covers banded strategies only."
+            )
+        columns = np.zeros((p, n))
+        for t in range(0, n, 512):
+            block = factorization.columns(np.arange(t, min(t + 512, n)))
+            for offset in range(block.shape[1]):
+                rows = block[t + offset : t + offset + p, offset]
+                columns[: rows.size, t + offset] = rows
+        if columns.min() < 0:
+            raise NegativeEntriesError(
+                f"C (strategy) must have no negative entries for b-min-sep; got {columns.min():.6g}."
+            )
+        return cls(SeparatedLaw(columns, separation, probability))
+
+    @property
+    def size(self) -> int:
+        """n."""
+        return self.law.rounds
+
+    @property
+    def largest_norm(self) -> float:
+        """Square root of the largest Σ|c_t|² over separated rounds, by a dynamic program."""
+        n, s, squares = self.law.rounds, self.law.separation, self.law.squares
+        best = np.zeros(n + s)
+        for t in range(n - 1, -1, -1):
+            best[t] = max(best[t + 1], squares[t] + best[t + s])
+        return math.sqrt(float(best[0]))
+
+    def proposal(self, noise: float, epsilon: float, side: Side) -> Proposal:
+        """The proposal for a side."""
+        kind = SeparatedRemoveProposal if side == "remove" else SeparatedAddProposal
+        return kind.of(self.law, noise, epsilon)
+
+    def draw_without(self, rng: np.random.Generator, count: int) -> Matrix:
+        """Products <c_t, y> of draws from Q, shape (n, N)."""
+        return self.law.correlations(rng.standard_normal((self.law.rounds, count)))
+
+    def losses(self, state: Matrix, noise: float) -> Vector:
+        """L at draws with <c_t, y> as state, shape (n, N)."""
+        half = 0.5 * self.law.squares[:, None] / noise**2
+        return self.law.weighted(state / noise - half).log_total

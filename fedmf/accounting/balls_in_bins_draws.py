@@ -1,13 +1,13 @@
-"""What to draw from for δ of P against Q of the Balls-in-Bins pair, in units of the noise.
+"""What to draw from for the two sides of the Balls-in-Bins pair, in units of the noise.
 
-The event that matters, L ≥ ε under P, is reached in many ways: one bin far out, a cluster of neighbours, all
-bins a little. Three proposals cover them and are mixed:
+For δ of P against Q the event that matters, L ≥ ε under P, is reached in many ways: one bin far out, a
+cluster of neighbours, all bins a little. Two proposals cover them and are mixed:
 
 * the points nearest to 0 on {L = ε + ½} that are found from each bin, with a unit Gaussian around each;
-* Q·e^{qL}/Z_q for q ≤ 3, a mixture over q-tuples of bins with a known Z_q; it bounds the weights;
-* the same with as many bins as it takes (`grown`), drawn one after the other, each attracted by those before.
+* unit Gaussians around sums of as many bins as it takes (`grown`), drawn one after the other, each attracted
+  by those before; they bound the weights.
 
-The last is not a density in y but one in y and the sequence J of bins, against the reference N(0, I)·κ(J|y)
+The second is not a density in y but one in y and the sequence J of bins, against the reference N(0, I)·κ(J|y)
 where κ draws bins independently from the softmax of the summands of L. docs/theory/amplification.md proves
 the identity dR/d(Nκ) = e^{|J|·L}/Ω(J).
 """
@@ -20,18 +20,18 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
 
-from fedmf.accounting.amplification.monte_carlo import Draws
+from fedmf.accounting.monte_carlo import Draws, log_largest_gain
 from fedmf.typing import Matrix, Vector
 
-_SHARE_POINTS, _SHARE_TILTED, _SHARE_GROWN = 0.45, 0.15, 0.40
+_SHARE_POINTS, _SHARE_GROWN = 0.3, 0.7
 _MOST_POINTS = 512
-_MOST_BINS_FOR_TRIPLES = 1024
 _LONGEST = 256
-# Bins are picked in two steps, of which the first is among blocks of so many.
-_BLOCK = 16
 _OVERSHOOT = 0.5
 _FIXED_POINT_STEPS = 8
+# Of the two normals for δ of Q against P.
+_SHARE_SHIFTED = 0.2
 # Any points will do; these need not be exact.
 _LEVEL_TOLERANCE = 0.02
 _ALIKE = 0.7
@@ -57,8 +57,6 @@ class BinsRemoveProposal:
         epsilon: ε.
         combinations: rows α with points Σ_j α_j m_j, shape (K, b).
         point_log_weights: log of the mixture's weights less half the points' squared norms, shape (K,).
-        order: q.
-        log_normalizer: log Z_q.
     """
 
     noise: float
@@ -67,8 +65,6 @@ class BinsRemoveProposal:
     epsilon: float
     combinations: Matrix
     point_log_weights: Vector
-    order: int
-    log_normalizer: float
 
     @classmethod
     def of(cls, unscaled: Matrix, noise: float, epsilon: float) -> BinsRemoveProposal:
@@ -79,41 +75,35 @@ class BinsRemoveProposal:
         squares = np.einsum("ij,ij->i", combinations @ gram, combinations)
         weights = np.exp(-0.5 * (squares - squares.min()))
         weights = 0.9 * weights / weights.sum() + 0.1 / len(weights)
-        order, log_normalizer = _best_order(gram, epsilon)
-        log_weights = np.log(weights) - 0.5 * squares
-        return cls(noise, means, gram, epsilon, combinations, log_weights, order, log_normalizer)
+        return cls(noise, means, gram, epsilon, combinations, np.log(weights) - 0.5 * squares)
 
     @property
     def log_bound(self) -> float:
-        """(1 − e^{ε−L})·e^L ≤ c_q·e^{qL−(q−1)ε} with c_q = (q−1)^{q−1}/q^q, and dR/dN ≥ share·e^{qL}/Z_q.
+        """dR/d(Nκ) ≥ share·e^{|J|L}/Ω(J), and Ω(J)·e^{−(|J|−1)ε} is bounded by `_steepest_growth`.
 
-        Also dR/d(Nκ) ≥ share·e^{|J|L}/Ω(J), with Ω(J)·e^{−(|J|−1)ε} bounded by `_steepest_growth`.
+        Hence (1 − e^{ε−L})·e^L·d(Nκ)/dR ≤ c_q·Ω(J)·e^{−(q−1)ε}/share with q = |J|, c_q = (q−1)^{q−1}/q^q.
         """
-        tilted = _log_tilted_bound(self.order, self.log_normalizer, self.epsilon) - math.log(_SHARE_TILTED)
         growth = _steepest_growth(self.gram, self.epsilon)
-        grown = _log_tilted_bound(len(growth) + 1, float(growth.sum()), self.epsilon) - math.log(_SHARE_GROWN)
-        return min(tilted, grown + _SINGLE_PRECISION)
+        largest = log_largest_gain(len(growth)) + float((growth - self.epsilon).sum())
+        return largest - math.log(_SHARE_GROWN) + _SINGLE_PRECISION
 
     def draw(self, rng: np.random.Generator, count: int) -> Draws:
         """Draws with state <y, m_j>·s, to be divided by the noise again: shape (N, b)."""
-        kinds = rng.choice(3, size=count, p=[_SHARE_POINTS, _SHARE_TILTED, _SHARE_GROWN])
         half = 0.5 * np.diag(self.gram)
+        grown = rng.random(count) < _SHARE_GROWN
+        others = np.flatnonzero(~grown)
         shift = np.empty((count, self.means.shape[1]))
-        shift[kinds == 0] = self._points(rng, int((kinds == 0).sum()))
-        shift[kinds == 1] = self._tilted(rng, int((kinds == 1).sum()))
-        grown = kinds == 2
         length, log_omega = np.ones(count), np.zeros(count)
-        shift[grown], length[grown], log_omega[grown] = self._grow(rng, None, int(grown.sum()))
+        shift[others] = self._points(rng, others.size)
+        shift[grown], length[grown], log_omega[grown] = self._grow(rng, None, count - others.size)
         y = shift + rng.standard_normal(shift.shape)
         products = y @ self.means.T
         losses = log_sum_exp(products - half) - math.log(len(half))
-        others = np.flatnonzero(~grown)
         _, length[others], log_omega[others] = self._grow(rng, products[others] - half, others.size)
         log_density = np.logaddexp(
             math.log(_SHARE_POINTS) + log_sum_exp(products @ self.combinations.T + self.point_log_weights),
-            math.log(_SHARE_TILTED) + self.order * losses - self.log_normalizer,
+            math.log(_SHARE_GROWN) + length * losses - log_omega,
         )
-        log_density = np.logaddexp(log_density, math.log(_SHARE_GROWN) + length * losses - log_omega)
         return Draws(products * self.noise, log_density)
 
     def _points(self, rng: np.random.Generator, count: int) -> Matrix:
@@ -121,22 +111,6 @@ class BinsRemoveProposal:
         weights = np.exp(self.point_log_weights + 0.5 * squares)
         chosen = rng.choice(len(weights), size=count, p=weights / weights.sum())
         return (self.combinations @ self.means)[chosen]
-
-    def _tilted(self, rng: np.random.Generator, count: int) -> Matrix:
-        """Sums of q means, a tuple with probability proportional to exp of its inner products."""
-        b = len(self.means)
-        if self.order == 1:
-            return self.means[rng.integers(b, size=count)]
-        pairs = np.exp(self.gram - self.gram.max())
-        table = pairs if self.order == 2 else pairs * (pairs @ pairs)
-        cumulative = np.cumsum(table)
-        first, second = np.divmod(
-            np.minimum(np.searchsorted(cumulative, rng.random(count) * cumulative[-1], "right"), b * b - 1), b
-        )
-        total = self.means[first] + self.means[second]
-        if self.order == 3:
-            total = total + self.means[_pick(rng, pairs[first] * pairs[second])]
-        return total
 
     def _grow(
         self, rng: np.random.Generator, log_odds: Matrix | None, count: int
@@ -154,7 +128,7 @@ class BinsRemoveProposal:
         if log_odds is not None:
             weights = np.exp((log_odds - log_odds.max(axis=1, keepdims=True)).astype(np.float32))
             cumulative = np.cumsum(weights, axis=1)
-        chosen = rng.integers(b, size=count) if log_odds is None else _pick_cumulative(rng, cumulative)
+        chosen = rng.integers(b, size=count) if log_odds is None else _pick(rng, cumulative)
         total, length, log_omega = self.means[chosen], np.ones(count), np.zeros(count)
         field = gram[chosen]
         active = np.arange(count)
@@ -169,7 +143,7 @@ class BinsRemoveProposal:
             if not active.size:
                 break
             log_omega[active] += log_mu
-            chosen = _pick(rng, summands) if log_odds is None else _pick_cumulative(rng, cumulative)
+            chosen = _pick(rng, np.cumsum(summands, axis=1) if log_odds is None else cumulative)
             field += gram[chosen]
             total[active] += self.means[chosen]
             length[active] += 1
@@ -232,35 +206,120 @@ def _spacing(gram: Matrix) -> int:
     return spacing
 
 
-def _best_order(gram: Matrix, epsilon: float) -> tuple[int, float]:
-    """q ≤ 3 with the smallest bound, and log Z_q; Z_q = b^{−q}·Σ over q-tuples of exp of inner products."""
-    b, peak = len(gram), float(gram.max())
-    pairs = np.exp(gram - peak)
-    logs = {1: 0.0, 2: math.log(pairs.mean()) + peak}
-    if b <= _MOST_BINS_FOR_TRIPLES:
-        logs[3] = math.log(float((pairs * (pairs @ pairs)).mean()) / b) + 3 * peak
-    order = min(logs, key=lambda q: _log_tilted_bound(q, logs[q], epsilon))
-    return order, logs[order]
-
-
-def _log_tilted_bound(order: int, log_normalizer: float, epsilon: float) -> float:
-    q = order
-    constant = (q - 1) * math.log(q - 1) - q * math.log(q) if q > 1 else 0.0
-    return constant + log_normalizer - (q - 1) * epsilon
-
-
-def _pick(rng: np.random.Generator, weights: Matrix) -> NDArray[np.intp]:
-    """One index per row, with probability proportional to the row's weights: a block, then within it."""
-    count, b = weights.shape
-    if b % _BLOCK or b == _BLOCK:
-        return _pick_cumulative(rng, np.cumsum(weights, axis=1))
-    blocks = weights.reshape(count, b // _BLOCK, _BLOCK)
-    block = _pick_cumulative(rng, np.cumsum(blocks.sum(axis=2), axis=1))
-    inside = blocks[np.arange(count), block]
-    return block * _BLOCK + _pick_cumulative(rng, np.cumsum(inside, axis=1))
-
-
-def _pick_cumulative(rng: np.random.Generator, cumulative: NDArray[Any]) -> NDArray[np.intp]:
-    """The same from the weights' running sums."""
+def _pick(rng: np.random.Generator, cumulative: NDArray[Any]) -> NDArray[np.intp]:
+    """One index per row, with probabilities that rise like its running sums."""
     targets = rng.random((len(cumulative), 1)).astype(cumulative.dtype) * cumulative[:, -1:]
     return np.minimum(np.count_nonzero(cumulative <= targets, axis=1), cumulative.shape[1] - 1)
+
+
+@dataclass(frozen=True, eq=False)
+class BinsAddProposal:
+    """Two normals for δ of Q against P.
+
+    L is convex: with g = ∇L(y₀) and h = ε + L(y₀) − <g, y₀> every y with L = −ε − u has <g, y> ≤ −h − u. The
+    first part, a unit normal at −τg, has weights exp(τ<g, y> + τ²|g|²/2), so for u ≥ 0 a contribution is at
+    most (1 − e^{−u})·exp(−τ(h + u) + τ²|g|²/2). The second approximates Q on {L = −ε}: mean and covariance
+    are such that the expectation of e^L is e^{−ε}.
+
+    Args:
+        noise: s.
+        means: m_i/s.
+        shift: −τg, shape (r,).
+        center: mean of the second part, shape (r,).
+        factor: lower triangular F with FFᵀ the inverse of its covariance, shape (r, r).
+        log_bound: the largest of these bounds, less the log of the first part's share.
+    """
+
+    noise: float
+    means: Matrix
+    shift: Vector
+    center: Vector
+    factor: Matrix
+    log_bound: float
+
+    @classmethod
+    def of(cls, unscaled: Matrix, noise: float, epsilon: float) -> BinsAddProposal:
+        """The proposal for these means, noise s and ε."""
+        means = unscaled / noise
+        shift, log_weight = _nearest(means, epsilon)
+        center, factor = _conditional(means, epsilon)
+        return cls(noise, means, shift, center, factor, log_weight - math.log(_SHARE_SHIFTED))
+
+    def draw(self, rng: np.random.Generator, count: int) -> Draws:
+        """Draws with state <y, m_j>·s, shape (N, b)."""
+        y = rng.standard_normal((count, self.means.shape[1]))
+        second = rng.random(count) >= _SHARE_SHIFTED
+        y[~second] += self.shift
+        y[second] = solve_triangular(self.factor.T, y[second].T).T + self.center
+        whitened = (y - self.center) @ self.factor
+        log_density = np.logaddexp(
+            math.log(_SHARE_SHIFTED) + y @ self.shift - 0.5 * (self.shift @ self.shift),
+            math.log(1.0 - _SHARE_SHIFTED)
+            + float(np.log(np.diag(self.factor)).sum())
+            + 0.5 * (np.einsum("ij,ij->i", y, y) - np.einsum("ij,ij->i", whitened, whitened)),
+        )
+        return Draws(self.noise * (y @ self.means.T), log_density)
+
+
+def _nearest(means: Matrix, epsilon: float) -> tuple[Vector, float]:
+    """−τg at the point y₀ nearest to 0 with L = −ε, and the log of its largest contribution."""
+    gram = np.maximum(means @ means.T, 0.0)
+    half, log_b = 0.5 * np.diag(gram), math.log(len(gram))
+    weights, start = np.full(len(gram), 1.0 / len(gram)), 0.0
+    for _ in range(_FIXED_POINT_STEPS):
+        slopes = gram @ weights
+        start = _root(slopes, -half, epsilon, log_b)
+        summands = -start * slopes - half
+        new = np.exp(summands - log_sum_exp(summands))
+        done = np.abs(new - weights).max() < 1e-6
+        weights = 0.5 * (weights + new)
+        if done:
+            break
+    base = -start * (gram @ weights) - half
+    loss = float(log_sum_exp(base)) - log_b
+    gradient = np.exp(base - log_sum_exp(base)) @ means
+    y0 = -start * (weights @ means)
+    height = epsilon + loss - float(gradient @ y0)
+    square = float(gradient @ gradient)
+    step = max(height, 0.0) / square
+    log_weight = -step * height + 0.5 * step**2 * square
+    return -step * gradient, log_weight + log_largest_gain(step)
+
+
+def _conditional(means: Matrix, epsilon: float) -> tuple[Vector, Matrix]:
+    """Mean −τg and precision I + τ(Σ_j w_j m_j m_jᵀ − ggᵀ) of the second part, g = Σ_j w_j m_j.
+
+    w_j is proportional to the expectation of summand j of e^L, and τ makes their mean e^{−ε}.
+    """
+    b, r = means.shape
+    half = 0.5 * np.einsum("ij,ij->i", means, means)
+    weights, factor, step = np.full(b, 1.0 / b), np.eye(r), 0.0
+    for _ in range(_FIXED_POINT_STEPS):
+        spread = solve_triangular(factor, means.T, lower=True)
+        offsets = 0.5 * np.einsum("ij,ij->j", spread, spread) - half
+        gradient = weights @ means
+        slopes = means @ gradient
+        step = _root(slopes, offsets, epsilon, math.log(b))
+        summands = offsets - step * slopes
+        new = np.exp(summands - log_sum_exp(summands))
+        done = np.abs(new - weights).max() < 1e-3 / b
+        weights = 0.5 * (weights + new)
+        gradient = weights @ means
+        precision = np.eye(r) + step * ((means.T * weights) @ means - np.outer(gradient, gradient))
+        factor = np.linalg.cholesky(precision)
+        if done:
+            break
+    return -step * (weights @ means), factor
+
+
+def _root(slopes: Vector, offsets: Vector, epsilon: float, log_b: float) -> float:
+    """τ ≥ 0 with log (1/b) Σ exp(offset − τ·slope) = −ε, by Newton from 0 on a convex decreasing function."""
+    step = 0.0
+    for _ in range(200):
+        values = offsets - step * slopes
+        level = float(log_sum_exp(values))
+        gap = level - log_b + epsilon
+        if gap <= 1e-9:
+            break
+        step += gap / float(np.exp(values - level) @ slopes)
+    return step

@@ -1,0 +1,112 @@
+"""Claims of sampled runs: what is certified, what is checked again, and a user who is replaced."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from fedmf.accounting.min_separated import (
+    MinSeparatedPair,
+)
+from fedmf.accounting.monte_carlo import estimate
+from fedmf.accounting.noise_level import certified_noise
+from fedmf.accounting.sampling import (
+    CohortLaw,
+    RunAmplification,
+    amplified_run,
+    check_run,
+    zero_out_budget,
+)
+from fedmf.mechanisms.closed_forms import bsr, identity
+from fedmf.participation import Participation
+
+# |z| < 5.2 has a false-alarm rate of 2e-7.
+Z = 5.2
+
+
+@pytest.mark.weekly
+def test_a_small_epsilon_is_certified_close_to_the_central_estimate() -> None:
+    """One user in 64 rounds at ε = ½, where a limit from pairs of patterns alone would not come near."""
+    pair = MinSeparatedPair.of(bsr(4, 64), 4, 1 / 13)
+    noise, limit = certified_noise(pair, 0.5, 1e-5, samples=2**14)
+    found = estimate(pair, noise, 0.5, 0.02, 2**15)
+    assert found.delta - Z * found.standard_error <= limit <= 0.99e-5
+    fewer = estimate(pair, noise / 1.05, 0.5, 0.02, 2**15)
+    assert fewer.delta - Z * fewer.standard_error > 1e-5
+
+
+@pytest.mark.parametrize("mu", [0.5, 1.0])
+def test_a_replaced_user_costs_at_most_the_zero_out_budget(mu: float) -> None:
+    """Two rounds, one at random with μ or with −μ: quadrature in two dimensions."""
+    axis = np.arange(-8.0, 8.0, 0.02)
+    x, y = np.meshgrid(axis, axis, indexing="ij")
+    normal = np.exp(-(x**2 + y**2) / 2) * 0.02**2 / (2 * math.pi)
+    P, P_other = (normal * (np.exp(u * x - u**2 / 2) + np.exp(u * y - u**2 / 2)) / 2 for u in (mu, -mu))
+    for delta in (1e-2, 1e-4):
+        # The least ε for which (ε', δ') of the budget holds under zero-out.
+        low, high = 0.0, 40.0
+        for _ in range(40):
+            middle = (low + high) / 2
+            half, share = zero_out_budget("replace-one", middle, delta)
+            sides = (P - math.exp(half) * normal, normal - math.exp(half) * P)
+            fits = max(float(np.maximum(side, 0.0).sum()) for side in sides) <= share
+            low, high = (low, middle) if fits else (middle, high)
+        replaced = float(np.maximum(P - math.exp(high) * P_other, 0.0).sum())
+        assert 0.0 < replaced <= delta * (1 + 1e-6)
+        # Half of the budget's ε is not enough.
+        assert float(np.maximum(P - math.exp(0.5 * high) * P_other, 0.0).sum()) > delta
+    assert zero_out_budget("zero-out", 1.5, 1e-5) == (1.5, 1e-5)
+
+
+def test_a_claim_is_refused_however_far_too_small_its_noise_is() -> None:
+    """Where noise is much too small, weighted draws miss where the loss is large and say next to nothing."""
+    law, C, delta = CohortLaw("b-min-sep", Participation(64, 4, 16), 1 / 50), bsr(4, 64), 1e-5
+    claim = RunAmplification("b-min-sep", 1 / 50, "certified", 0.01 * delta, 0.99 * delta, 3)
+    enough = 1.04
+    check_run(claim, law, C, enough, "zero-out", 2.0, delta)
+    missed = estimate(law.pair(C), 0.1 * enough, 2.0, 0.03, 2**13, seed=1)
+    assert missed.delta < delta
+    for share in (0.9, 0.2, 0.1, 0.02):
+        with pytest.raises(ValueError, match=r"noise .* must give"):
+            check_run(claim, law, C, share * enough, "zero-out", 2.0, delta)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "numerical bound"}, "method"),
+        ({"method": "equal bins"}, "method"),
+        ({"failure": 0.0}, "failure"),
+        ({"delta_limit": 1e-5}, "delta_limit"),
+        ({"delta_limit": 1e-7}, "delta_limit"),
+        ({"seed": None}, "seed"),
+        ({"method": "none needed", "failure": 0.0, "seed": None, "delta_limit": 2e-5}, "delta_limit"),
+    ],
+)
+def test_a_claim_says_only_what_its_accountant_records(changes: dict[str, object], message: str) -> None:
+    law, C, delta = CohortLaw("b-min-sep", Participation(16, 4, 4), 0.2), bsr(2, 16), 1e-5
+    claim = RunAmplification("b-min-sep", 0.2, "certified", 0.01 * delta, 0.99 * delta, 3)
+    noise = certified_noise(law.pair(C), 2.0, delta, samples=2**13, seed=3)[0]
+    check_run(claim, law, C, noise, "zero-out", 2.0, delta)
+    with pytest.raises(ValueError, match=message):
+        check_run(dataclasses.replace(claim, **changes), law, C, noise, "zero-out", 2.0, delta)  # type: ignore[arg-type]
+
+
+def test_a_run_takes_the_theorem_where_it_is_within_three_percent_and_proves_it_again() -> None:
+    law = CohortLaw("balls-in-bins", Participation(32, 2, 16), 1 / 16)
+    C, epsilon, delta = identity(32), 2.0, 1e-4
+    noise, claim = amplified_run(law, C, math.sqrt(2), "zero-out", epsilon, delta, seed=3)
+    assert (claim.method, claim.failure, claim.seed) == ("equal bins", 0.0, None)
+    sampled = estimate(law.pair(C), noise, epsilon, 0.02, 2**15)
+    assert sampled.delta - Z * sampled.standard_error <= claim.delta_limit <= delta
+    check_run(claim, law, C, noise, "zero-out", epsilon, delta)
+    with pytest.raises(ValueError, match="noise"):
+        check_run(claim, law, C, 0.98 * noise, "zero-out", epsilon, delta)
+    # A record made before, or where no theorem comes near, is checked by draws as it always was.
+    earlier = RunAmplification("balls-in-bins", 1 / 16, "certified", delta / 100, 0.99 * delta, 3)
+    check_run(earlier, law, C, noise, "zero-out", epsilon, delta)
+    _, other = amplified_run(law, bsr(8, 32), 3.0, "zero-out", 0.5, delta, seed=3)
+    assert other.method == "certified"
