@@ -84,7 +84,6 @@ BAD_SECONDS = {
     "overflowing": torch.tensor([2**63 - 1, 2**63 - 1]),
     "floats": torch.tensor([1.0, 1.0]),
     "short": torch.tensor([1]),
-    "matrix": torch.tensor([[1, 1]]),
 }
 
 
