@@ -13,7 +13,7 @@ import torch
 
 from fedmf.noise.cpu import FEWEST_PER_THREAD, TILE, CpuKernels
 from fedmf.noise.key import Domain, NoiseKey
-from fedmf.noise.reference import ReferenceKernels, normals
+from fedmf.noise.reference import ReferenceKernels
 from fedmf.noise.row_pass import MAX_DIMENSION, RowPass
 
 KEY = NoiseKey.from_seed(3)
@@ -83,15 +83,6 @@ def test_cuts_and_threads_do_not_change_a_bit(name):
         CpuKernels(KEY, Domain.TRAINING).add_(PASSES[name], got[0], start + low, got[1])
         assert torch.equal(got[0], whole[0][low:high]), (low, high)
         assert torch.equal(got[1], whole[1][:, low:high]), (low, high)
-
-
-def test_narrow_noise_is_the_wide_noise_rounded_once():
-    wide, narrow = torch.zeros(200_000, dtype=torch.float64), torch.zeros(200_000)
-    for out in (wide, narrow):
-        CpuKernels(KEY, Domain.FIRST_MOMENT).add_(RowPass((8, 7), (1.0, 0.25)), out, 3)
-    assert torch.equal(narrow, wide.float())
-    z = [normals(KEY, Domain.FIRST_MOMENT, t, 3, 200_003) for t in (8, 7)]
-    np.testing.assert_allclose(wide.numpy(), z[0] + 0.25 * z[1], rtol=0, atol=ROUNDING)
 
 
 def test_a_failing_thread_fails_the_call(monkeypatch):

@@ -138,9 +138,3 @@ def test_a_lag_one_correlation_of_one_percent_is_rejected(sample):
     assert not uncorrelated([(mixed[:-1], mixed[1:])])
     between = sample[1] * math.sqrt(1 - WRONG_CORRELATION**2) + WRONG_CORRELATION * sample[0]
     assert not uncorrelated([(sample[0], between)])
-
-
-def test_equal_magnitudes_are_rejected(sample):
-    """Signs alone would hide from correlations of values; squares see them."""
-    signs = np.where(sample[1] > 0, 1.0, -1.0)
-    assert not uncorrelated([(sample[0], sample[0] * signs)])

@@ -157,14 +157,6 @@ def test_every_round_element_block_and_domain_has_its_own_keystream_block(cipher
     assert not set(refined) & set(owner)
 
 
-def test_a_refinement_block_is_that_of_its_own_pair(cipher_log):
-    d = 1 << 20
-    GaussianSource(NoiseKey(SECRET), d).block(9, 0, d)
-    drawn = [block for block in cipher_log.take() if block[0][3] & REFINEMENT]
-    nonce = bytes.fromhex("01000080") + (9).to_bytes(8, "little")
-    assert sorted(drawn) == [(nonce, block) for block, _ in coarse_words(9, d // 16)]
-
-
 @pytest.mark.parametrize("kind", ["banded-3", "inverse-lambda"])
 def test_a_run_with_shards_retries_and_domains_reuses_no_keystream_block(cipher_log, named_recurrence, kind):
     """Every round of every domain draws its own blocks again and no other's, however often it is tried."""

@@ -49,16 +49,6 @@ def test_rows_are_those_of_the_dense_product(recurrence):
     np.testing.assert_allclose(rows(make(built), ROUNDS), dense(built), rtol=0, atol=ROUNDING)
 
 
-def test_scale_multiplies_and_out_is_added_to(named_recurrence):
-    built = named_recurrence("both", 2)
-    noise, start = make(built, rounds=2), torch.linspace(-3, 3, DIMENSION, dtype=torch.float64)
-    expected = dense(built, 2)
-    for t, scale in enumerate((2.5, -0.125)):
-        out = start.clone()
-        noise.add_(out, scale)
-        np.testing.assert_allclose(out, start.numpy() + scale * expected[t], rtol=0, atol=ROUNDING)
-
-
 def test_memory_is_the_order_of_the_feedback(recurrence):
     noise = make(recurrence(ROUNDS))
     assert noise.memory_vectors == recurrence(ROUNDS).feedback.shape[-1]
@@ -155,15 +145,6 @@ def test_state_resumes_bit_for_bit_in_any_sharding(recurrence):
     assert resumed.t == shard.t == 5
     assert torch.equal(rows(resumed, ROUNDS - 5), expected)
     assert torch.equal(rows(shard, ROUNDS - 5), expected[:, 7:31])
-
-
-def test_state_holds_no_noise_and_no_key(named_recurrence):
-    secret = bytes(range(50, 82))
-    source = GaussianSource(NoiseKey(secret), DIMENSION)
-    state = NoiseStream(source, named_recurrence("both", ROUNDS), ROUNDS).state_dict()
-    assert set(state) == {"t", "key", "domain", "dimension", "digest", "eras"}
-    assert state["key"] == NoiseKey(secret).fingerprint
-    assert secret.hex() not in json.dumps(state)
 
 
 def test_state_of_other_noise_is_refused(named_recurrence):
