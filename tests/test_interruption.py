@@ -35,7 +35,7 @@ epsilon = 4.0
 kind = "cgd"
 params = "lambda=0.5"
 """
-STREAM = "stream --each-row-a-user --norm-bound 1 --epsilon 8 --delta 1e-5 --rounds 30 --seed 5"
+STREAM = "stream --row-level --clip-norm 1 --epsilon 8 --delta 1e-5 --rounds 30 --seed 5"
 SIGNALS = pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
 )
@@ -133,7 +133,7 @@ def test_a_stream_goes_on_with_the_same_command(
     tmp_path: Path, number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = write_rows(tmp_path / "rows.csv", sample()).read_text().splitlines(keepends=True)
-    command = [*STREAM.split(), "--input", "-", "--output", "out.jsonl", "--state", "state"]
+    command = [*STREAM.split(), "--input", "-", "--output", "out.jsonl", "--state-dir", "state"]
     process = start(tmp_path, command, stdin=subprocess.PIPE)
     assert process.stdin is not None
     process.stdin.write("".join(rows[:11]))

@@ -119,25 +119,21 @@ class Transformer(_Attentive):
 
     kind: ClassVar[str] = "transformer"
 
-    positions: Annotated[Literal["sinusoidal", "learnt"], Field("sinusoidal (no parameters) or learnt")] = (
-        "sinusoidal"
-    )
-    norms: Annotated[Literal["after", "before"], Field("LayerNorm after each sum, or before each part")] = (
-        "before"
-    )
-    output: Output = "own"
+    #: LayerNorm after each sum, as first published, or before each part and once at the end.
+    norms: ClassVar[Literal["after", "before"]] = "before"
+    output: ClassVar[Output] = "own"
+
     pooling: Pooling = "none"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.positions == "sinusoidal" and self.width % 2:
+        if self.width % 2:
             raise ValueError(f"width must be even with sinusoidal positions; got {self.width}.")
 
     def module(self, shape: tuple[int, ...], outputs: int, vocabulary: int) -> nn.Module:
         """See `Architecture.module`."""
         embedding = embedding_of(vocabulary, self.width)
-        places = Sinusoids() if self.positions == "sinusoidal" else _positions(shape[0], self.width)
-        layers: Layers = [("embedding", embedding), ("positions", places)]
+        layers: Layers = [("embedding", embedding), ("positions", Sinusoids())]
         for i in range(self.layers):
             attention = _initialised(SelfAttention(self.width, self.heads, causal=True))
             forward = _feed_forward(self.width, self.feed_forward, nn.ReLU())
@@ -172,8 +168,8 @@ class PflTransformer(Transformer):
     layers: int = 3
     heads: int = 8
     feed_forward: int = 1536
-    norms: Literal["after", "before"] = "after"
-    output: Literal["own", "tied"] = "tied"
+    norms: ClassVar[Literal["after", "before"]] = "after"
+    output: ClassVar[Output] = "tied"
 
 
 @dataclass(frozen=True)
@@ -194,14 +190,15 @@ class Bert(_Attentive):
     layers: int = 2
     heads: int = 2
     feed_forward: int = 512
-    longest: Annotated[int, Field("most positions of an example", ge=1)] = 512
+    #: Positions that there are parameters for.
+    longest: ClassVar[int] = 512
 
     def module(self, shape: tuple[int, ...], outputs: int, vocabulary: int) -> nn.Module:
         """See `Architecture.module`."""
         if shape[0] > self.longest:
             raise ValueError(
                 f"model {self.kind} needs examples of at most {self.longest} positions; got {shape[0]}. "
-                "Cut them, or set longest."
+                "Cut them."
             )
         layers: Layers = [
             ("embedding", embedding_of(vocabulary, self.width)),
@@ -233,12 +230,6 @@ class Bert(_Attentive):
 
 def _feed_forward(width: int, units: int, activation: nn.Module) -> nn.Sequential:
     return nn.Sequential(nn.Linear(width, units), activation, nn.Linear(units, width))
-
-
-def _positions(length: int, width: int) -> Positions:
-    places = Positions(length, width)
-    normal_(places.weight, 0.02)
-    return places
 
 
 def _initialised(attention: SelfAttention) -> SelfAttention:

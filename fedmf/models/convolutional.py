@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from torch import nn
 
@@ -17,8 +17,7 @@ from fedmf.values import Field
 class ResNet18(Architecture):
     """ResNet-18 with GroupNorm in place of BatchNorm, whose statistics no clipping covers.
 
-    With stem "imagenet" 11,689,512 parameters for 1,000 classes, as published (a GroupNorm has as many as a
-    BatchNorm), and 11,181,642 for 10; with stem "cifar" 11,173,962 for 10.
+    With the 3×3 stem for images of 32 pixels: 11,173,962 parameters for 10 classes.
 
     References:
         He et al. (2016), "Deep Residual Learning for Image Recognition", table 1; Wu, He (2018), "Group
@@ -26,24 +25,11 @@ class ResNet18(Architecture):
     """
 
     kind: ClassVar[str] = "resnet18"
-    stem: Annotated[
-        Literal["cifar", "imagenet"],
-        Field("cifar: 3×3 without pooling; imagenet: 7×7 with stride 2 and pooling"),
-    ] = "cifar"
-    groups: Annotated[int, Field("groups of each GroupNorm, a divisor of 64", ge=1, le=64)] = 32
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if 64 % self.groups:
-            raise ValueError(f"groups must divide 64, the narrowest layer's channels; got {self.groups}.")
 
     def module(self, shape: tuple[int, ...], outputs: int, vocabulary: int) -> nn.Module:
         """See `Architecture.module`; both sides of an image are at least 8."""
         channels, _, _ = check_image(self.kind, shape, 8)
-        if self.stem == "cifar":
-            layers: list[nn.Module] = [*self._convolution(channels, 64, 3, 1), nn.ReLU()]
-        else:
-            layers = [*self._convolution(channels, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+        layers: list[nn.Module] = [*self._convolution(channels, 64, 3, 1), nn.ReLU()]
         channels = 64
         for width in (64, 128, 256, 512):
             for stride in (1 if width == 64 else 2, 1):
@@ -60,7 +46,7 @@ class ResNet18(Architecture):
 
     def _convolution(self, channels: int, width: int, side: int, stride: int) -> tuple[nn.Module, nn.Module]:
         convolution = nn.Conv2d(channels, width, side, stride, padding=side // 2, bias=False)
-        return convolution, nn.GroupNorm(self.groups, width)
+        return convolution, nn.GroupNorm(32, width)
 
 
 @dataclass(frozen=True)
@@ -147,7 +133,6 @@ class Vgg(Architecture):
 
     kind: ClassVar[str] = "vgg"
     dense_units: Annotated[int, Field("of the layer behind the blocks; 0: mean over places", ge=0)] = 128
-    activation: Annotated[Literal["tanh", "relu", "gelu"], Field("tanh as published, relu or gelu")] = "tanh"
 
     def module(self, shape: tuple[int, ...], outputs: int, vocabulary: int) -> nn.Module:
         """See `Architecture.module`; both sides of an image are at least 8."""
@@ -155,12 +140,12 @@ class Vgg(Architecture):
         layers: list[nn.Module] = []
         for filters in (32, 64, 128):
             for _ in range(2):
-                layers += [nn.Conv2d(channels, filters, 3, padding=1), activation_named(self.activation)]
+                layers += [nn.Conv2d(channels, filters, 3, padding=1), nn.Tanh()]
                 channels = filters
             layers.append(nn.MaxPool2d(2))
         if self.dense_units:
             inputs = channels * (height // 8) * (width // 8)
-            head = [nn.Linear(inputs, self.dense_units), activation_named(self.activation)]
+            head = [nn.Linear(inputs, self.dense_units), nn.Tanh()]
             layers += [nn.Flatten(), *head, nn.Linear(self.dense_units, outputs)]
         else:
             layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, outputs)]
@@ -172,9 +157,3 @@ class Vgg(Architecture):
                 assert layer.bias is not None
                 nn.init.zeros_(layer.bias)
         return nn.Sequential(*layers)
-
-
-def activation_named(name: Literal["tanh", "relu", "gelu"]) -> nn.Module:
-    """The layer."""
-    kinds: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "gelu": nn.GELU}
-    return kinds[name]()

@@ -43,7 +43,7 @@ def output_of(kind: str, embedding: nn.Embedding, width: int, outputs: int, weig
     if outputs != embedding.num_embeddings:
         raise ValueError(
             f"model {kind} with output 'tied' needs an output for each of the {embedding.num_embeddings} "
-            f"tokens; got {outputs}. Set output to 'own'."
+            f"tokens; got {outputs}. Take another model."
         )
     layer = nn.Linear(width, outputs, bias=False)
     layer.weight = embedding.weight
@@ -102,7 +102,7 @@ class Lstm(Architecture):
     hidden: Annotated[int, Field("state of each LSTM layer", ge=1)] = 64
     layers: Annotated[int, Field("number of layers", ge=1, le=64)] = 1
     dense_units: Annotated[int, Field("of a layer between the last LSTM and the output; 0: none", ge=0)] = 0
-    output: Output = "own"
+    output: ClassVar[Output] = "own"
     pooling: Pooling = "none"
 
     def __post_init__(self) -> None:
@@ -162,4 +162,4 @@ class PflLstm(Lstm):
     embedding: int = 96
     hidden: int = 256
     dense_units: int = 96
-    output: Output = "tied"
+    output: ClassVar[Output] = "tied"

@@ -205,7 +205,7 @@ def test_a_misspelt_key_names_the_nearest() -> None:
 MNIST = Hub(path="ylecun/mnist", feature_columns=("none",), class_names=("0..9",), input_shape=(1, 28, 28))
 RUNS = {
     "all of it": Run(
-        task=Classification(Synthetic(users=40, alpha=0.1 + 0.2, seed=3), Logistic(seed=4)),
+        task=Classification(Synthetic(users=40, test_fraction=0.1 + 0.2, seed=3), Logistic(seed=4)),
         cohorts=RandomCohorts(9, 4, min_separation=5, max_participations=2, seed=2**63 - 1),
         privacy=UserLevel(0.1 + 0.2, 1e-300, "replace-one", 2**60, "people"),
         mechanism=NoiseMechanism(
