@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 #: Names under which normalisation layers keep statistics of the data they saw.
 _STATISTICS: Final = re.compile(r"(^|\.)(running_(mean|var)|num_batches_tracked)$")
@@ -28,12 +29,27 @@ class FlatModel:
 
     Raises:
         ValueError: the module keeps statistics of data (a BatchNorm's would leave the client unclipped and
-            without noise), trains a parameter that is not float32, or none at all.
+            without noise), is lazy, has sparse gradients, trains a parameter that is not float32, or none at
+            all.
     """
 
     module: nn.Module
 
     def __post_init__(self) -> None:
+        lazy = [name for name, p in self.module.named_parameters() if is_lazy(p)]
+        if lazy:
+            raise ValueError(
+                f"model must have parameters of known shapes; got {lazy[0]!r} of a lazy module. Call the "
+                "module once on an example before."
+            )
+        sparse = [
+            name for name, part in self.module.named_modules() if getattr(part, "sparse", False) is True
+        ]
+        if sparse:
+            raise ValueError(
+                f"model must have dense gradients, which are clipped and noised; got sparse=True in "
+                f"{sparse[0]!r}. Leave it out."
+            )
         kept = [name for name, _ in self.module.named_buffers() if _STATISTICS.search(name)]
         if kept:
             raise ValueError(

@@ -74,6 +74,14 @@ def test_forward_uses_the_given_parameters_only() -> None:
             nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()),
             "must be float32; got '1.weight' of another type",
         ),
+        (
+            nn.Sequential(nn.LazyLinear(4)),
+            "known shapes; got '0.weight' of a lazy module. Call the module once",
+        ),
+        (
+            nn.Sequential(nn.Embedding(9, 4, sparse=True)),
+            "must have dense gradients.*; got sparse=True in '0'",
+        ),
     ],
 )
 def test_modules_that_cannot_be_trained_privately_are_refused(module: nn.Module, message: str) -> None:
