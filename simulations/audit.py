@@ -47,15 +47,16 @@ def statistics(options: argparse.Namespace, repeat: int) -> tuple[NDArray[np.boo
     heads = np.random.default_rng([options.seed, repeat]).random(m) < 0.5
     with tempfile.TemporaryDirectory() as folder:
         aggregator = fedmf.PrivateAggregator(
-            epsilon=options.run_at or options.epsilon,
-            delta=options.delta,
-            clipping_norm=CLIP_NORM,
+            fedmf.UserLevel(
+                epsilon=options.run_at or options.epsilon,
+                delta=options.delta,
+                clip_norm=CLIP_NORM,
+                noise_seed=options.seed * options.repeats + repeat,
+            ),
+            fedmf.CyclicCohorts(rounds=n, users_per_round=m),
             users=[f"user-{i}" for i in range(b * m)],
-            users_per_round=m,
-            num_rounds=n,
             run_dir=f"{folder}/run",
             mechanism=C,
-            noise_seed=options.seed * options.repeats + repeat,
         )
         canaries: dict[str, int] = {}
         models, present = [np.zeros(m)], np.zeros(n)

@@ -74,9 +74,10 @@ class App:
     def edited(self, text: str) -> str:
         """The server with the three lines."""
         wrapper = (
-            "    from fedmf.flower import CorrelatedNoise\n"
-            "    strategy = CorrelatedNoise(strategy, epsilon=8.0, delta=1e-5, clipping_norm=1.0,\n"
-            f"        num_users={self.users}, users_per_round={self.asked}, num_rounds={ROUNDS})\n"
+            "    from fedmf import CyclicCohorts, UserLevel, flower\n"
+            "    strategy = flower.CorrelatedNoise(strategy,\n"
+            "        UserLevel(epsilon=8.0, delta=1e-5, clip_norm=1.0),\n"
+            f"        CyclicCohorts(rounds={ROUNDS}, users_per_round={self.asked}), users={self.users})\n"
         )
         edits = [(START, wrapper + START)]
         if self.instead:

@@ -10,7 +10,7 @@ import pytest
 from support.ledgers import last_state, participations
 from support.small_runs import run_small, small_run
 
-from fedmf.flower.simulation import backend_config
+from fedmf.flower.apps import backend_config
 from fedmf.records.ledger import Ledger
 from fedmf.runs import Run
 from fedmf.runs.tables import render_toml

@@ -12,7 +12,7 @@ from support.child_processes import in_child
 from support.small_runs import client_for, linear_task, small_run
 
 import fedmf
-from fedmf.flower.local_run.grid import InProcessGrid
+from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.strategy import run_on_grid
 from fedmf.runs import Session
 

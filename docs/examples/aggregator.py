@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf import PrivateAggregator
+from fedmf import CyclicCohorts, PrivateAggregator, UserLevel
 
 Model = dict[str, NDArray[np.float32]]
 USERS = [f"user-{u:02d}" for u in range(40)]
@@ -36,14 +36,11 @@ def trained(user: str, model: Model) -> Model:
 
 def private(folder: Path) -> PrivateAggregator:
     return PrivateAggregator(
-        epsilon=8.0,
-        delta=1e-5,
-        clipping_norm=0.5,
+        # The noise seed is public, so that this example has one result; leave it out to be private.
+        UserLevel(epsilon=8.0, delta=1e-5, clip_norm=0.5, noise_seed=1),
+        CyclicCohorts(rounds=40, users_per_round=10),
         users=USERS,
-        users_per_round=10,
-        num_rounds=40,
         run_dir=folder,
-        noise_seed=1,  # public, so that this example has one result; leave it out to be private
     )
 
 

@@ -6,6 +6,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
+from fedmf import CyclicCohorts, UserLevel
 from fedmf.flower import CorrelatedNoise, InProcessGrid
 
 client_app = ClientApp()
@@ -48,12 +49,9 @@ if __name__ == "__main__":
     torch.set_num_threads(1)  # tiny models: more threads only wait for each other
     strategy = CorrelatedNoise(
         FedAvg(),
-        epsilon=8.0,
-        delta=1e-5,
-        clipping_norm=0.5,
-        num_users=200,
-        users_per_round=40,
-        num_rounds=20,
+        UserLevel(epsilon=8.0, delta=1e-5, clip_norm=0.5),
+        CyclicCohorts(rounds=20, users_per_round=40),
+        users=200,
     )
     result = strategy.start(
         grid=InProcessGrid(client_app, nodes=200),

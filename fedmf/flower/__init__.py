@@ -1,4 +1,4 @@
-"""The only room that imports Flower: server strategy, client app, grids and engines.
+"""The only room that imports Flower: server strategies, apps, the in-process grid, Ray.
 
 Importing it turns off Flower's and Ray's telemetry and update checks, unless the environment already
 says otherwise: training on private data should tell nobody that it happens. Under a version of Flower that
@@ -15,28 +15,26 @@ for _name, _value in (
 ):
     os.environ.setdefault(_name, _value)
 
-from fedmf.flower.version import look_at_flower  # noqa: E402
-
-look_at_flower()
-
-from fedmf.flower.local_run import InProcessGrid, run_app  # noqa: E402
-from fedmf.flower.simulation import check_ray, run_on_ray, worker_pool  # noqa: E402
-from fedmf.flower.strategy import CorrelatedNoiseStrategy, run_on_grid  # noqa: E402
-from fedmf.flower.wrapper import (  # noqa: E402
-    CorrelatedNoise,
-    EnrolledUsers,
-    NodesAreUsers,
-    UsersSayWho,
+import fedmf.flower.compat  # noqa: E402, F401
+from fedmf.flower.apps import check_ray, run_on_ray, worker_pool  # noqa: E402
+from fedmf.flower.grid import InProcessGrid  # noqa: E402
+from fedmf.flower.identity import (  # noqa: E402
+    ClientReportedIdentity,
+    EnrolledIdentity,
+    NodeIdentity,
     user_id_mod,
 )
+from fedmf.flower.local_app import run_app  # noqa: E402
+from fedmf.flower.strategy import CorrelatedNoiseStrategy, run_on_grid  # noqa: E402
+from fedmf.flower.wrapper import CorrelatedNoise  # noqa: E402
 
 __all__ = [
+    "ClientReportedIdentity",
     "CorrelatedNoise",
     "CorrelatedNoiseStrategy",
-    "EnrolledUsers",
+    "EnrolledIdentity",
     "InProcessGrid",
-    "NodesAreUsers",
-    "UsersSayWho",
+    "NodeIdentity",
     "check_ray",
     "run_app",
     "run_on_grid",

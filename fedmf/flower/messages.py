@@ -1,49 +1,113 @@
-"""The wire format between the server strategy and the client app, and its validation."""
+"""What travels between the server and fedmf's own clients, and how a stranger's arrays are checked."""
 
 from __future__ import annotations
 
+import io
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
 
+import numpy as np
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.common.constant import SType
+from numpy.lib import format as npy
+from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.flower.arrays import array_record, checked_tensor, tensor_of
-from fedmf.flower.boundary import shown
-from fedmf.runs import Reply, Request, roster_digest
+from fedmf.runs import Reply, Request
 from fedmf.training import UserFailure, copied_vector
 
 _ARRAYS, _CONFIG = "arrays", "config"
-_PARAMETERS, _ROWS, _FAILURES = "parameters", "rows", "failures"
-#: The two questions of a handshake: which users are yours; which roster were you built with?
-USERS, ROSTER = "users", "roster"
-_QUESTION = "handshake"
-_CLIP_NORM = "clip-norm"
+_PARAMETERS, _ROWS, _FAILURES, _CLIP_NORM = "parameters", "rows", "failures", "clip-norm"
+#: What NumPy's file format may take beside the numbers.
+_OVERHEAD: Final = 4096
+_MOST_CHARACTERS: Final = 80
 
 
 class RejectedReply(ValueError):
     """A reply that must not enter the sum; the message says why, for the operator only."""
 
 
-def request_content(request: Request) -> RecordDict:
-    """The content of a train message. One flat array: encoding cost is per tensor."""
+def array_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
+    """A record of tensors, as bytes."""
+    return ArrayRecord({name: Array(tensor.detach().cpu().numpy()) for name, tensor in tensors.items()})
+
+
+def shown(value: object) -> str:
+    """What a stranger sent, for a log: short and escaped.
+
+    >>> shown("two\\nlines")
+    "'two\\\\nlines'"
+    >>> len(shown("x" * 10**6)) <= 90
+    True
+    """
+    if isinstance(value, str | bytes):
+        return ascii(value[:_MOST_CHARACTERS])[: _MOST_CHARACTERS + 8]
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(shown(item) for item in value[:4])}{', …' if len(value) > 4 else ''}]"
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"an integer of {value.bit_length()} bits"
+    return ascii(value)[:_MOST_CHARACTERS]
+
+
+def checked_array(array: Array, name: str, dtypes: Sequence[str], shape: tuple[int, ...]) -> NDArray[Any]:
+    """The numbers of a stranger's array that came as bytes, without a copy: read-only.
+
+    Type, shape and size are compared first as declared, then as the bytes' own header says; the declared
+    ones are only the sender's word. Nothing is allocated before. One number may come as shape () or (1,).
+
+    Args:
+        array: as it came.
+        name: for people.
+        dtypes: NumPy's names of the types that are taken.
+        shape: of it.
+
+    Raises:
+        ValueError: anything else.
+    """
+    declared = tuple(array.shape)
+    one_number = {declared, shape} == {(), (1,)}
+    if array.stype != SType.NUMPY or array.dtype not in dtypes or not (declared == shape or one_number):
+        raise ValueError(
+            f"array {shown(name)} must be {' or '.join(dtypes)} of shape {shape}; got {shown(array.dtype)} "
+            f"of shape {shown(list(array.shape))}"
+        )
+    length = math.prod(shape) * np.dtype(array.dtype).itemsize
+    if not length <= len(array.data) <= length + _OVERHEAD:
+        raise ValueError(f"array {shown(name)} must take {length} bytes; got {len(array.data)}")
+    file = io.BytesIO(array.data[:_OVERHEAD])
+    read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(npy.read_magic(file))
+    if read is None:
+        raise ValueError(f"array {shown(name)} must be in NumPy's format 1.0 or 2.0")
+    held, fortran, dtype = read(file)
+    if dtype != np.dtype(array.dtype) or held != declared or len(array.data) - file.tell() != length:
+        raise ValueError(f"array {shown(name)} must hold what it declares; it holds {shown(str(dtype))}")
+    numbers = np.frombuffer(array.data, dtype=dtype, offset=file.tell())
+    return numbers.reshape(shape, order="F" if fortran else "C")
+
+
+def request_content(model: ArrayRecord, request: Request) -> RecordDict:
+    """The content of a train message.
+
+    Args:
+        model: the parameters as one flat array named ``parameters``; messages of a round share it.
+        request: the rest.
+    """
     config = ConfigRecord({"round": request.t, "users": list(request.users), "slice": request.as_slice})
     if request.clip_norm is not None:
         config[_CLIP_NORM] = request.clip_norm
-    return RecordDict({_ARRAYS: array_record({_PARAMETERS: request.parameters}), _CONFIG: config})
+    return RecordDict({_ARRAYS: model, _CONFIG: config})
 
 
 def read_request(message: Message) -> Request:
-    """Decode a train message on the client.
-
-    The parameters are the client's own: training in place cannot reach the model of a server that lives in
-    the same process.
-    """
+    """Decode a train message on the client, whose own the parameters are."""
     config = message.content.config_records[_CONFIG]
+    model = message.content.array_records[_ARRAYS][_PARAMETERS].numpy()
     norm = config.get(_CLIP_NORM)
     return Request(
-        parameters=copied_vector(_tensor(message, _PARAMETERS)),
+        parameters=copied_vector(torch.from_numpy(model)),
         t=_integer(config, "round"),
         users=_names(config, "users"),
         as_slice=bool(config["slice"]),
@@ -103,33 +167,9 @@ def read_slice_reply(
     return {name: _array(reply, name, (length,), "int64") for name, length in lengths.items()}
 
 
-def question(about: str) -> RecordDict:
-    """The content of a handshake that asks for `USERS` or `ROSTER`."""
-    return RecordDict({_CONFIG: ConfigRecord({_QUESTION: about})})
-
-
-def asks_for_roster(request: Message) -> bool:
-    """Whether a handshake asks for the roster's digest; otherwise it asks for the node's own users."""
-    config = request.content.config_records.get(_CONFIG)
-    return config is not None and config.get(_QUESTION) == ROSTER
-
-
-def roster_reply(request: Message, roster: Sequence[str]) -> Message:
-    """A worker's answer to the handshake of a simulation: for which roster it was built."""
-    config = ConfigRecord({ROSTER: roster_digest(roster)})
-    return Message(RecordDict({_CONFIG: config}), reply_to=request)
-
-
-def served_roster(reply: Message) -> str:
-    """Decode a worker's answer.
-
-    Raises:
-        RejectedReply: an error reply or a malformed one.
-    """
-    digest = _config(reply).get(ROSTER)
-    if not isinstance(digest, str):
-        raise RejectedReply(f"reply must hold the digest of a roster {ROSTER!r}")
-    return digest
+def users_question() -> RecordDict:
+    """The content of the handshake: which users are yours?"""
+    return RecordDict({_CONFIG: ConfigRecord({"handshake": "users"})})
 
 
 def hosted_users_reply(request: Message, users: Sequence[str]) -> Message:
@@ -185,18 +225,12 @@ def _names(config: ConfigRecord, key: str) -> tuple[str, ...]:
     return tuple(str(name) for name in value)
 
 
-def _tensor(message: Message, name: str) -> Tensor:
-    records = message.content.array_records
-    if _ARRAYS not in records or name not in records[_ARRAYS]:
-        raise RejectedReply(f"request has no array {name!r}")
-    return tensor_of(records[_ARRAYS][name])
-
-
 def _array(reply: Message, name: str, shape: tuple[int, ...], *dtypes: str) -> Tensor:
     records = reply.content.array_records
     if _ARRAYS not in records or name not in records[_ARRAYS]:
         raise RejectedReply(f"reply has no array {name!r}")
     try:
-        return checked_tensor(records[_ARRAYS][name], name, dtypes, shape)
+        # A copy: what was decoded lies, read-only, in the message's own bytes.
+        return torch.from_numpy(checked_array(records[_ARRAYS][name], name, dtypes, shape).copy())
     except Exception as error:  # whatever a stranger's bytes may cause
         raise RejectedReply(str(error) if type(error) is ValueError else type(error).__name__) from None

@@ -15,11 +15,18 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
-from fedmf.flower.arrays import array_record
-from fedmf.flower.boundary import Enrolment, ServedUsers, Wait, pull_until
 from fedmf.flower.compat import arrived, is_of_the_link
-from fedmf.flower.messages import read_failures, read_rows_reply, read_slice_reply, request_content
-from fedmf.flower.population import Population
+from fedmf.flower.identity import Enrolment, Population
+from fedmf.flower.messages import (
+    array_record,
+    read_failures,
+    read_rows_reply,
+    read_slice_reply,
+    request_content,
+)
+from fedmf.flower.pulling import Wait, pull_until
+from fedmf.flower.screen import say_plan
+from fedmf.flower.served_users import ServedUsers
 from fedmf.runs import Clients, OnRound, Reply, Request, RoundRecord, Rounds, Session, in_messages
 
 _log = logging.getLogger("fedmf")
@@ -53,7 +60,8 @@ class GridClients(Clients):
     patient: bool = False
 
     def __init__(self, session: Session, nodes: ServedUsers, most_bytes: int) -> None:
-        self.server, self.nodes, self.most_bytes = session.server, nodes, most_bytes
+        self.server, self.roster = session.server, session.roster
+        self.nodes, self.most_bytes = nodes, most_bytes
         self.waiting = session.run.execution
         self.train_config = ConfigRecord()
         self._grid: Grid | None = None
@@ -106,15 +114,15 @@ class GridClients(Clients):
 
     def connected(self, users: NDArray[np.int64]) -> list[bool]:
         """See `Clients.connected`."""
-        return [node is not None for node in self.nodes.nodes_of(users)]
+        asked: dict[int, str] = {user: self.roster[user] for user in users.tolist()}
+        served = self.nodes.nodes_of(asked)
+        return [user in served for user in asked.values()]
 
     def prepare(self, number: int, cohort: Mapping[int, str]) -> list[Message]:
         """The messages of a round to those of a cohort whom a node serves; `reply` then reads the answers."""
         by_node = dict[int, list[str]]()
-        nodes = self.nodes.nodes_of(np.array(list(cohort), dtype=np.int64))
-        for user, node in zip(cohort.values(), nodes, strict=True):
-            if node is not None:
-                by_node.setdefault(node, []).append(user)
+        for user, node in self.nodes.nodes_of(cohort).items():
+            by_node.setdefault(node, []).append(user)
         asked = self.messages(number, dict(sorted(by_node.items())))
         self._messages, self._parts = [message for message, _ in asked], [part for _, part in asked]
         self._unanswered = None
@@ -143,10 +151,10 @@ class GridClients(Clients):
         sent = list(self.grid.push_messages(self.prepare(number, cohort)))
         patience = (math.inf, 0) if self.patient else (self._seconds, self.waiting.min_replies)
 
-        def more_bytes(message_id: str) -> int:
-            return self.bytes_of(self.unanswered.get(message_id, (0, ())))
+        def most_bytes(message_id: str) -> int:
+            return self.most_bytes + self.bytes_of(self.unanswered.get(message_id, (0, ())))
 
-        wait = Wait(*patience, self.most_bytes, more_bytes)
+        wait = Wait(*patience, most_bytes)
         came = filter(arrived, pull_until(self.grid, sent, wait, self._looks_for_nodes()))
         return map(self.reply, came)
 
@@ -203,33 +211,61 @@ class RoundStrategy(Strategy):
         assert self.clients is not None
         return self.rounds, self.clients
 
-    def carry_out(
+    def say(self, number: int, metrics: Mapping[str, Any]) -> None:
+        """Tell whoever looks on of a released round; of the initial model as round 0."""
+
+    def start(
         self,
-        num_rounds: int | None,
-        evaluate_fn: EvaluateFn | None,
-        should_stop: ShouldStop | None,
-        on_round: OnRound | None,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int | None = None,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+        should_stop: ShouldStop | None = None,
+        on_round: OnRound | None = None,
     ) -> Result:
-        """`Rounds.carry_out`; what ``evaluate_fn`` says goes into the result.
+        """Run up to ``num_rounds``, from the round after the last that was committed.
+
+        Args:
+            grid: where the nodes are.
+            initial_arrays: the model before the first round.
+            num_rounds: of the whole run; default: all that were planned.
+            timeout: seconds to wait for the replies of a round; default: the round timeout of the run.
+            train_config: for clients.
+            evaluate_config: not used: nobody is asked to evaluate.
+            evaluate_fn: says what of a released model; the result and `RoundRecord.metrics` hold it.
+            should_stop: called with the number of a round and the result so far; True ends the run.
+            on_round: called with a `fedmf.runs.RoundRecord` after each committed round; True ends the run.
 
         Raises:
-            Exception: see there.
+            ConfigError: more rounds than were planned; nobody is asked. The disk failed.
+            RuntimeError: no node answers before the first of these rounds.
+            LedgerError: a release failed, now or before. Close this strategy and make another one.
+            Exception: what ``on_round`` raises; the same call continues the run.
         """
-        (rounds, clients), result = self.begun(None), Result()
+        (rounds, clients), result = self.begun(initial_arrays), Result()
+        self.summary()
+        clients.over(grid, timeout, train_config)
 
         def evaluate(number: int) -> Mapping[str, Any] | None:
             assert evaluate_fn is not None
             metrics = evaluate_fn(number, clients.arrays)
             if metrics is not None:
                 result.evaluate_metrics_serverapp[number] = metrics
+            if number == 0:
+                self.say(0, metrics or {})
             return metrics
 
         def told(record: RoundRecord) -> bool:
-            stop = on_round is not None and bool(on_round(record))
-            if should_stop is not None and record.report is not None:
-                result.arrays = clients.arrays
-                stop |= should_stop(record.rounds, result)
-            return stop
+            stop = False
+            if record.report is not None:
+                self.say(record.rounds, record.metrics)
+                if should_stop is not None:
+                    result.arrays = clients.arrays
+                    stop = should_stop(record.rounds, result)
+            return bool(on_round is not None and on_round(record)) or stop
 
         rounds.on_round, rounds.evaluate = told, None if evaluate_fn is None else evaluate
         rounds.carry_out(num_rounds)
@@ -289,12 +325,12 @@ class OwnClients(GridClients):
 
     def messages(self, number: int, by_node: Mapping[int, list[str]]) -> list[tuple[Message, Part]]:
         """One message for each node that serves users of the cohort; several if their rows are too large."""
-        server, self._t = self.server, number - 1
+        server, self._t, arrays = self.server, number - 1, self.arrays
         asked = list[tuple[Message, Part]]()
         for node, hosted in by_node.items():
             for users in in_messages(hosted, self.waiting, server.dimension):
                 request = Request(server.parameters, self._t, users, self.patient, server.clip_norm)
-                content = request_content(request)
+                content = request_content(arrays, request)
                 message = Message(content, node, MessageType.TRAIN, group_id=str(number))
                 asked.append((message, (node, users)))
         return asked
@@ -317,11 +353,11 @@ class CorrelatedNoiseStrategy(RoundStrategy):
     """Federated averaging of clipped updates with matrix-factorization noise.
 
     It depends only on the ``Grid`` interface, so the same object serves Flower's deployment, Flower's
-    simulation and the in-process grid.
+    simulation and the in-process grid. The model always comes from the private server: the arrays that
+    ``start`` is given are not looked at.
 
     Args:
         session: the run that is carried out, open.
-        on_round: see `OnRound`.
         nodes: which node is asked for which user; default: each user's own node, as nodes claim.
 
     References:
@@ -329,51 +365,15 @@ class CorrelatedNoiseStrategy(RoundStrategy):
         McKenna (2024), "Scaling up the Banded Matrix Factorization Mechanism".
     """
 
-    def __init__(
-        self, session: Session, on_round: OnRound | None = None, nodes: ServedUsers | None = None
-    ) -> None:
+    def __init__(self, session: Session, nodes: ServedUsers | None = None) -> None:
         keys = session.run.execution.enrolment
         found = nodes or Population(session.roster, _log.warning, Enrolment.of(keys) if keys else None)
-        self.session, self._on_round = session, on_round
-        self.clients = OwnClients(session, found)
-        self.rounds = Rounds(session, self.clients, on_round)
+        self.session, self.clients = session, OwnClients(session, found)
+        self.rounds = Rounds(session, self.clients)
 
     def summary(self) -> None:
-        """Log what will run."""
-        plan, server = self.session.plan, self.session.server
-        _log.info(
-            "mechanism %s, sensitivity %.4g (%s), noise multiplier %.4g, rounds %d to %d",
-            plan.mechanism.name,
-            plan.sensitivity.value,
-            plan.sensitivity.kind,
-            plan.noise_multiplier,
-            server.t + 1,
-            server.horizon,
-        )
-
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord | None = None,
-        num_rounds: int | None = None,
-        timeout: float | None = None,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: EvaluateFn | None = None,
-        should_stop: ShouldStop | None = None,
-    ) -> Result:
-        """Run from the server's committed round up to ``num_rounds`` (default: the horizon).
-
-        The model always comes from the private server, so ``initial_arrays`` is ignored; it is accepted
-        to match Flower's signature. A stopped run continues with the round after its last commit.
-
-        Raises:
-            Exception: as `Rounds.carry_out`.
-        """
-        self.summary()
-        _, clients = self.begun(None)
-        clients.over(grid, timeout, train_config)
-        return self.carry_out(num_rounds, evaluate_fn, should_stop, self._on_round)
+        """Say what will run."""
+        say_plan(self.session)
 
 
 def run_on_grid(
@@ -389,4 +389,4 @@ def run_on_grid(
 
     If the run stops early, by an error or by the user, the reports describe what was released.
     """
-    CorrelatedNoiseStrategy(session, on_round, nodes).start(grid)
+    CorrelatedNoiseStrategy(session, nodes).start(grid, on_round=on_round)

@@ -8,18 +8,9 @@ from typing import TYPE_CHECKING
 from fedmf.lazy import lazily
 
 if TYPE_CHECKING:
+    from fedmf.runs.aggregator import PrivateAggregator
     from fedmf.runs.cost_estimate import NoiseAndSignal, dry_run, seconds_of_a_round
     from fedmf.runs.directory import FAILURES, LEDGER, RunDirectory, opened_record, read_header
-    from fedmf.runs.elsewhere import (
-        ModelLayout,
-        PrivateAggregator,
-        TaskElsewhere,
-        asked_cohorts,
-        asked_privacy,
-        check_type,
-        roster_digest,
-        session_of,
-    )
     from fedmf.runs.execution import Execution
     from fedmf.runs.given import TaskSource, require_single_examples
     from fedmf.runs.header import RunHeader
@@ -69,7 +60,6 @@ __all__ = [
     "Execution",
     "FixedClipping",
     "FunctionTask",
-    "ModelLayout",
     "MultiLabel",
     "NamedTask",
     "NextToken",
@@ -95,14 +85,10 @@ __all__ = [
     "Scalar",
     "Session",
     "Statistic",
-    "TaskElsewhere",
     "TaskSource",
     "WholeModel",
     "account",
-    "asked_cohorts",
-    "asked_privacy",
     "central",
-    "check_type",
     "check_users_here",
     "classification",
     "clipped_sums",
@@ -123,12 +109,10 @@ __all__ = [
     "regression",
     "render_toml",
     "require_single_examples",
-    "roster_digest",
     "run_in_process",
     "run_of",
     "run_spent",
     "run_statement",
     "seconds_of_a_round",
-    "session_of",
     "write_statement",
 ]

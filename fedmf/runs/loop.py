@@ -112,14 +112,14 @@ class Reply:
         held: rows of shape (r, d), in the order of the users; exact sums by name, int64; or, in a line, why
             there is neither.
         failures: what the client says of users that it could not train.
-        node: who sent it.
+        node: who sent it; None if nothing travelled.
         origin: rows are models, and what counts is row − origin, shape (d,); None if rows are updates.
     """
 
     users: tuple[str, ...]
     held: Tensor | Mapping[str, Tensor] | str
     failures: Sequence[UserFailure] = ()
-    node: int = 0
+    node: int | None = None
     origin: Tensor | None = None
 
     def add_to(self, total: FixedPointSum) -> list[UserFailure]:
@@ -131,11 +131,12 @@ class Reply:
         Returns:
             Who counts as zero, and why.
         """
+        where = "" if self.node is None else f"node {self.node}: "
         if not self.users:
-            return [UserFailure("", "reply", f"node {self.node}: nobody is asked for this reply")]
+            return [UserFailure("", "reply", f"{where}nobody is asked for this reply")]
         zeros = self._zeros(total)
         said = list(self.failures) if len(zeros) < len(self.users) else []
-        return [UserFailure(user, "reply", f"node {self.node}: {why}") for user, why in zeros.items()] + said
+        return [UserFailure(user, "reply", where + why) for user, why in zeros.items()] + said
 
     def _zeros(self, total: FixedPointSum) -> dict[str, str]:
         reason = self.held

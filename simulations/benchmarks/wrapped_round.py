@@ -29,6 +29,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 from rich.console import Console
 from rich.table import Table
 
+from fedmf import CyclicCohorts, UserLevel
 from fedmf.flower import CorrelatedNoise, InProcessGrid
 
 KINDS = ("plain", "Flower's wrapper", "CorrelatedNoise")
@@ -60,8 +61,9 @@ def one(kind: str, size: int, cohort: int, rounds: int) -> dict[str, float]:
             strategy = DifferentialPrivacyServerSideFixedClipping(inner, 0.6, 1.0, cohort)
         elif kind == KINDS[2]:
             strategy = CorrelatedNoise(
-                inner, epsilon=8.0, delta=1e-5, clipping_norm=1.0, num_users=users, users_per_round=cohort,
-                num_rounds=rounds + WARM, run_dir=Path(folder) / "run",
+                inner, UserLevel(epsilon=8.0, delta=1e-5, clip_norm=1.0),
+                CyclicCohorts(rounds=rounds + WARM, users_per_round=cohort), users=users,
+                run_dir=Path(folder) / "run",
             )  # fmt: skip
 
         def told(_number: int, _arrays: ArrayRecord) -> None:

@@ -13,7 +13,6 @@ from support.pair_runs import RecordedPair
 import fedmf
 from fedmf.accounting import UserLevel
 from fedmf.runs import Run
-from fedmf.runs.statistics import QuantileClipping
 from fedmf.training import LocalTrainer
 
 from .subjects import of_parts
@@ -27,13 +26,8 @@ def carried_out_aggregated(
     assert isinstance(privacy, UserLevel)
     trainer, initial = LocalTrainer(task, run.client), task.model.unflatten(task.model.initial())
     opened = fedmf.PrivateAggregator(
-        epsilon=privacy.epsilon or 0.0, delta=privacy.delta, clipping_norm=privacy.clip_norm,
-        adjacency=privacy.adjacency, noise_seed=privacy.noise_seed, amplified=privacy.amplified,
-        users=list(task.dataset.user_ids), users_per_round=run.cohorts.users_per_round,
-        num_rounds=run.cohorts.rounds,
-        cohorts=run.cohorts, mechanism=run.noise, run_dir=path, server_optimizer=run.server,
-        adaptive_clipping=run.clipping if isinstance(run.clipping, QuantileClipping) else None,
-        extra_releases=run.extra_releases,
+        privacy, run.cohorts, users=list(task.dataset.user_ids), mechanism=run.noise, run_dir=path,
+        server_optimizer=run.server, clipping=run.clipping, extra_releases=run.extra_releases,
     ).begin(initial)  # fmt: skip
     with opened:
         for t in range(run.cohorts.rounds):

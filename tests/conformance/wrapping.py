@@ -18,7 +18,6 @@ from fedmf.accounting import UserLevel
 from fedmf.flower import CorrelatedNoise, InProcessGrid
 from fedmf.records import Ledger
 from fedmf.runs import Run
-from fedmf.runs.statistics import QuantileClipping
 from fedmf.training import LocalTrainer
 
 from .subjects import of_parts
@@ -29,13 +28,8 @@ def wrapped(run: Run, path: Path) -> CorrelatedNoise:
     privacy = run.privacy
     assert isinstance(privacy, UserLevel)
     return CorrelatedNoise(
-        FedAvg(), epsilon=privacy.epsilon or 0.0, delta=privacy.delta, clipping_norm=privacy.clip_norm,
-        adjacency=privacy.adjacency, noise_seed=privacy.noise_seed, amplified=privacy.amplified,
-        num_users=run.task_source.users, users_per_round=run.cohorts.users_per_round,
-        num_rounds=run.cohorts.rounds,
-        cohorts=run.cohorts, mechanism=run.noise, run_dir=path, server_optimizer=run.server,
-        adaptive_clipping=run.clipping if isinstance(run.clipping, QuantileClipping) else None,
-        extra_releases=run.extra_releases,
+        FedAvg(), privacy, run.cohorts, users=run.task_source.users, mechanism=run.noise, run_dir=path,
+        server_optimizer=run.server, clipping=run.clipping, extra_releases=run.extra_releases,
     )  # fmt: skip
 
 

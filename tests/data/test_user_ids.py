@@ -118,12 +118,9 @@ def test_people_who_are_pushed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["12.0", " ann", "Jose\u0301"])
 def test_a_program_that_writes_ids_in_another_way_is_told(tmp_path: Path, name: str) -> None:
     aggregator = fedmf.PrivateAggregator(
-        epsilon=8.0,
-        delta=1e-5,
-        clipping_norm=1.0,
+        fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=1.0),
+        fedmf.CyclicCohorts(rounds=2, users_per_round=2),
         users=["bob", "cid", "dan", name],
-        users_per_round=2,
-        num_rounds=2,
         run_dir=tmp_path / "run",
     )
     with pytest.raises(ValueError, match=r"user ids must be as fedmf\.data\.canonical_id writes them; got"):

@@ -13,7 +13,7 @@ from fedmf.data import (
 )
 from fedmf.errors import ConfigError
 from fedmf.flower import run_on_grid
-from fedmf.flower.client_app import app
+from fedmf.flower.apps import client as app
 from fedmf.runs import RoundRecord, run_of
 from fedmf.training import classification
 

@@ -1,14 +1,17 @@
-"""The server strategy under hostile, dead and late clients: the run survives, the sum stays right."""
+"""fedmf's own clients under hostile, dead and late nodes: the run survives, the sum stays right."""
 
-import itertools
+from __future__ import annotations
+
+import dataclasses
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import Strategy
 from support.ledgers import participations
 from support.small_runs import (
     client_for,
@@ -22,42 +25,54 @@ from support.small_runs import (
 )
 
 import fedmf
-from fedmf.flower.local_run.grid import InProcessGrid
+from fedmf.errors import ConfigError
+from fedmf.flower import InProcessGrid
+from fedmf.flower.messages import read_request
 from fedmf.flower.strategy import CorrelatedNoiseStrategy, run_on_grid
 from fedmf.records.ledger import Ledger
-from fedmf.runs import RoundReport
+from fedmf.runs import RoundReport, Run, Session
 
 pytestmark = pytest.mark.usefixtures("own_time")
 
 DIMENSION = 50
 TASK = linear_task(24, DIMENSION)
+ROWS = small_run(TASK, messages="per-user", server_momentum=0.0, server_learning_rate=1.0)
 ONE_EACH = small_run(
-    TASK,
-    messages="per-user",
-    users_per_message=1,
-    server_momentum=0.0,
-    server_learning_rate=1.0,
+    TASK, messages="per-user", users_per_message=1, server_momentum=0.0, server_learning_rate=1.0
 )
+Change = Callable[[Message, Message], Message]
 
 
 def _raise(request: Message, reply: Message) -> Message:
     raise RuntimeError("disk on fire")
 
 
-BAD_USER_REPLIES = {
+def _rows(values: np.ndarray) -> Change:
+    return lambda request, reply: reply_with(request, reply, array=("rows", values))
+
+
+def _says(**config: object) -> Change:
+    return lambda request, reply: reply_with(request, reply, **config)
+
+
+#: Of a message to one user, "u003".
+BAD_USER_REPLIES: dict[str, Change] = {
     "raises": _raise,
-    "too short": lambda q, r: reply_with(q, r, array=("rows", np.zeros((1, DIMENSION - 1), np.float32))),
-    "flat": lambda q, r: reply_with(q, r, array=("rows", np.zeros(DIMENSION, np.float32))),
-    "integers": lambda q, r: reply_with(q, r, array=("rows", np.ones((1, DIMENSION), np.int64))),
-    "NaN": lambda q, r: reply_with(q, r, array=("rows", np.full((1, DIMENSION), np.nan, np.float32))),
-    "infinity": lambda q, r: reply_with(q, r, array=("rows", np.full((1, DIMENSION), np.inf, np.float32))),
-    "complex": lambda q, r: reply_with(q, r, array=("rows", np.ones((1, DIMENSION), np.complex64))),
+    "too short": _rows(np.zeros((1, DIMENSION - 1), np.float32)),
+    "flat": _rows(np.zeros(DIMENSION, np.float32)),
+    "two rows": _rows(np.zeros((2, DIMENSION), np.float32)),
+    "integers": _rows(np.ones((1, DIMENSION), np.int64)),
+    "NaN": _rows(np.full((1, DIMENSION), np.nan, np.float32)),
+    "infinity": _rows(np.full((1, DIMENSION), np.inf, np.float32)),
+    "beyond float32": _rows(np.full((1, DIMENSION), 1e300)),
+    "complex": _rows(np.ones((1, DIMENSION), np.complex64)),
     "misnamed": lambda q, r: reply_with(q, r, array=("model", np.zeros((1, DIMENSION), np.float32))),
-    "last round": lambda q, r: reply_with(q, r, round=int(q.content.config_records["config"]["round"]) - 1),
-    "no round": lambda q, r: reply_with(q, r, round="now"),
-    "another user": lambda q, r: reply_with(q, r, users=["u999"]),
-    "two users": lambda q, r: reply_with(q, r, users=["u000", "u001"]),
-    "nobody": lambda q, r: reply_with(q, r, users=[]),
+    "a replay": lambda q, r: reply_with(q, r, round=int(q.content.config_records["config"]["round"]) - 1),
+    "no round": _says(round="now"),
+    "another user": _says(users=["u999"]),
+    "another of the cohort": _says(users=["u010"]),
+    "two users": _says(users=["u000", "u001"]),
+    "nobody": _says(users=[]),
 }
 
 
@@ -67,46 +82,69 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
     return run_small(tmp_path_factory.mktemp("good") / "run", ONE_EACH)
 
 
+def named(request: Message) -> list[str]:
+    return list(request.content.config_records["config"]["users"])  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("kind", BAD_USER_REPLIES)
-def test_bad_replies_of_one_user_count_as_zero_and_use_up_the_noise_row(
+def test_a_bad_reply_is_its_users_zero_and_uses_up_the_noise_row(
     kind: str, good: np.ndarray, tmp_path: Path
 ) -> None:
-    victim, run = "u003", ONE_EACH
+    victim, reports = "u003", list[RoundReport]()
 
     def tamper(request: Message, reply: Message) -> Message:
-        mine = request.content.config_records["config"]["users"] == [victim]
-        return BAD_USER_REPLIES[kind](request, reply) if mine else reply
+        return BAD_USER_REPLIES[kind](request, reply) if named(request) == [victim] else reply
 
-    reports: list[RoundReport] = []
-    bad = run_small(
-        tmp_path / "bad", run, lambda s: tampering(client_for(s), tamper), on_report=reports.append
-    )
+    bad = run_small(tmp_path / "bad", ONE_EACH, lambda s: tampering(client_for(s), tamper), reports.append)
     with Ledger.open(tmp_path / "bad" / "ledger.sqlite", read_only=True) as ledger:
         taken = participations(ledger)
-        assert ledger.released == run.cohorts.rounds
+        assert ledger.released == 12
     assert sorted(t for t, user in taken if user == victim) == [
-        t for t in range(12) if 3 in schedule_of(run).cohort(t)
+        t for t in range(12) if 3 in schedule_of(ONE_EACH).cohort(t)
     ]
     failures = [failure for report in reports for failure in report.failures]
     assert [(failure.user, failure.stage) for failure in failures] == 3 * [(victim, "reply")]
     # All noise rows are the same as in the good run, so exactly the victim's clipped updates are missing.
-    x = -TASK.dataset.features[3].numpy() * run.client.learning_rate
-    missing = 3 * x / np.linalg.norm(x) * run.privacy.clip_norm / run.cohorts.users_per_round
+    x = -TASK.dataset.features[3].numpy() * ONE_EACH.client.learning_rate
+    missing = 3 * x / np.linalg.norm(x) * ONE_EACH.privacy.clip_norm / ONE_EACH.cohorts.users_per_round
     np.testing.assert_allclose(good - bad, missing, atol=1e-5)  # float32 models of size about 1
 
 
-BAD_SLICES = {
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_of_many_rows_a_bad_one_is_one_users_zero(value: float, tmp_path: Path) -> None:
+    """The bits are those of the run in which it is zeros."""
+
+    def change(value: float) -> Change:
+        def spoiling(request: Message, reply: Message) -> Message:
+            rows = reply.content.array_records["arrays"]["rows"].numpy().copy()
+            if "u003" in named(request):
+                rows[named(request).index("u003")] = value
+            return _rows(rows)(request, reply)
+
+        return spoiling
+
+    reports: list[RoundReport] = []
+    models = [
+        run_small(tmp_path / f"{x}", ROWS, lambda s, x=x: tampering(client_for(s), change(x)), reports.append)
+        for x in (0.0, value)
+    ]
+    assert np.array_equal(*models)
+    assert [report.present for report in reports] == [6] * 24
+    assert [failure.user for report in reports for failure in report.failures] == ["u003"] * 3
+
+
+BAD_SLICES: dict[str, Change] = {
     "raises": _raise,
     "inflated": lambda q, r: reply_with(q, r, array=("sum", np.full(DIMENSION, 2**45, np.int64))),
     "floats": lambda q, r: reply_with(q, r, array=("sum", np.zeros(DIMENSION, np.float64))),
-    "stranger": lambda q, r: reply_with(q, r, users=["u999"]),
-    "listed twice": lambda q, r: reply_with(q, r, users=["u003", "u003"]),
-    "another round": lambda q, r: reply_with(q, r, round=99),
+    "stranger": _says(users=["u999"]),
+    "listed twice": _says(users=["u003", "u003"]),
+    "another round": _says(round=99),
 }
 
 
 @pytest.mark.parametrize("kind", BAD_SLICES)
-def test_a_bad_slice_is_refused_as_a_whole(kind: str, tmp_path) -> None:
+def test_a_bad_slice_is_refused_as_a_whole(kind: str, tmp_path: Path) -> None:
     def tamper(request: Message, reply: Message) -> Message:
         return BAD_SLICES[kind](request, reply) if reply.metadata.src_node_id == 2**63 + 1001 else reply
 
@@ -114,9 +152,8 @@ def test_a_bad_slice_is_refused_as_a_whole(kind: str, tmp_path) -> None:
     run = small_run(TASK, workers=2)
     run_small(tmp_path / "run", run, lambda s: tampering(client_for(s), tamper), reports.append)
     with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
-        users = {user for _, user in participations(ledger)}
-        assert ledger.released == run.cohorts.rounds
-    assert users == set(TASK.dataset.user_ids)
+        assert {user for _, user in participations(ledger)} == set(TASK.dataset.user_ids)
+        assert ledger.released == 12
     for report in reports:
         failed = {failure.user for failure in report.failures}
         assert failed
@@ -124,196 +161,186 @@ def test_a_bad_slice_is_refused_as_a_whole(kind: str, tmp_path) -> None:
         assert report.present == 6
 
 
-def test_replies_over_the_clip_norm_are_clipped_again_by_the_server(tmp_path) -> None:
+def test_replies_over_the_clip_norm_are_clipped_again_by_the_server(tmp_path: Path) -> None:
     run = small_run(TASK, messages="per-user", private=False, server_momentum=0.0, server_learning_rate=1.0)
-    huge = np.zeros(DIMENSION, np.float32)
-    huge[0] = 1e30
 
     def tamper(request: Message, reply: Message) -> Message:
-        users = request.content.config_records["config"]["users"]
-        return reply_with(request, reply, array=("rows", np.tile(huge, (len(users), 1))))  # type: ignore[arg-type]
+        huge = np.zeros((len(named(request)), DIMENSION), np.float32)
+        huge[:, 0] = 1e30
+        return _rows(huge)(request, reply)
 
     model = run_small(tmp_path / "run", run, lambda s: tampering(client_for(s), tamper))
     expected = np.zeros(DIMENSION)
-    expected[0] = run.cohorts.rounds * run.privacy.clip_norm
+    expected[0] = 12 * run.privacy.clip_norm
     np.testing.assert_allclose(model, expected, rtol=1e-6)
 
 
-def test_a_user_that_replies_twice_counts_once(tmp_path) -> None:
-    run = small_run(TASK, messages="per-user", private=False)
+def test_training_in_place_does_not_reach_the_servers_model(tmp_path: Path) -> None:
+    """The raw updates of users would enter the next model without clipping or noise."""
 
-    class Echo(InProcessGrid):
-        def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:
-            for reply in super().pull_messages(message_ids):
-                yield reply
-                yield reply
+    def vandal(session: Session) -> ClientApp:
+        inner, outer = client_for(session), ClientApp()
 
-    with fedmf.start(run, tmp_path / "echo") as session:
-        run_on_grid(session, Echo(client_for(session)))
-        echoed = session.server.parameters.numpy().copy()
-    assert np.array_equal(echoed, run_small(tmp_path / "plain", run))
+        @outer.train()
+        def train(message: Message, context: Context) -> Message:
+            read_request(message).parameters.add_(1e6)
+            return inner(message, context)
 
+        outer.query()(inner)
+        return outer
 
-def test_a_node_cannot_answer_for_one_of_its_users_twice(tmp_path) -> None:
-    """Both its replies of a round name the same user; the one to another request counts as zeros."""
-
-    def tamper(request: Message, reply: Message) -> Message:
-        mine = request.content.config_records["config"]["users"] == ["u003"]
-        return reply_with(request, reply, users=["u010"]) if mine else reply
-
-    keys = {"schedule": "random", "min_separation": 1, "max_participations": 12}
-    run = small_run(TASK, messages="per-user", users_per_message=1, **keys)
-    together = [t for t in range(12) if {3, 10} <= set(schedule_of(run).cohort(t).tolist())]
-    assert together
-    reports: list[RoundReport] = []
-    run_small(tmp_path / "run", run, lambda s: tampering(client_for(s), tamper), reports.append)
-    with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
-        assert ledger.summary().rounds == 12
-    for t in together:
-        assert [failure.user for failure in reports[t].failures] == ["u003"]
-        assert reports[t].present == 6
+    run = small_run(TASK, workers=2)
+    honest = run_small(tmp_path / "honest", run)
+    assert np.array_equal(run_small(tmp_path / "vandal", run, vandal), honest)
 
 
-class LateGrid(InProcessGrid):
-    """Holds back replies of round 2, all but the first or for some attempts all, until round 3."""
+class Spoilt(InProcessGrid):
+    """A grid whose replies to training pass through ``spoil``."""
 
-    def __init__(self, client: ClientApp, silent_attempts: int) -> None:
+    def __init__(self, client: ClientApp, spoil: Callable[[Iterator[Message]], Iterator[Message]]) -> None:
         super().__init__(client)
-        self.silent_attempts, self.late = silent_attempts, list[Message]()
+        self.spoil = spoil
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:
-        first = self.silent_attempts == 0
-        for reply in super().pull_messages(message_ids):
+        return self.spoil(super().pull_messages(message_ids))
+
+
+def carried_out(run: Run, path: Path, spoil: Callable[[Iterator[Message]], Iterator[Message]]) -> list[int]:
+    """How many were present in each round."""
+    reports: list[RoundReport] = []
+    with fedmf.start(run, path) as session:
+        run_on_grid(session, Spoilt(client_for(session), spoil), seeing(reports.append))
+        assert session.server.t == 12
+    return [report.present for report in reports]
+
+
+def test_a_user_that_replies_twice_counts_once(tmp_path: Path) -> None:
+    def echo(replies: Iterator[Message]) -> Iterator[Message]:
+        for reply in replies:
+            yield from (reply, reply)
+
+    carried_out(ROWS, tmp_path / "echo", echo)
+    same = run_small(tmp_path / "plain", ROWS)
+    with fedmf.resume(ROWS, tmp_path / "echo") as session:
+        assert np.array_equal(session.server.parameters.numpy(), same)
+
+
+@pytest.mark.parametrize("silent", [0, 2])
+def test_late_replies_never_enter_a_later_round(silent: int, tmp_path: Path, own_time) -> None:  # type: ignore[no-untyped-def]
+    """Replies to round 2 come in round 3; while all of them are late, the round is asked again, for free."""
+    run = small_run(TASK, messages="per-user", users_per_message=1, private=False, round_timeout=0.3)
+    late, attempts = list[Message](), [silent]
+
+    def hold(replies: Iterator[Message]) -> Iterator[Message]:
+        first = attempts[0] == 0
+        for reply in replies:
             if reply.metadata.message_type == "train" and reply.metadata.group_id == "2" and not first:
-                self.late.append(reply)
+                late.append(reply)
                 continue
             first = False
             if reply.metadata.group_id == "3":
-                yield from self.late
+                yield from late
             yield reply
-        self.silent_attempts = max(0, self.silent_attempts - bool(self.late))
+        attempts[0] = max(0, attempts[0] - bool(late))
 
-
-def test_late_replies_are_not_waited_for_and_never_enter_a_later_round(tmp_path, own_time) -> None:
-    run = small_run(TASK, messages="per-user", users_per_message=1, private=False, round_timeout=0.3)
-    reports: list[RoundReport] = []
-    with fedmf.start(run, tmp_path / "late") as session:
-        run_on_grid(session, LateGrid(client_for(session), 0), seeing(reports.append))
-        ledger = session.directory.ledger
-        assert [report.present for report in reports] == [6, 1] + [6] * 10
+    assert carried_out(run, tmp_path / "late", hold) == [6, 1] + [6] * 10
+    with Ledger.open(tmp_path / "late" / "ledger.sqlite", read_only=True) as ledger:
         assert len([user for t, user in participations(ledger) if t == 1]) == 1
-        assert ledger.released == 12
-    assert own_time.now == pytest.approx(0.3)
+        assert ledger.summary().empty_rounds == 0
+    assert silent or own_time.now == pytest.approx(0.3)
 
 
-@pytest.mark.usefixtures("own_time")
-def test_a_round_to_which_nobody_replies_is_asked_for_again_and_spends_nothing(tmp_path) -> None:
-    run = small_run(TASK, messages="per-user", users_per_message=1, round_timeout=0.2)
-    reports: list[RoundReport] = []
-    with fedmf.start(run, tmp_path / "late") as session:
-        grid = LateGrid(client_for(session), 2)
-        run_on_grid(session, grid, seeing(reports.append))
-        assert len(grid.late) >= 6 + 5
-        assert [report.present for report in reports] == [6, 1] + [6] * 10
-        assert session.directory.ledger.summary().empty_rounds == 0
-
-
-class SilentGrid(InProcessGrid):
-    """Loses every reply to training from one round on."""
-
-    def __init__(self, client: ClientApp, first: int) -> None:
-        super().__init__(client)
-        self.first = first
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:
-        for reply in super().pull_messages(message_ids):
-            if reply.metadata.message_type != "train" or int(reply.metadata.group_id) < self.first:
-                yield reply
-
-
-@pytest.mark.usefixtures("own_time")
 def test_a_run_to_which_nobody_replies_any_more_goes_on_to_its_horizon(
-    tmp_path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopping would tell, by the number of rounds and without noise, that nobody was there."""
+    """Stopping would tell, by the number of rounds and without noise, that nobody was there. The sum is the
+    same as if the zero vector had come from each.
+    """
     monkeypatch.setattr("fedmf.flower.strategy.RETRIES", 2)
     run = small_run(TASK, messages="per-user", round_timeout=0.05)
-    reports: list[RoundReport] = []
-    with fedmf.start(run, tmp_path / "run") as session:
-        run_on_grid(session, SilentGrid(client_for(session), 4), seeing(reports.append))
-        assert session.server.t == 12
-        assert session.directory.ledger.summary().empty_rounds == 9
-    assert [report.present for report in reports] == [6] * 3 + [0] * 9
-    assert not any(report.failures for report in reports)
+
+    def heard(reply: Message) -> bool:
+        return reply.metadata.message_type != "train" or int(reply.metadata.group_id) < 4
+
+    assert carried_out(run, tmp_path / "silent", lambda all: filter(heard, all)) == [6] * 3 + [0] * 9
     for number in range(1, 13):
         said = f"round {number}: no reply arrived in 3 attempts; it goes on without any"
         assert (said in caplog.text) == (number >= 4)
 
+    def raising(request: Message, reply: Message) -> Message:
+        return reply if int(request.metadata.group_id) < 4 else _raise(request, reply)
 
-def test_a_round_of_nobody_is_that_of_users_who_add_nothing(
-    tmp_path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The sum is the same as if the zero vector had come from each, so the same theorem covers it."""
-    monkeypatch.setattr("fedmf.flower.strategy.RETRIES", 0)
-    run = small_run(TASK, messages="per-user", round_timeout=0.05)
-
-    with fedmf.start(run, tmp_path / "silent") as session:
-        run_on_grid(session, SilentGrid(client_for(session), 1))
-        silent = session.server.parameters.numpy().copy()
-    raising = run_small(tmp_path / "raising", run, lambda s: tampering(client_for(s), _raise))
-    assert np.array_equal(silent, raising)
-
-
-@pytest.mark.parametrize("messages", ["per-user", "slice"])
-def test_a_run_in_which_every_reply_is_an_error_goes_on_to_its_horizon(messages: str, tmp_path) -> None:
-    """Stopping would tell that nobody's update was finite; one finite user more and it would not stop."""
-    run = small_run(TASK, messages=messages)
-    reports: list[RoundReport] = []
-    run_small(tmp_path / "run", run, lambda s: tampering(client_for(s), _raise), reports.append)
-    assert [report.present for report in reports] == [6] * 12
-    assert all(len(report.failures) == 6 for report in reports)
-
-
-def test_what_fails_is_kept_in_a_secret_file_that_is_always_there(tmp_path) -> None:
-    run = small_run(TASK, messages="per-user")
-    run_small(tmp_path / "plain", run)
-    run_small(tmp_path / "run", run, lambda s: tampering(client_for(s), _raise))
-    for name in ("plain", "run"):
-        assert (tmp_path / name / "failures.jsonl").stat().st_mode & 0o777 == 0o600
-    assert (tmp_path / "plain" / "failures.jsonl").read_text() == ""
-    rows = [json.loads(line) for line in (tmp_path / "run" / "failures.jsonl").read_text().splitlines()]
-    assert len(rows) == 72
-    assert rows[0].keys() == {"round", "user", "stage", "reason"}
+    same = run_small(tmp_path / "raising", run, lambda s: tampering(client_for(s), raising))
+    with fedmf.resume(run, tmp_path / "silent") as session:
+        assert np.array_equal(session.server.parameters.numpy(), same)
+    failures = tmp_path / "raising" / "failures.jsonl"
+    rows = [json.loads(line) for line in failures.read_text().splitlines()]
+    assert failures.stat().st_mode & 0o777 == 0o600
+    assert len(rows) == 9 * 6
     assert "client error 2" in rows[0]["reason"]
 
 
-def test_more_rounds_than_the_horizon_are_refused(tmp_path) -> None:
-    run = small_run(TASK)
-    with fedmf.start(run, tmp_path / "run") as session:
-        strategy = CorrelatedNoiseStrategy(session)
-        with pytest.raises(ValueError, match="at most the horizon n=12; got 13"):
-            strategy.start(InProcessGrid(client_for(session)), num_rounds=13)
-        run_on_grid(session, InProcessGrid(client_for(session)))
-        with pytest.raises(RuntimeError, match="horizon"):
-            session.server.release(session.server.new_sum(), [])
+def test_the_bits_do_not_depend_on_how_many_users_a_message_asks(tmp_path: Path) -> None:
+    models, keys = [], {"mechanism": "bisr", "bands": 4, "rounds": 6, "server_optimizer": "jme-adam"}
+    cases = [({"users_per_message": 1}, 1), ({}, 6), ({"users_per_message": 3, "workers": 3}, 3)]
+    for place, (more, most) in enumerate(cases):
+        counts: list[int] = []
+
+        def note(request: Message, reply: Message, counts: list[int] = counts) -> Message:
+            counts.append(len(named(request)))
+            return reply
+
+        run = small_run(messages="per-user", **keys, **more)
+        models.append(
+            run_small(tmp_path / f"{place}", run, lambda s, note=note: tampering(client_for(s), note))
+        )
+        assert max(counts) <= most
+    assert np.array_equal(models[0], models[1])
+    assert np.array_equal(models[0], models[2])
 
 
-def test_the_standard_flower_loop_gives_the_same_model(tmp_path) -> None:
+def test_a_node_that_does_not_say_whom_it_serves_holds_up_the_first_round_alone(
+    tmp_path: Path,
+    own_time,  # type: ignore[no-untyped-def]
+) -> None:
+    """It is asked in the round after its answer came."""
+    run = small_run(TASK, messages="per-user", noise_seed=1)
+    waiting = dataclasses.replace(run.execution, handshake_timeout=0.5)
+    seconds, present = list[float](), list[int]()
+    with fedmf.start(dataclasses.replace(run, execution=waiting), tmp_path / "run") as session:
+        grid = InProcessGrid(client_for(session), nodes=3)
+        pull, push, held = grid.pull_messages, grid.push_messages, set[str]()
+
+        def pushing(messages: Iterable[Message]) -> list[str]:
+            sent = [(message, *push([message])) for message in messages]
+            for message, name in sent:
+                of_last = message.metadata.dst_node_id == 2**63 + 1002
+                held.update([name] * (of_last and message.metadata.message_type == "query"))
+            return [name for _, name in sent]
+
+        def pulling(names: Iterable[str]) -> Iterator[Message]:
+            return pull(name for name in names if name not in held or len(seconds) >= 4)
+
+        grid.push_messages, grid.pull_messages = pushing, pulling  # type: ignore[method-assign]
+
+        def observe(report: RoundReport) -> None:
+            seconds.append(own_time.now)
+            present.append(report.present)
+
+        run_on_grid(session, grid, seeing(observe))
+    assert seconds == pytest.approx([0.5] * 12)
+    assert sum(present[:4]) < 4 * 6
+    assert present[4:] == [6] * 8
+
+
+def test_flowers_own_loop_gives_the_same_model(tmp_path: Path) -> None:
     """Strategy.start of Flower itself, driving our five methods, is a second implementation of the loop."""
-    from flwr.serverapp.strategy import Strategy
-
-    run = small_run(TASK, messages="per-user")
-    with fedmf.start(run, tmp_path / "flower") as session:
+    with fedmf.start(ROWS, tmp_path / "flower") as session:
         strategy = CorrelatedNoiseStrategy(session)
         grid = InProcessGrid(client_for(session))
+        with pytest.raises(ConfigError, match="at most the horizon n=12; got 13"):
+            strategy.start(grid, num_rounds=13)
         strategy.clients.nodes.gather(grid, 5.0)
-        Strategy.start(strategy, grid, strategy.clients.arrays, num_rounds=run.cohorts.rounds)
+        Strategy.start(strategy, grid, strategy.clients.arrays, num_rounds=12)
         model = session.server.parameters.numpy().copy()
-    assert np.array_equal(model, run_small(tmp_path / "ours", run))
-
-
-def test_cohorts_do_not_depend_on_what_clients_do(tmp_path) -> None:
-    run = small_run(TASK)
-    asked = [schedule_of(run).cohort(t).tolist() for t in range(run.cohorts.rounds)]
-    assert all(len(cohort) == 6 for cohort in asked)
-    assert sorted(itertools.chain(*asked[:4])) == list(range(24))
+    assert np.array_equal(model, run_small(tmp_path / "ours", ROWS))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fuzzing import damaged, fuzzed, judged
 
-from fedmf.flower.compat import LinkPull, _Announced, claim_task_identity, set_message_id
+from fedmf.flower.compat import Announced, HttpLink, claim_task_identity, set_message_id
 from fedmf.flower.messages import (
     RejectedReply,
     answer_reply,
@@ -21,8 +21,8 @@ from fedmf.flower.messages import (
     read_failures,
     read_rows_reply,
     read_slice_reply,
-    served_roster,
 )
+from fedmf.flower.pulling import LinkPull
 from fedmf.runs import Reply
 from fedmf.training import UserFailure
 
@@ -84,7 +84,6 @@ def read(reply: Message) -> None:
     assert parts is None or (parts["first"].dtype == torch.int64 and parts["first"].shape == (D,))
     users = judged(lambda: hosted_users(reply), RejectedReply)
     assert users is None or all(isinstance(user, str) for user in users)
-    assert isinstance(judged(lambda: served_roster(reply), RejectedReply), str | None)
     if not reply.has_error():
         failures = judged(lambda: read_failures(reply, ASKED))
         assert failures is not None
@@ -134,10 +133,10 @@ def test_replies_that_are_damaged_on_their_way(damage: tuple[str, bytes]) -> Non
 
 
 def judge(contents: dict[str, bytes]) -> torch.Tensor | None:
-    pull = LinkPull.__new__(LinkPull)
-    pull._client, pull._node, pull._run_id = Link(contents), None, 1  # type: ignore[assignment]
-    pull._limit = lambda _: 1 << 20
-    announced = _Announced(REPLY.object_id, REPLY.metadata.src_node_id, list(contents))
+    link = HttpLink.__new__(HttpLink)
+    link._client, link._node, link._run_id = Link(contents), None, 1  # type: ignore[assignment]
+    pull = LinkPull(link, lambda _: 1 << 20)
+    announced = Announced(REPLY.object_id, REPLY.metadata.src_node_id, list(contents))
     got = judged(lambda: pull._reply("asked", announced))
     assert got is not None
     if got.has_error():

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 from support.fuzzing import fuzzed
 
-from fedmf.flower.boundary import Claims
+from fedmf.flower.served_users import Claims
 
 
 class ClaimsMachine(RuleBasedStateMachine):
@@ -18,7 +17,7 @@ class ClaimsMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.claims, self.alive, self.names = Claims(self.count), set[int](), 0
+        self.claims, self.alive, self.names = Claims(), set[int](), 0
         self.claimed: dict[int, set[int]] = {user: set() for user in range(self.count)}
         self.pending: dict[int, set[int]] = {user: set() for user in range(self.count)}
         self.accepted: dict[int, list[int]] = {user: [] for user in range(self.count)}
@@ -36,13 +35,13 @@ class ClaimsMachine(RuleBasedStateMachine):
         """Some nodes come or claim more, some leave."""
         claims = {node: users for node, users in joining if node not in leaving}
         self.alive = (self.alive | set(claims)) - set(leaving)
-        given = [(node, np.array(sorted(users), dtype=np.int64)) for node, users in claims.items()]
+        given = [(node, {f"u{user}" for user in users}) for node, users in claims.items()]
         waiting = self.claims.update(self.alive, given)
         for node, users in claims.items():
             for user in users:
                 self.claimed[user].add(node)
         for user, accepted in self.accepted.items():
-            now = self.claims.node_of(user)
+            now = self.claims.node_of(f"u{user}")
             living = [node for node in accepted if node in self.alive]
             newly = [node for node, users in claims.items() if user in users]
             if living:
@@ -50,20 +49,17 @@ class ClaimsMachine(RuleBasedStateMachine):
             elif now is not None:
                 assert now in self.alive & self.claimed[user]
                 accepted.append(now)
-            elif newly:
-                assert user in self.claims.disputed
             pending = self.pending[user] & self.alive
             self.pending[user] = (pending | set(newly)) - set(accepted)
             if len(newly) > 1 and not living:
                 assert now is None
-            assert user not in waiting or now not in newly or now in living
+            assert f"u{user}" not in waiting or now not in newly or now in living
 
     @invariant()
     def counts(self) -> None:
         if hasattr(self, "claims"):
             free = [user for user in range(self.count) if not self.accepted[user] and not self.pending[user]]
-            assert self.claims.unclaimed == len(free)
-            assert all(self.claims.node_of(user) is None for user in self.claims.disputed)
+            assert self.claims.claimed == self.count - len(free)
 
 
 ClaimsMachine.TestCase.settings = fuzzed(80)

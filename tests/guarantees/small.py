@@ -119,8 +119,9 @@ def worst_norm(C: Matrix, k: int, b: int) -> float:
 def aggregator(path: Path, rounds: int = ROUNDS, **changes: Any) -> fedmf.PrivateAggregator:
     """One that is brought updates; 24 users, cohorts of 6."""
     values: dict[str, Any] = {
-        "epsilon": 8.0, "delta": 1e-5, "clipping_norm": CLIP, "users": NAMES, "users_per_round": COHORT,
-        "num_rounds": rounds, "run_dir": path, "mechanism": "bisr", "noise_seed": 7,
+        "privacy": fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=CLIP, noise_seed=7),
+        "cohorts": fedmf.CyclicCohorts(rounds=rounds, users_per_round=COHORT),
+        "users": NAMES, "run_dir": path, "mechanism": "bisr",
     }  # fmt: skip
     return fedmf.PrivateAggregator(**{**values, **changes})
 

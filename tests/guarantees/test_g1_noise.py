@@ -66,8 +66,9 @@ def returning() -> ClientApp:
 def check_wrapper(folder: Path) -> None:
     start = ArrayRecord({"a": Array(np.zeros((90, 100), np.float32)), "b": Array(np.zeros(1000, np.float32))})
     strategy = CorrelatedNoise(
-        FedAvg(), epsilon=8.0, delta=1e-5, clipping_norm=CLIP, num_users=USERS, users_per_round=COHORT,
-        num_rounds=ROUNDS, mechanism="bisr", noise_seed=3, run_dir=folder / "app",
+        FedAvg(), fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=CLIP, noise_seed=3),
+        fedmf.CyclicCohorts(rounds=ROUNDS, users_per_round=COHORT), users=USERS,
+        mechanism="bisr", run_dir=folder / "app",
     )  # fmt: skip
     models: list[np.ndarray] = []
     strategy.start(

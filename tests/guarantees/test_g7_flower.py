@@ -14,9 +14,9 @@ from flwr.serverapp.strategy import FedAdam
 from support.certificates import make_credentials
 from support.flower_network import flower_environment, flwr_run, superlink, supernodes
 
-from fedmf import load_model
+from fedmf import CyclicCohorts, UserLevel, load_model
 from fedmf.flower import CorrelatedNoise, InProcessGrid, run_app
-from fedmf.flower.wrapper.inner_rule import InnerRule
+from fedmf.flower.inner_rule import InnerRule
 from fedmf.noise import Domain, GaussianSource, NoiseKey
 from fedmf.records import Ledger
 from guarantees.small import CLIP, bisr, clipped
@@ -66,8 +66,9 @@ def noise_rows() -> np.ndarray:
 def check_fed_adam(folder: Path) -> None:
     """All six users in every round: θ_n by Reddi et al. (2021), in float64, of (Σ clip(x_u) + C⁻¹z)/m."""
     strategy = CorrelatedNoise(
-        FedAdam(), epsilon=8.0, delta=1e-5, clipping_norm=CLIP, num_users=USERS, users_per_round=USERS,
-        num_rounds=ROUNDS, mechanism="bisr", noise_seed=SEED, run_dir=folder / "app",
+        FedAdam(), UserLevel(epsilon=8.0, delta=1e-5, clip_norm=CLIP, noise_seed=SEED),
+        CyclicCohorts(rounds=ROUNDS, users_per_round=USERS), users=USERS,
+        mechanism="bisr", run_dir=folder / "app",
     )  # fmt: skip
     grid = InProcessGrid(adding(), nodes=USERS)
     found = strategy.start(grid=grid, initial_arrays=start(), num_rounds=ROUNDS).arrays
@@ -145,7 +146,7 @@ def enrol(keys: list[Path], app_dir: Path) -> None:
     lines = [f"{key.with_suffix('.pub').read_text().strip()} clinic-{i}\n" for i, key in enumerate(keys)]
     file.write_text("".join(lines))
     server = app_dir / "digits_app" / "server_app.py"
-    enrolled = f"""identity=EnrolledUsers({str(file)!r}), num_users=3,
-        handshake_timeout=5.0,"""
-    plain = server.read_text().replace("import CorrelatedNoise", "import CorrelatedNoise, EnrolledUsers")
-    server.write_text(plain.replace("num_users=3,", enrolled))
+    enrolled = f"""users=EnrolledIdentity({str(file)!r}),
+        execution=fedmf.Execution(messages="per-user", handshake_timeout=5.0),"""
+    plain = server.read_text().replace("import CorrelatedNoise", "import CorrelatedNoise, EnrolledIdentity")
+    server.write_text("import fedmf\n" + plain.replace("users=3,", enrolled))

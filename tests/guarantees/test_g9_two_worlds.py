@@ -133,8 +133,8 @@ def wrapped(place: Path, value: float) -> object:
         return Message(RecordDict({"arrays": ArrayRecord(changed)}), reply_to=message)
 
     strategy = CorrelatedNoise(
-        FedAdam(), epsilon=8.0, delta=1e-5, clipping_norm=0.5, num_users=6, users_per_round=3, num_rounds=4,
-        mechanism="bisr", noise_seed=3, run_dir=place,
+        FedAdam(), fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=0.5, noise_seed=3),
+        fedmf.CyclicCohorts(rounds=4, users_per_round=3), users=6, mechanism="bisr", run_dir=place,
     )  # fmt: skip
     start = ArrayRecord({"w": Array(np.zeros(5, np.float32))})
     result = strategy.start(grid=InProcessGrid(app, nodes=6), initial_arrays=start, num_rounds=4)

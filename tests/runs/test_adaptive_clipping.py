@@ -17,7 +17,7 @@ from support.small_runs import client_for, run_small
 import fedmf
 from fedmf.cohorts import BallsInBinsCohorts
 from fedmf.errors import ConfigError
-from fedmf.flower.local_run.grid import InProcessGrid
+from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.strategy import run_on_grid
 from fedmf.noise import Domain, GaussianSource, NoiseKey
 from fedmf.optim import JmeAdam

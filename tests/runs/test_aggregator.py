@@ -14,7 +14,19 @@ import pytest
 import torch
 from flwr.serverapp.strategy import FedAvg
 from numpy.typing import NDArray
-from support.wrapped_apps import CLIP, COHORT, ROUNDS, SEED, SHAPES, USERS, adding, model, private, update_of
+from support.wrapped_apps import (
+    CLIP,
+    COHORT,
+    PRIVACY,
+    ROUNDS,
+    SEED,
+    SHAPES,
+    USERS,
+    adding,
+    model,
+    private,
+    update_of,
+)
 
 import fedmf
 from fedmf.cohorts import BallsInBinsCohorts
@@ -43,19 +55,16 @@ def received(user: int, current: dict[str, NDArray[np.float32]]) -> dict[str, ND
 
 
 def aggregator(place: Path, **keys: Any) -> fedmf.PrivateAggregator:
+    privacy = {"epsilon": 8.0, "delta": 1e-5, "clip_norm": CLIP, "noise_seed": SEED}
+    privacy |= {name: keys.pop(name) for name in PRIVACY & keys.keys()}
     asked: dict[str, Any] = {
-        "epsilon": 8.0,
-        "delta": 1e-5,
-        "clipping_norm": CLIP,
+        "cohorts": fedmf.CyclicCohorts(rounds=ROUNDS, users_per_round=COHORT),
         "users": IDS,
-        "users_per_round": COHORT,
-        "num_rounds": ROUNDS,
         "mechanism": "bisr",
-        "noise_seed": SEED,
         "run_dir": place,
         **keys,
     }
-    return fedmf.PrivateAggregator(**asked)
+    return fedmf.PrivateAggregator(fedmf.UserLevel(**privacy), **asked)
 
 
 def carried_on(opened: fedmf.PrivateAggregator, rounds: int = ROUNDS) -> dict[str, NDArray[Any]]:
@@ -73,7 +82,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "a second moment": {"server_optimizer": JmeAdam(learning_rate=0.05)},
     "a moving clip norm, an own statistic": {
         "server_optimizer": Sgd(),
-        "adaptive_clipping": QuantileClipping(rounds_per_update=1),
+        "clipping": QuantileClipping(rounds_per_update=1),
         "extra_releases": [OwnStatistic("support.own_functions:halves", ("first", "last"), share=0.1)],
     },
     "sampled cohorts": {
@@ -198,7 +207,7 @@ def test_slips_of_programs_are_refused_and_add_nothing(tmp_path: Path) -> None:
         ({"users": "abc"}, "users must be a sequence of ids"),
         ({"users": ["a", "a"]}, "users must name each user once"),
         ({"users": [1, 2]}, "users must be a sequence of ids"),
-        ({"epsilon": -1.0}, r"ε \(epsilon\) must lie in"),
+        ({"mechanism": "nothing"}, "mechanism"),
     ):
         with pytest.raises(ConfigError, match=message):
             aggregator(tmp_path / "other", **keys)

@@ -19,7 +19,7 @@ from support.small_runs import Recorder, client_for, linear_task, run_small, sma
 
 import fedmf
 from fedmf.accounting import RunAmplification, at_least
-from fedmf.flower.local_run.grid import InProcessGrid
+from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.strategy import run_on_grid
 from fedmf.runs import RoundRecord, Session, plan
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from support.ledgers import participations
 from support.small_runs import client_for, linear_task, run_small, seeing, small_run
 
 import fedmf
 from fedmf.cohorts import AvailableCohorts
 from fedmf.errors import ConfigError
-from fedmf.flower.local_run.grid import InProcessGrid
-from fedmf.flower.simulation import WorkerPool
+from fedmf.flower.apps import WorkerPool
+from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.strategy import run_on_grid
 from fedmf.records import Ledger
 from fedmf.runs import RoundRecord, RoundReport, Run, Session
@@ -42,9 +41,9 @@ class ComingAndGoing(WorkerPool):
         super().__init__(dataset.user_ids, lambda users: np.ones(users.size, np.int64))
         self.session, self.there = session, there
 
-    def nodes_of(self, users: NDArray[np.int64]) -> list[int | None]:
-        t, nodes = self.session.server.t, super().nodes_of(users)
-        return [node if self.there(int(user), t) else None for user, node in zip(users, nodes, strict=True)]
+    def nodes_of(self, users: Mapping[int, str]) -> dict[str, int]:
+        t = self.session.server.t
+        return super().nodes_of({index: user for index, user in users.items() if self.there(index, t)})
 
 
 def carried_out(path: Path, run: Run, there: Callable[[int, int], bool]) -> list[RoundReport]:

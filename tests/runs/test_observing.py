@@ -6,6 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -51,10 +52,10 @@ def test_every_round_is_seen_after_its_commit(tmp_path: Path) -> None:
 def test_so_it_is_around_a_flower_strategy(tmp_path: Path) -> None:
     seen: list[RoundRecord] = []
 
-    def final(path: Path, rounds: int, **options: object) -> list[float]:
-        strategy = private(FedAvg(), path, **options)
+    def final(path: Path, rounds: int, **options: Any) -> list[float]:
+        strategy = private(FedAvg(), path)
         grid = InProcessGrid(adding(lambda user, _: update_of(user)), nodes=USERS)
-        result = strategy.start(grid=grid, initial_arrays=model(), num_rounds=rounds)
+        result = strategy.start(grid=grid, initial_arrays=model(), num_rounds=rounds, **options)
         strategy.close()
         return flat(result.arrays).tolist()
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from flwr.app import Message, MessageType
+from flwr.app import ArrayRecord, Message, MessageType
 from numpy.typing import NDArray
 from support.pair_runs import RecordedPair, pair_run
 from support.small_runs import small_run
@@ -74,7 +74,9 @@ def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple
         worker, total = server.sums.empty(), server.new_sum()
         worker.add_updates(torch.from_numpy(rows))
         request = Message(
-            request_content(Request(torch.zeros(d), t, tuple(names), True)), 1, MessageType.TRAIN
+            request_content(ArrayRecord(), Request(torch.zeros(d), t, tuple(names), True)),
+            1,
+            MessageType.TRAIN,
         )
         reply = answer_reply(request, t, Reply(tuple(names), worker.parts))
         parts = read_slice_reply(reply, t=t, asked=names, lengths=total.lengths)

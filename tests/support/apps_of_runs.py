@@ -14,7 +14,6 @@ import fedmf
 from fedmf.accounting import UserLevel
 from fedmf.flower import CorrelatedNoise, InProcessGrid
 from fedmf.runs import Run
-from fedmf.runs.statistics import QuantileClipping
 from fedmf.training import LocalTrainer
 from support.small_runs import linear_regression
 
@@ -26,15 +25,10 @@ def wrapped(run: Run, path: Path, **options: object) -> CorrelatedNoise:
     privacy = run.privacy
     assert isinstance(privacy, UserLevel)
     arguments = {
-        "epsilon": privacy.epsilon, "delta": privacy.delta, "clipping_norm": privacy.clip_norm,
-        "adjacency": privacy.adjacency, "noise_seed": privacy.noise_seed, "amplified": privacy.amplified,
-        "num_users": run.task_source.users, "users_per_round": run.cohorts.users_per_round,
-        "num_rounds": run.cohorts.rounds, "cohorts": run.cohorts, "mechanism": run.noise, "run_dir": path,
-        "server_optimizer": run.server,
-        "extra_releases": run.extra_releases,
-        "adaptive_clipping": run.clipping if isinstance(run.clipping, QuantileClipping) else None,
+        "users": run.task_source.users, "mechanism": run.noise, "run_dir": path,
+        "server_optimizer": run.server, "extra_releases": run.extra_releases, "clipping": run.clipping,
     }  # fmt: skip
-    return CorrelatedNoise(FedAvg(), **{**arguments, **options})  # type: ignore[arg-type]
+    return CorrelatedNoise(FedAvg(), privacy, run.cohorts, **{**arguments, **options})  # type: ignore[arg-type]
 
 
 def local_clients(run: Run) -> ClientApp:

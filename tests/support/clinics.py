@@ -7,8 +7,8 @@ from flwr.clientapp import ClientApp
 
 import fedmf
 from fedmf.flower import run_on_grid
-from fedmf.flower.client_app import app
-from fedmf.flower.local_run.grid import InProcessGrid
+from fedmf.flower.apps import client as app
+from fedmf.flower.grid import InProcessGrid
 from fedmf.runs import RoundReport, Run
 from support.small_runs import SMALL, dotted, seeing
 

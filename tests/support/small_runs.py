@@ -13,8 +13,8 @@ from torch import Tensor, nn
 import fedmf
 from fedmf.cohorts import CohortSchedule
 from fedmf.data import InMemoryDataset
-from fedmf.flower.client_app import make_client_app
-from fedmf.flower.local_run.grid import InProcessGrid
+from fedmf.flower.apps import make_client_app
+from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.strategy import run_on_grid
 from fedmf.runs import OnRound, RoundRecord, RoundReport, Run, Session, run_of
 from fedmf.runs.tables import render_toml

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from unittest.mock import patch
 
+import torch
 from flwr.app import Message
 from torch import Tensor
 
 from fedmf.flower import InProcessGrid
-from fedmf.flower.arrays import tensor_of
 from fedmf.runs import Reply, Request
 from fedmf.runs.simulation import ClientsHere
 
@@ -71,5 +71,5 @@ def _of_message(message: Message) -> SentMessage:
         message.metadata.group_id,
         tuple(str(user) for users in named for user in users),
         (sum(len(array.data) for array in arrays), len(repr(config))),
-        tensor_of(arrays[0]).clone() if len(arrays) == 1 else None,
+        torch.from_numpy(arrays[0].numpy()) if len(arrays) == 1 else None,
     )

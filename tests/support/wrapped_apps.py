@@ -12,6 +12,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi
 
+from fedmf.accounting import UserLevel
 from fedmf.cohorts import CyclicCohorts
 from fedmf.flower import CorrelatedNoise, user_id_mod
 from fedmf.noise import Domain, GaussianSource, NoiseKey
@@ -20,6 +21,7 @@ from fedmf.participation import Participation
 USERS, COHORT, ROUNDS, CLIP, SEED = 12, 4, 6, 0.5, 3
 SHAPES = {"body.weight": (4, 3), "body.bias": (4,), "head": (5,)}
 DIMENSION = 21
+PRIVACY = {"epsilon", "delta", "clip_norm", "noise_seed", "adjacency", "amplified"}
 Next = Callable[[Message, Context], Message]
 INNER: dict[str, Callable[[], FedAvg]] = {
     "FedAvg": FedAvg,
@@ -86,19 +88,17 @@ def adding(
 
 
 def private(inner: FedAvg, path: Path, **keys: object) -> CorrelatedNoise:
+    """Around a strategy; values of privacy by their names."""
+    privacy = {"epsilon": 8.0, "delta": 1e-5, "clip_norm": CLIP, "noise_seed": SEED}
+    privacy |= {name: keys.pop(name) for name in PRIVACY & keys.keys()}
     arguments: dict[str, object] = {
-        "epsilon": 8.0,
-        "delta": 1e-5,
-        "clipping_norm": CLIP,
-        "num_users": USERS,
-        "users_per_round": COHORT,
-        "num_rounds": ROUNDS,
+        "cohorts": CyclicCohorts(rounds=ROUNDS, users_per_round=COHORT),
+        "users": USERS,
         "mechanism": "bisr",
-        "noise_seed": SEED,
         "run_dir": path,
         **keys,
     }
-    return CorrelatedNoise(inner, **arguments)  # type: ignore[arg-type]
+    return CorrelatedNoise(inner, UserLevel(**privacy), **arguments)  # type: ignore[arg-type]
 
 
 def noisy_means(change: Callable[[int], np.ndarray], std: float, C: np.ndarray, dimension: int) -> np.ndarray:

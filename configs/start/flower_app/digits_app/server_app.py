@@ -5,6 +5,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from digits_app.task import Net, initial_model, load_data, test
+from fedmf import CyclicCohorts, UserLevel
 from fedmf.flower import CorrelatedNoise
 
 app = ServerApp()
@@ -14,10 +15,10 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     rounds, lr = int(context.run_config["num-server-rounds"]), float(context.run_config["learning-rate"])
     strategy = FedAvg(fraction_evaluate=0.5)
-    strategy = CorrelatedNoise(strategy, epsilon=50.0, delta=1e-5, clipping_norm=1.0, num_users=3,
-                               users_per_round=3, num_rounds=rounds, mechanism="bisr",
-                               noise_seed=int(context.run_config["noise-seed"]),
-                               run_dir=str(context.run_config["run-dir"]))  # fmt: skip
+    seed = int(context.run_config["noise-seed"])
+    strategy = CorrelatedNoise(strategy, UserLevel(epsilon=50.0, delta=1e-5, clip_norm=1.0, noise_seed=seed),
+                               CyclicCohorts(rounds=rounds, users_per_round=3), users=3,
+                               mechanism="bisr", run_dir=str(context.run_config["run-dir"]))  # fmt: skip
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(initial_model().state_dict()),

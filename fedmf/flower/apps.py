@@ -1,0 +1,316 @@
+"""fedmf's own apps: the client app and the server app that ``flwr run`` starts, and both on Ray."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import importlib.util
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from flwr.app import ConfigRecordValues, Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from numpy.typing import NDArray
+
+from fedmf.data import OnNodes
+from fedmf.errors import ConfigError
+from fedmf.flower.messages import answer_reply, hosted_users_reply, read_request
+from fedmf.flower.screen import say, say_round
+from fedmf.flower.served_users import ServedUsers
+from fedmf.flower.strategy import run_on_grid
+from fedmf.runs import (
+    Execution,
+    NamedTask,
+    OnRound,
+    RoundRecord,
+    Run,
+    Scalar,
+    Session,
+    check_users_here,
+    clipped_sums,
+    dotted_keys,
+    run_of,
+)
+from fedmf.training import ClippedSums, LocalTrainer, example_counts
+
+_log = logging.getLogger("fedmf")
+#: Of a node, which of the users of its task it serves.
+Hosted = Callable[[Context, Sequence[str]], Sequence[str]]
+
+
+def share_of(context: Context, users: Sequence[str]) -> Sequence[str]:
+    """Of the users of a task that every node has whole: those whose index is ``partition-id`` modulo
+    ``num-partitions``."""
+    part, parts = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
+    return users[part::parts]
+
+
+def make_client_app(
+    trainer_of: Callable[[Context], tuple[LocalTrainer, ClippedSums]], hosted: Hosted = share_of
+) -> ClientApp:
+    """A client app for any task: says which users a node serves, trains them, clips, replies.
+
+    Args:
+        trainer_of: from a Flower context to the node's local trainer and how updates are clipped and summed.
+        hosted: from the context and the users of the trainer's task to those that the node says it serves; in
+            a simulation it may be asked for any of the task.
+    """
+    client_app = ClientApp()
+
+    @client_app.query()
+    def query(message: Message, context: Context) -> Message:
+        trainer, _ = trainer_of(context)
+        return hosted_users_reply(message, hosted(context, trainer.task.dataset.user_ids))
+
+    @client_app.train()
+    def train(message: Message, context: Context) -> Message:
+        trainer, sums = trainer_of(context)
+        request = read_request(message)
+        return answer_reply(message, request.t, request.trained(trainer, sums))
+
+    return client_app
+
+
+@lru_cache(maxsize=2)
+def cached_trainer(
+    items: tuple[tuple[str, Scalar], ...], path: str = "", roster: str = "", schema: str = ""
+) -> tuple[LocalTrainer, ClippedSums]:
+    """The trainer and sums of a configuration's sorted items, built once in each worker process.
+
+    Args:
+        items: of the run config.
+        path: where data are that stay on this node, see `OnNodes.here`.
+        roster: who of them may be served from here.
+        schema: where the schema is on this node.
+    """
+    run = run_of(dict(items))
+    source = run.task_source
+    if isinstance(source, NamedTask) and isinstance(source.data, OnNodes):
+        here = dataclasses.replace(source, data=source.data.here(path, roster, schema))
+        run = dataclasses.replace(run, task=here)
+    elif path or roster or schema:
+        raise ConfigError(
+            "data-path, data-roster and data-schema (of the node config) must be left out unless [data] "
+            f"kind is {OnNodes.kind!r}; got {path or roster or schema!r}."
+        )
+    # Ray shows an actor only the GPU it reserved, which is then the first.
+    task = run.task_source.build().to("cuda" if run.execution.worker_gpus > 0 else "cpu")
+    return LocalTrainer(task, run.client), clipped_sums(run, task)
+
+
+def _trainer_from_configs(context: Context) -> tuple[LocalTrainer, ClippedSums]:
+    places = (str(context.node_config.get(f"data-{name}", "")) for name in ("path", "roster", "schema"))
+    return cached_trainer(tuple(sorted(context.run_config.items())), *places)
+
+
+def _hosted_by_config(context: Context, users: Sequence[str]) -> Sequence[str]:
+    """All users of a node's own data, else its share."""
+    return users if context.run_config.get("data.kind") == OnNodes.kind else share_of(context, users)
+
+
+#: What pyproject.toml names as the Flower client app and server app.
+client = make_client_app(_trainer_from_configs, _hosted_by_config)
+server = ServerApp()
+
+
+@server.main()
+def main(grid: Grid, context: Context) -> None:
+    """Start or resume the run that the run config describes."""
+    run = run_of(context.run_config)
+    path = run_directory(run.execution, context.run_id)
+    with Session.resume(path, run) if run.execution.resume else Session.start(path, run) as session:
+
+        def told(record: RoundRecord) -> None:
+            say_round(record.rounds, record.horizon, record.metrics)
+
+        run_on_grid(session, grid, told)
+        session.draw()
+        for line in session.statement().render_text().splitlines():
+            say(line)
+
+
+def run_directory(place: Execution, run_id: int) -> Path:
+    """Where the run lives: ``output_dir``, absolute because Flower chooses the working directory.
+
+    Raises:
+        ConfigError: ``output_dir`` is relative, or ``resume`` is set without it.
+    """
+    if not place.output_dir:
+        if place.resume:
+            raise ConfigError("output_dir must name the run to resume; got an empty string.")
+        return Path.home() / ".fedmf" / "runs" / f"flower-{run_id}"
+    path = Path(place.output_dir).expanduser()
+    if not path.is_absolute():
+        raise ConfigError(f"output_dir must be absolute under flwr run; got {place.output_dir!r}.")
+    return path
+
+
+def run_on_ray(session: Session, on_round: OnRound | None = None) -> None:
+    """Run a session on Flower's simulation engine: a cohort is cut into ``workers`` slices, one an actor.
+
+    Every worker process builds the task from the configuration, so the session's task must be the one
+    its configuration names. Ray leaves its own marks on the process (a signal handler, PYTHONPATH), so
+    use one process for each run.
+
+    Raises:
+        ConfigError: the extra ``ray`` is not installed.
+    """
+    check_ray()
+    from flwr.simulation import run_simulation
+
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    server_app = ServerApp()
+
+    @server_app.main()
+    def main(grid: Grid, context: Context) -> None:
+        run_on_grid(session, grid, on_round, worker_pool(session))
+
+    run_simulation(
+        server_app,
+        client_app_of(session.run),
+        num_supernodes=session.run.execution.workers,
+        backend_config=backend_config(session.run.execution),
+    )
+
+
+def check_ray() -> None:
+    """Refuse to run on Ray where it is not installed.
+
+    Raises:
+        ConfigError: the extra ``ray`` is missing.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise ConfigError("--engine ray needs the extra: pip install 'fedmf[ray]'.")
+
+
+def backend_config(workers: Execution) -> dict[str, dict[str, ConfigRecordValues]]:
+    """Where Ray runs and what each actor reserves there.
+
+    A cluster brings its own resources. On this machine Ray is told that there are as many CPUs as the actors
+    ask for, so that all slices of a round are at work at the same time. An actor whose process or machine is
+    lost is started again where there is room: Flower goes on giving it a slice in every round.
+    """
+    init: dict[str, ConfigRecordValues] = {"logging_level": "ERROR", "log_to_driver": False}
+    if workers.ray_address:
+        init["address"] = workers.ray_address
+    else:
+        init["num_cpus"] = workers.workers
+    resources = {"num_cpus": 1.0, "num_gpus": workers.worker_gpus, "max_restarts": -1}
+    return {"init_args": init, "client_resources": resources}
+
+
+def client_app_of(run: Run) -> ClientApp:
+    """A client app that carries its configuration: small enough to be pickled with every message.
+
+    Raises:
+        ConfigError: task or optimizer were given as objects, which other processes cannot build.
+    """
+    for name, given in zip(("task", "optimizer"), run.given_objects, strict=True):
+        if given is not None:
+            raise ConfigError(
+                f"{name} must be given by name to run on Ray; got an object of type {type(given).__name__}. "
+                "Its workers are processes that build it themselves: name a function, or run in process."
+            )
+    items = worker_items(run)
+    return make_client_app(lambda _: cached_trainer(items))
+
+
+def worker_items(run: Run) -> tuple[tuple[str, Scalar], ...]:
+    """The configuration of a run's workers: without C, which may be an object, since they add no noise."""
+    return tuple(sorted(dotted_keys(dataclasses.replace(run, mechanism="identity")).items()))
+
+
+def longest_first(sizes: NDArray[np.int64], workers: int) -> list[int]:
+    """Spread tasks over equal workers: the largest first, each to the worker with the least work so far.
+
+    Args:
+        sizes: work of each task, shape (m,), non-negative.
+        workers: W ≥ 1.
+
+    Returns:
+        The worker of each task. Ties go to the earlier task and the lower worker.
+
+    Guarantees:
+        The busiest worker has at most 4/3 − 1/(3W) times the work of the best possible spread.
+
+    References:
+        Graham (1969), "Bounds on Multiprocessing Timing Anomalies", Theorem 3.
+
+    >>> longest_first(np.array([3, 3, 2, 2, 2]), workers=2)
+    [0, 1, 0, 1, 0]
+    """
+    chosen, loads = [0] * sizes.size, [(0, worker) for worker in range(workers)]
+    for task in np.argsort(-sizes, kind="stable").tolist():
+        load, chosen[task] = loads[0]
+        heapq.heapreplace(loads, (load + int(sizes[task]), chosen[task]))
+    return chosen
+
+
+class WorkerPool(ServedUsers):
+    """Workers of a simulation that all built the same task from the same configuration.
+
+    Who trains whom changes from round to round and with the number of workers; the model does not, since
+    clipped updates are summed in integers.
+
+    Args:
+        roster: the stable ids of all users.
+        sizes: the public sizes of users by index: how much work each is.
+        report: called with one line for the operator about anything odd.
+        workers: W, how many there will be. Flower names them as they start: without waiting for all, the
+            messages of the first rounds would tell how quickly they did.
+    """
+
+    #: Nor does a line: two runs of one seed say the same.
+    tell_every: ClassVar[float] = math.inf
+
+    def __init__(
+        self,
+        roster: Sequence[str],
+        sizes: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+        report: Callable[[str], None] = lambda _: None,
+        workers: int = 1,
+    ) -> None:
+        super().__init__(roster, report)
+        self._sizes, self._workers, self._alive = sizes, workers, list[int]()
+
+    def listen(self, grid: Grid) -> None:
+        """See `ServedUsers.listen`."""
+        self._alive = sorted(grid.get_node_ids())
+
+    def gather(self, grid: Grid, timeout: float, limit: float | None = None) -> None:
+        """See `ServedUsers.gather`. Workers are the run's own: all are waited for, past any ``limit``."""
+        super().gather(grid, timeout)
+
+    @property
+    def silent(self) -> int:
+        """See `ServedUsers.silent`; a worker that is not named yet is silent."""
+        return max(0, self._workers - len(self._alive))
+
+    @property
+    def missing(self) -> int:
+        """See `ServedUsers.missing`: no worker, no user."""
+        return 0 if self._alive else self.users
+
+    def nodes_of(self, users: Mapping[int, str]) -> dict[str, int]:
+        """See `ServedUsers.nodes_of`."""
+        if not self._alive:
+            return {}
+        chosen = longest_first(self._sizes(np.array(list(users), dtype=np.int64)), len(self._alive))
+        return {user: self._alive[place] for user, place in zip(users.values(), chosen, strict=True)}
+
+
+def worker_pool(session: Session) -> WorkerPool:
+    """The workers of a simulation of this session: each can train any of its users.
+
+    Raises:
+        ConfigError: as `check_users_here`.
+    """
+    check_users_here(session)
+    dataset, workers = session.task.dataset, session.run.execution.workers
+    return WorkerPool(dataset.user_ids, partial(example_counts, dataset), _log.warning, workers)

@@ -1,0 +1,168 @@
+"""A Flower strategy's server rule as an update rule of ours: post-processing of the noisy mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi
+from torch import Tensor
+
+from fedmf.accounting import SecondForm
+from fedmf.errors import ConfigError
+from fedmf.flower.compat import claim_task_identity
+from fedmf.flower.layout import ArrayLayout
+from fedmf.flower.screen import hushed
+from fedmf.moments import SecondMoment
+from fedmf.optim import RoundRelease
+
+#: Strategies whose aggregation is a mean followed by a rule of the server.
+MEANS: Final = (FedAvgM, FedAdam, FedAdagrad, FedYogi, FedProx, FedAvg)
+#: What they compute it with; a subclass that replaces one computes something else.
+_HELPERS: Final = ("aggregate_train", "_check_and_log_replies", "_compute_deltat_and_mt")
+#: What they keep between rounds: arrays by name, or a list of arrays.
+_MEMORY: Final = ("m_t", "v_t", "momentum_vector")
+_NODE: Final = 1
+#: Where the strategies of Flower's older interface are, several of the same names.
+_OLDER: Final = "flwr.server.strategy"
+
+
+def check_inner(inner: FedAvg) -> None:
+    """Refuse a strategy whose aggregation is not a mean followed by a server rule, or one that was used.
+
+    A median or a trimmed mean of one reply is that reply, so looking at what it returns tells nothing: the
+    code is compared. A class that replaces a helper only to look at results, such as one that saves models,
+    says so by the attribute ``aggregation_is_a_mean = True``.
+
+    Raises:
+        ConfigError: it is.
+    """
+    name = type(inner).__name__
+    base = next((base for base in MEANS if isinstance(inner, base)), None)
+    if base is None and any(ancestor.__module__.startswith(_OLDER) for ancestor in type(inner).__mro__):
+        raise ConfigError(
+            f"strategy (to be made private) must be one of flwr.serverapp.strategy; got {name} of Flower's "
+            f"older interface, {_OLDER}, whose rounds have other messages."
+        )
+    if base is None:
+        allowed = ", ".join(sorted(strategy.__name__ for strategy in MEANS))
+        raise ConfigError(
+            "strategy (to be made private) must be one whose aggregation is a mean followed by a server "
+            f"rule ({allowed}); got {name}. The noise of any other aggregation is not calibrated."
+        )
+    for helper in _HELPERS:
+        replaced = getattr(type(inner), helper, None) is not getattr(base, helper, None)
+        if replaced and type(inner).__module__.partition(".")[0] == "flwr":
+            raise ConfigError(
+                f"strategy {name} of Flower aggregates by something else than a mean. Of one reply it "
+                "returns that reply, so nothing would be seen, and no noise is calibrated for it."
+            )
+        if replaced and not getattr(inner, "aggregation_is_a_mean", False):
+            raise ConfigError(
+                f"strategy {name} replaces {helper} of {base.__name__}, so that its aggregation may not be a "
+                "mean. If it only looks at results, give it the attribute aggregation_is_a_mean = True."
+            )
+    if any(getattr(inner, memory, None) is not None for memory in ("current_arrays", *_MEMORY)):
+        raise ConfigError(f"strategy {name} must be new; it has aggregated before. Make another one.")
+
+
+def check_no_rule(inner: FedAvg) -> None:
+    """Refuse a strategy with a server rule of its own, where another one is given.
+
+    Raises:
+        ConfigError: it has one.
+    """
+    if isinstance(inner, MEANS[:4]):
+        raise ConfigError(
+            "strategy (with another optimizer) must be one without a server rule, FedAvg or FedProx; got "
+            f"{type(inner).__name__}. Two rules would act on one update: leave one out."
+        )
+
+
+@contextmanager
+def _no_metrics(inner: FedAvg) -> Iterator[None]:
+    """A strategy that combines no metrics of training: the one reply that it is handed has none."""
+    before = inner.train_metrics_aggr_fn
+    inner.train_metrics_aggr_fn = lambda _replies, _weight: MetricRecord()
+    try:
+        yield
+    finally:
+        inner.train_metrics_aggr_fn = before
+
+
+class InnerRule:
+    """θ_{t+1} from θ_t and the noisy mean update, by what an inner strategy makes of one reply.
+
+    The inner strategy is handed a single reply with θ_t + u_t, so its mean is that, whatever its weights.
+    What it keeps between rounds is set before each step and taken out after it: it is part of the commit.
+    Flower's own FedAvg and FedProx make that model itself of one reply, so for arrays of float32 they are not
+    called: the model is θ_t + u_t.
+
+    Args:
+        inner: the strategy.
+        layout: of the model's arrays.
+    """
+
+    second_moment: SecondMoment | None = None
+    second_form: SecondForm = "per-user"
+
+    def __init__(self, inner: FedAvg, layout: ArrayLayout) -> None:
+        self._inner, self._layout = inner, layout
+        self._adds = type(inner) in (FedAvg, FedProx) and layout.number == np.float32
+
+    def init(self, parameters: Tensor) -> dict[str, Tensor]:
+        """Nothing is kept before the first round."""
+        return {}
+
+    def step(
+        self, t: int, parameters: Tensor, release: RoundRelease, state: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """See `ServerOptimizer.step`."""
+        inner, layout = self._inner, self._layout
+        if self._adds:
+            moved = parameters.to("cpu", torch.float64).add_(release.mean.to("cpu", torch.float64))
+            return moved.to(parameters), {}
+        current = layout.trained_record(parameters)
+        if hasattr(inner, "current_arrays"):
+            by_name = {name: array.numpy() for name, array in current.items()}
+            setattr(inner, "current_arrays", current if isinstance(inner, FedAvgM) else by_name)  # noqa: B010
+        for memory in _MEMORY:
+            if hasattr(inner, memory):
+                setattr(inner, memory, self._arrays(memory, state.get(memory)))
+        moved = layout.flat(current) + release.mean.to(torch.float64).cpu()
+        with hushed(), _no_metrics(inner):
+            arrays, _ = inner.aggregate_train(t + 1, [self._reply(layout.trained_record(moved))])
+        if arrays is None:
+            name = type(inner).__name__
+            raise RuntimeError(f"{name} made no model of round {t + 1}; nothing was released.")
+        kept = {
+            memory: self._flat(getattr(inner, memory))
+            for memory in _MEMORY
+            if getattr(inner, memory, None) is not None
+        }
+        return layout.flat(arrays).to(parameters), kept
+
+    def _reply(self, arrays: ArrayRecord) -> Message:
+        claim_task_identity()
+        weight = MetricRecord({self._inner.weighted_by_key: 1.0})
+        content = RecordDict({self._inner.arrayrecord_key: arrays, "metrics": weight})
+        return Message(content, _NODE, MessageType.TRAIN)
+
+    def _flat(self, kept: Any) -> Tensor:
+        parts = kept if isinstance(kept, list) else [kept[name] for name, _, _ in self._layout.trained]
+        return torch.from_numpy(np.concatenate([np.asarray(p, dtype=np.float64).reshape(-1) for p in parts]))
+
+    def _arrays(self, memory: str, flat: Tensor | None) -> Any:
+        """What the strategy keeps under this name."""
+        if flat is None:
+            return None
+        values, start, arrays = flat.cpu().numpy(), 0, {}
+        for name, shape, _ in self._layout.trained:
+            length = int(np.prod(shape, dtype=np.int64))
+            arrays[name] = values[start : start + length].reshape(shape).copy()
+            start += length
+        return list(arrays.values()) if memory == "momentum_vector" else arrays

@@ -1,0 +1,313 @@
+"""`CorrelatedNoise`: any Flower strategy whose aggregation is a mean, made private by correlated noise."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import torch
+from flwr.app import ArrayRecord, Message
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+
+from fedmf.accounting import UserLevel
+from fedmf.cohorts import Cohorts
+from fedmf.errors import ConfigError
+from fedmf.flower.identity import NodeIdentity, UserIdentity
+from fedmf.flower.inner_rule import MEANS, InnerRule, check_inner, check_no_rule
+from fedmf.flower.layout import ArrayLayout
+from fedmf.flower.screen import hushed, say, say_plan, say_round, warn
+from fedmf.flower.served_users import ServedUsers
+from fedmf.flower.strategy import GridClients, Part, RoundStrategy
+from fedmf.mechanisms.choice import MechanismChoice
+from fedmf.mechanisms.matrix import Factorization
+from fedmf.optim import ChosenOptimizer, ServerOptimizer
+from fedmf.records import PrivacyStatement
+from fedmf.runs import (
+    LEDGER,
+    Execution,
+    FixedClipping,
+    NoiseAndSignal,
+    NoiseMechanism,
+    QuantileClipping,
+    Reply,
+    Rounds,
+    Run,
+    Session,
+    Statistic,
+)
+from fedmf.runs.aggregator import TaskElsewhere, session_of
+
+_UNASKED: Final = "clients are not asked to evaluate: what they report would carry no noise"
+#: Methods of a strategy that Flower's loop calls and the private one does not.
+_NOT_CALLED: Final = {
+    "start": "CorrelatedNoise has its own: what yours adds goes into its on_round or evaluate_fn",
+    "configure_evaluate": _UNASKED,
+    "aggregate_evaluate": _UNASKED,
+}
+
+
+def _forwarded(name: str) -> Any:
+    if isinstance(vars(Grid)[name], property):
+        return property(lambda self: getattr(self.grid, name))
+    return lambda self, *args, **kwargs: getattr(self.grid, name)(*args, **kwargs)
+
+
+class CohortGrid(Grid):
+    """Another grid, of whose nodes only some are there, as an inner strategy sees it.
+
+    Args:
+        grid: the other one; whatever this version of Flower asks of a grid, it answers.
+        nodes: ids of those.
+    """
+
+    def __init__(self, grid: Grid, nodes: Sequence[int]) -> None:
+        self.grid, self._nodes = grid, list(nodes)
+
+    for _name in Grid.__abstractmethods__ | {"get_nodes"}:
+        locals()[_name] = _forwarded(_name)
+
+    def get_node_ids(self) -> list[int]:
+        """The nodes of the cohort."""
+        return list(self._nodes)
+
+
+@contextmanager
+def _everybody(inner: FedAvg, nodes: int) -> Iterator[None]:
+    """A strategy that asks every node it sees: the cohort decides whom to ask, not its fractions."""
+    chosen = {"fraction_train": 1.0, "min_train_nodes": nodes, "min_available_nodes": nodes}
+    before = {name: getattr(inner, name) for name in chosen}
+    vars(inner).update(chosen)
+    try:
+        yield
+    finally:
+        vars(inner).update(before)
+
+
+class AppClients(GridClients):
+    """The clients of an app, asked by the messages of an inner strategy: one a user, a row of each.
+
+    Args:
+        session: of the run.
+        layout: of its model.
+        inner: makes the messages.
+        nodes: which node serves whom.
+    """
+
+    def __init__(self, session: Session, layout: ArrayLayout, inner: FedAvg, nodes: ServedUsers) -> None:
+        super().__init__(session, nodes, layout.most_bytes)
+        self._layout, self._inner, self._sent = layout, inner, torch.empty(0)
+
+    @property
+    def arrays(self) -> ArrayRecord:
+        """See `GridClients.arrays`: all arrays, those that stay too."""
+        return self._layout.record(self.server.parameters)
+
+    def messages(self, number: int, by_node: Mapping[int, list[str]]) -> list[tuple[Message, Part]]:
+        """See `GridClients.messages`.
+
+        Raises:
+            RuntimeError: the inner strategy asks other nodes, or one twice.
+        """
+        arrays, nodes = self.arrays, list(by_node)
+        self._sent = self._layout.flat(arrays, self._layout.number)
+        if not nodes:
+            return []
+        with _everybody(self._inner, len(nodes)), hushed():
+            cohort = CohortGrid(self.grid, nodes)  # type: ignore[abstract]
+            messages = list(self._inner.configure_train(number, arrays, self.train_config, cohort))
+        asked = [message.metadata.dst_node_id for message in messages]
+        if sorted(asked) != sorted(nodes):
+            raise RuntimeError(
+                f"strategy {type(self._inner).__name__} must ask each of the {len(nodes)} nodes of the "
+                f"cohort once to train; it asks {len(asked)}."
+            )
+        parts = [(node, tuple(by_node[node])) for node in asked]
+        return list(zip(messages, parts, strict=True))
+
+    def read(self, message: Message, part: Part) -> Reply:
+        """See `GridClients.read`: what counts is what was received minus what was sent."""
+        node, users = part
+        return Reply(users, self._layout.read(message)[None], node=node, origin=self._sent)
+
+
+@dataclass(frozen=True, eq=False)
+class FlowerAppTask(TaskElsewhere):
+    """The task of a Flower app, which its clients know and the server does not."""
+
+    kind: ClassVar[str] = "flower-app"
+    called: ClassVar[str] = "clients of a Flower app"
+    users_from: ClassVar[str] = "argument users"
+    model_from: ClassVar[str] = "argument initial_arrays"
+    continued_by: ClassVar[str] = "CorrelatedNoise"
+
+
+class CorrelatedNoise(RoundStrategy):
+    """User-level differential privacy for a Flower app, around the strategy it has.
+
+    Each round a cohort of users is asked by the messages that the inner strategy makes. Their updates, reply
+    minus model sent, are clipped together over all trained arrays, summed, divided by the planned users of a
+    round (never by numbers of examples) and noised; the inner strategy sees one reply with the noisy mean, so
+    its server rule (momentum, Adam, …) is post-processing. Every round is committed before anybody sees its
+    model. Arrays of integers stay what they were.
+
+    Args:
+        strategy: a new FedAvg, FedAvgM, FedProx, FedAdam, FedAdagrad or FedYogi.
+        privacy: ε and δ for all rounds together, and the clip norm ζ: the largest ℓ₂ norm of one user's
+            update; a public noise seed makes a simulation that anyone can undo.
+        cohorts: n, the most rounds there will ever be, m, how many users are asked in a round, and who.
+        users: N, where every virtual node of a simulation is a user; or who the users are, for deployments
+            an `EnrolledIdentity`.
+        mechanism: name of a mechanism, or a factorization.
+        server_optimizer: a server rule of fedmf in place of the strategy's own, such as `Sgd`, `JmeAdam` with
+            private second moments of its own noise, or any object with ``init`` and ``step``; the strategy
+            must then be one without a rule, FedAvg or FedProx.
+        clipping: `fedmf.QuantileClipping` lets ζ follow a quantile of norms after the first round, under the
+            same ε.
+        extra_releases: statistics such as `fedmf.OwnStatistic` that are released under the same ε.
+        frozen: arrays that are neither trained nor noised: names, or patterns such as ``"features.*"``, in
+            which ``*`` stands for any characters, dots too.
+        tied: groups of names under which one array stands, such as an embedding that is also the head: it is
+            trained, clipped and noised once. Empty where equal arrays are several; None asks if there are.
+        execution: for how many replies, and how long, a round waits, how often checkpoints are kept; messages
+            are one a user. Default: an hour for all.
+        run_dir: where ledger, key and statement are; a run that is there is continued. A simulation cannot
+            be: where there is one, the next gets a directory of its own beside it. Default: a new directory
+            below ``~/.fedmf/runs``.
+
+    Raises:
+        ConfigError: a strategy whose aggregation is something else, or values that do not fit together.
+
+    >>> from fedmf import CyclicCohorts, UserLevel
+    >>> private = CorrelatedNoise(
+    ...     FedAvg(),
+    ...     UserLevel(epsilon=8.0, delta=1e-5, clip_norm=0.5),
+    ...     CyclicCohorts(rounds=50, users_per_round=10),
+    ...     users=100,
+    ... )
+    """
+
+    def __init__(
+        self,
+        strategy: FedAvg,
+        privacy: UserLevel,
+        cohorts: Cohorts,
+        users: int | UserIdentity,
+        *,
+        mechanism: str | Factorization | MechanismChoice | NoiseMechanism = "banded-toeplitz",
+        server_optimizer: ChosenOptimizer | ServerOptimizer | None = None,
+        clipping: FixedClipping | QuantileClipping | None = None,
+        extra_releases: Sequence[Statistic] = (),
+        frozen: Sequence[str] = (),
+        tied: Sequence[Sequence[str]] | None = None,
+        execution: Execution | None = None,
+        run_dir: str | Path | None = None,
+    ) -> None:
+        check_inner(strategy)
+        if server_optimizer is not None:
+            check_no_rule(strategy)
+        self.inner, self._optimizer = strategy, server_optimizer
+        self.identity = users if isinstance(users, UserIdentity) else NodeIdentity(users)
+        self._frozen, self._tied = tuple(frozen), tied
+        waiting = execution or Execution(messages="per-user", round_timeout=3600.0)
+        self._values: dict[str, Any] = {
+            "privacy": privacy,
+            "cohorts": cohorts,
+            "mechanism": mechanism,
+            "execution": replace(waiting, messages="per-user", users_per_message=1),
+            "clipping": clipping or FixedClipping(),
+            "extra_releases": tuple(extra_releases),
+        }
+        self._run(ArrayLayout(("model",), ((1,),), ("float32",), {}))  # to check what needs no model
+        self.run_dir = _place(run_dir, self.identity.lasting)
+        self._session: Session | None = None
+
+    def _run(self, layout: ArrayLayout) -> Run:
+        task = FlowerAppTask(layout, self.identity.roster, self.identity.words)
+        return Run(task=task, server=self._optimizer or InnerRule(self.inner, layout), **self._values)
+
+    def statement(self) -> PrivacyStatement:
+        """What was promised and what was released so far.
+
+        Raises:
+            ConfigError: nothing was begun.
+        """
+        if self._session is None:
+            raise ConfigError("statement needs a run that was begun: call start first.")
+        return self._session.statement()
+
+    def close(self) -> None:
+        """Let another process continue the run."""
+        if self._session is not None:
+            self._session.directory.close()
+
+    def summary(self) -> None:
+        """Say what will run, and what of the app will not do what its author expects."""
+        self.inner.summary()
+        if self._session is not None:
+            say(f"{type(self.inner).__name__} made private; {_UNASKED}")
+            say_plan(self._session)
+            for line in findings(self._session, self.inner):
+                warn(line)
+
+    def begin(self, initial_arrays: ArrayRecord) -> Session:
+        """Plan the run and make its directory, or open the one that is there. `start` does it."""
+        if self._session is None:
+            layout = ArrayLayout.of(initial_arrays, self._frozen, self._tied)
+            self.run_dir = _place(self.run_dir, self.identity.lasting)
+            session = session_of(self.run_dir, self._run(layout), layout.flat(initial_arrays))
+            self.clients = AppClients(session, layout, self.inner, self.identity)
+            self.rounds, self._session = Rounds(session, self.clients), session
+        return self._session
+
+    def begun(self, arrays: ArrayRecord | None) -> tuple[Rounds, GridClients]:
+        """See `RoundStrategy.begun`."""
+        if self.rounds is None and arrays is not None:
+            self.begin(arrays)
+        return super().begun(arrays)
+
+    def say(self, number: int, metrics: Mapping[str, Any]) -> None:
+        """See `RoundStrategy.say`: a line."""
+        assert self._session is not None
+        say_round(number, self._session.server.horizon, metrics)
+
+
+def findings(session: Session, inner: FedAvg) -> Iterator[str]:
+    """What of an app will not do what its author expects: one line for each, with its mend.
+
+    Args:
+        session: of the run that begins or goes on.
+        inner: the strategy that was made private.
+
+    Guarantees:
+        A function of the plan, the model's shape and the strategy's code.
+    """
+    base = next(base for base in MEANS if isinstance(inner, base))
+    for method, why in _NOT_CALLED.items():
+        if getattr(type(inner), method) is not getattr(base, method):
+            yield f"{type(inner).__name__}.{method} is never called: {why}"
+    if inner.train_metrics_aggr_fn is not base().train_metrics_aggr_fn:
+        yield "train_metrics_aggr_fn is not called: metrics that clients report of training carry no noise"
+    if session.plan.noise_std > 0:
+        warning = NoiseAndSignal.of(session.plan, session.server.dimension).warning
+        if warning is not None:
+            yield warning
+
+
+def _place(run_dir: str | Path | None, lasting: bool) -> Path:
+    """The directory of a run: what was asked for, or one that no run has."""
+    if run_dir is None:
+        name = f"flower-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06d}"
+        return Path.home() / ".fedmf" / "runs" / name
+    path = Path(run_dir).expanduser().resolve()
+    if lasting or not (path / LEDGER).is_file():
+        return path
+    others = (path.with_name(f"{path.name}-{count}") for count in itertools.count(2))
+    place = next(other for other in others if not other.exists())
+    say(f"{path} holds a simulation, whose nodes are gone: this one is kept in {place}")
+    return place

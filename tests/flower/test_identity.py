@@ -1,0 +1,346 @@
+"""Who serves whom: claims, keys, virtual nodes, workers; attacks, restarts, silence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+
+from fedmf import CyclicCohorts, Execution, UserLevel
+from fedmf.errors import ConfigError
+from fedmf.flower import ClientReportedIdentity, CorrelatedNoise, EnrolledIdentity, InProcessGrid
+from fedmf.flower.apps import WorkerPool, longest_first
+from fedmf.flower.compat import NodeInfo
+from fedmf.flower.identity import Enrolment, Population
+from fedmf.flower.messages import hosted_users_reply
+from fedmf.flower.served_users import Handshakes, ServedUsers
+
+pytestmark = pytest.mark.usefixtures("own_time")
+
+ROSTER = ["ann", "bob", "eve"]
+FIRST = 2**63 + 1000
+
+
+def served(users: ServedUsers, grid: InProcessGrid | None = None) -> dict[str, int]:
+    """Look for nodes; which node serves whom then."""
+    if grid is not None:
+        users.refresh(grid)
+    return {user: node - FIRST for user, node in users.nodes_of(dict(enumerate(users.roster))).items()}
+
+
+class World(InProcessGrid):
+    """Nodes 0..9, of which some live, and what each claims when it is asked.
+
+    Args:
+        claims: by node; an exception is raised.
+        alive: which live.
+    """
+
+    def __init__(self, claims: dict[int, object], alive: list[int]) -> None:
+        self.claims, self.alive, self.asked, self.late = claims, alive, list[int](), set[int]()
+        app, self.names = ClientApp(), dict[str, int]()
+
+        def answer(message: Message, context: Context) -> Message:
+            node = int(context.node_config["partition-id"])
+            self.asked.append(node)
+            said = self.claims[node]
+            if isinstance(said, Exception):
+                raise said
+            if isinstance(said, RecordDict):
+                return Message(said, reply_to=message)
+            users = [said] if isinstance(said, str) else list(said)  # type: ignore[call-overload]
+            if message.metadata.message_type == "query":
+                return hosted_users_reply(message, users)
+            return Message(RecordDict({"a": ConfigRecord({"fedmf.user": users[0]})}), reply_to=message)
+
+        app.query()(answer)
+        app.train()(answer)
+        super().__init__(app, nodes=10)
+
+    def get_node_ids(self) -> list[int]:
+        return [FIRST + node for node in self.alive]
+
+    def push_messages(self, messages):  # type: ignore[no-untyped-def]
+        sent = list(messages)
+        pushed = super().push_messages(sent)
+        nodes = [message.metadata.dst_node_id - FIRST for message in sent]
+        self.names |= dict(zip(pushed, nodes, strict=True))
+        return pushed
+
+    def pull_messages(self, message_ids):  # type: ignore[no-untyped-def]
+        return super().pull_messages([name for name in message_ids if self.names[name] not in self.late])
+
+
+Claimed = tuple[ServedUsers, list[str]]
+
+
+@pytest.fixture(params=[Population, ClientReportedIdentity])
+def claimed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Claimed:
+    """Either identity that asks nodes, without pauses before one is asked again; lines that it told."""
+    for pause in ("_AFTER_BAD", "_AFTER_NONE"):
+        monkeypatch.setattr(f"fedmf.flower.served_users.{pause}", 0.0)
+    lines: list[str] = []
+    return request.param(ROSTER, lines.append), lines
+
+
+def test_a_claim_on_a_user_that_a_living_node_serves_changes_nothing(claimed: Claimed) -> None:
+    users, lines = claimed
+    world = World({0: "ann", 1: "bob", 5: "ann"}, [0, 1])
+    assert served(users, world) == {"ann": 0, "bob": 1}
+    world.alive.append(5)
+    for _ in range(3):
+        assert served(users, world) == {"ann": 0, "bob": 1}
+    assert any("'ann' is claimed by several nodes" in line for line in lines)
+
+
+def test_a_user_is_served_by_who_comes_back_and_by_another_node_while_it_is_gone(claimed: Claimed) -> None:
+    world = World({0: "ann", 5: "ann"}, [0])
+    served(claimed[0], world)
+    world.alive[:] = [0, 5]
+    assert served(claimed[0], world) == {"ann": 0}
+    world.alive[:] = [5]  # as a node that restarts under another id
+    assert served(claimed[0], world) == {"ann": 5}
+    world.alive[:] = [0, 5]
+    assert served(claimed[0], world) == {"ann": 0}
+
+
+def test_first_claims_at_once_are_disputed_until_one_leaves(claimed: Claimed) -> None:
+    world = World({0: "ann", 1: "ann", 2: "bob"}, [0, 1, 2])
+    for _ in range(3):
+        assert served(claimed[0], world) == {"bob": 2}
+    world.alive[:] = [1, 2]
+    assert served(claimed[0], world) == {"ann": 1, "bob": 2}
+    world.alive[:] = [0, 1, 2]
+    assert served(claimed[0], world)["ann"] == 1
+
+
+NO_IDS = [7, 1.5, [1, 2], b"ann", "x" * 10**6, "ann\n", "\x1b[2J", "", "mallory"]
+
+
+@pytest.mark.parametrize("value", [*NO_IDS, [f"{i}" for i in range(9999)]], ids=range(10))
+def test_ids_that_are_no_ids(claimed: Claimed, value: object) -> None:
+    users, lines = claimed
+    said = value if isinstance(value, list) else [value]
+    wrong = RecordDict({"config": ConfigRecord({"users": said}), "a": ConfigRecord({"fedmf.user": value})})  # type: ignore[dict-item]
+    assert served(users, World({0: wrong, 1: "bob"}, [0, 1])) == {"bob": 1}
+    assert all(len(line) < 300 and line.isprintable() for line in lines)
+
+
+def test_a_node_that_fails_is_asked_again_a_bounded_number_of_times(claimed: Claimed) -> None:
+    world = World({0: OSError("starting"), 1: "bob", 2: OSError("no")}, [0, 1, 2])
+    assert served(claimed[0], world) == {"bob": 1}
+    world.claims[0] = "ann"
+    for _ in range(20):
+        assert served(claimed[0], world) == {"ann": 0, "bob": 1}
+    assert [world.asked.count(node) for node in (0, 1, 2)] == [2, 1, 6]
+
+
+def test_a_silent_node_is_waited_for_before_the_first_round_alone(claimed: Claimed, own_time) -> None:  # type: ignore[no-untyped-def]
+    """All answers of that time count as given at once; a later one counts, and nobody waits for it."""
+    users, lines = claimed
+    world = World({0: "ann", 1: "bob", 2: "bob"}, [0, 1, 2])
+    world.late = {0, 2}
+    real = own_time.sleep
+
+    def sleep(seconds: float) -> None:
+        real(seconds)
+        if own_time.now > 0.3:
+            world.late = {0}
+
+    own_time.sleep = sleep
+    users.gather(world, timeout=60.0, limit=0.5)
+    assert own_time.now == pytest.approx(0.5)
+    assert served(users) == {}
+    assert any("'bob' is claimed by several nodes" in line for line in lines)
+    own_time.sleep = lambda _: pytest.fail("a look for nodes must not wait")
+    world.late = set()
+    assert served(users, world) == {"ann": 0}
+
+
+def test_nobody_at_all_is_an_error(claimed: Claimed) -> None:
+    with pytest.raises(RuntimeError, match="no node that serves a known user answered within"):
+        claimed[0].gather(World({0: "mallory"}, [0]), timeout=0.3)
+
+
+def test_pauses_between_handshakes_double(own_time) -> None:  # type: ignore[no-untyped-def]
+    world = World({0: OSError("no")}, [0])
+    handshakes, times = Handshakes(lambda node: Message(RecordDict(), node, "query")), list[int]()
+    for second in range(100):
+        own_time.now, before = float(second), len(world.asked)
+        list(handshakes.answers(world, world.get_node_ids()))
+        times += [second] * (len(world.asked) - before)
+    assert times == [0, 1, 3, 7, 15, 31]
+
+
+def _public(key: object) -> str:
+    openssh = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    return key.public_key().public_bytes(*openssh).decode()  # type: ignore[attr-defined]
+
+
+SECRETS = [ec.generate_private_key(ec.SECP384R1()) for _ in range(6)]
+KEYS = [_public(key) for key in SECRETS]
+
+
+def listed(key: int) -> bytes:
+    """A key as a link lists it."""
+    pem = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    return SECRETS[key].public_key().public_bytes(*pem)
+
+
+class Link(World):
+    """Nodes with keys; ``keys`` says who is there, by node, and ``status`` what is said of it."""
+
+    def __init__(self, keys: dict[int, bytes], claims: dict[int, object] | None = None) -> None:
+        self.keys, self.status = keys, dict[int, str]()
+        super().__init__(claims or {}, [])
+
+    def get_nodes(self) -> list[NodeInfo]:
+        return [
+            NodeInfo(node_id=FIRST + node, public_key=key, status=self.status.get(node, "online"))
+            for node, key in self.keys.items()
+        ]
+
+    def get_node_ids(self) -> list[int]:
+        return [FIRST + node for node in self.keys]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """As cat *.pub makes it of keys that ssh-keygen -C wrote."""
+    path = tmp_path / "enrolled"
+    lines = ["# key of each clinic", "", *(f"{key} {user}" for key, user in zip(KEYS, ROSTER, strict=False))]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_key_says_who_a_node_is_and_strangers_serve_nobody(file: Path) -> None:
+    lines: list[str] = []
+    users = EnrolledIdentity(file, lines.append)
+    link = Link({4: listed(2), 7: listed(0), 9: listed(1), 0: listed(5), 2: b"", 3: b"no key"})
+    assert users.roster == ROSTER
+    assert served(users, link) == {"ann": 7, "bob": 9, "eve": 4}
+    assert not link.asked
+    assert [line.split(" ", 2)[2] for line in lines] == 3 * [
+        "has a key that is not enrolled; it is not asked"
+    ]
+    link.status[7] = "offline"
+    assert served(users, link) == {"bob": 9, "eve": 4}
+
+
+def test_nodes_with_one_key_and_users_with_two(file: Path) -> None:
+    lines: list[str] = []
+    users, link = EnrolledIdentity(file, lines.append), Link({0: listed(0)})
+    assert served(users, link) == {"ann": 0}
+    link.keys[5] = listed(0)
+    assert served(users, link) == {"ann": 0}
+    assert lines == ["user 'ann' has several nodes; at most one of them is asked"]
+    assert served(EnrolledIdentity(file), link) == {}
+    del link.keys[0]
+    assert served(users, link) == {"ann": 5}
+    changing = EnrolledIdentity({KEYS[3]: "ann", KEYS[0]: "ann"})  # the first that is there goes on
+    assert served(changing, Link({0: listed(0), 1: listed(3)})) == {"ann": 1}
+    link = Link({0: listed(0)})
+    assert served(EnrolledIdentity({KEYS[3]: "ann", KEYS[0]: "ann"}), link) == {"ann": 0}
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "at least one key; got none"),
+        (f"{KEYS[0]}\n", "line 1 of .* must end with a user's id"),
+        (f"{KEYS[0]} a\n{KEYS[1][:60]} b", "line 2 of .* must hold public keys as ssh-keygen"),
+        (f"{KEYS[0]} a\n{KEYS[0]} a", "each key of a user once; got one of 'a' twice"),
+        (f"{KEYS[0]} a\n{KEYS[0]} b", "enrolled for one user; got one for 'a' and 'b'"),
+        (f"{_public(ed25519.Ed25519PrivateKey.generate())} a", "line 1 of .* must hold public keys"),
+        (f"{KEYS[0]} a\x1b[2J", "1 to 256 printable characters"),
+    ],
+    ids=range(7),
+)
+def test_what_is_wrong_with_a_file_is_said_in_one_line(text: str, what: str, tmp_path: Path) -> None:
+    path = tmp_path / "enrolled"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=what) as error:
+        EnrolledIdentity(path)
+    assert "\n" not in str(error.value)
+
+
+def test_nodes_of_our_own_app_may_claim_what_their_key_is_enrolled_for() -> None:
+    """Several users on a node; what a stranger claims, and what a node claims beyond, is nothing."""
+    claims: dict[int, object] = {0: ["ann", "bob", "eve"], 1: ["eve", "ann"], 2: ["ann", "bob", "eve"]}
+    der = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    keys = [SECRETS[place].public_key().public_bytes(*der) for place in (0, 0, 1)]
+    lines: list[str] = []
+    population = Population(ROSTER, lines.append, Enrolment(tuple(zip(keys, ROSTER, strict=True))))
+    link = Link({2: listed(5), 1: listed(1), 0: listed(0)}, claims)
+    population.gather(link, 1.0)
+    assert served(population) == {"ann": 0, "bob": 0, "eve": 1}
+    assert sorted(link.asked) == [0, 1]
+    assert sum("for whom its key is not enrolled" in line for line in lines) == 2
+
+
+def _adding(amount: Callable[[int], float]) -> ClientApp:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        value = next(iter(message.content.array_records.values()))["w"].numpy()
+        added = Array(value + np.float32(amount(int(context.node_config["partition-id"]))))
+        return Message(RecordDict({"arrays": ArrayRecord({"w": added})}), reply_to=message)
+
+    return app
+
+
+def test_a_run_of_enrolled_users_goes_on_after_a_restart(file: Path, tmp_path: Path) -> None:
+    """What a client adds is its user's, so strangers in the sum, or users in other places, would be seen."""
+
+    def model(name: str, keys: dict[int, int], rounds: int) -> np.ndarray:
+        strategy = CorrelatedNoise(
+            FedAvg(), UserLevel(epsilon=8.0, delta=1e-5, clip_norm=100.0, noise_seed=1),
+            CyclicCohorts(rounds=4, users_per_round=3), users=EnrolledIdentity(file), mechanism="bisr",
+            run_dir=tmp_path / name, execution=Execution(messages="per-user", handshake_timeout=0.3),
+        )  # fmt: skip
+        link = Link({node: listed(key) for node, key in keys.items()})
+        link._call = lambda q, c, _: (_adding(lambda node: keys[node])(q, c), c)  # type: ignore[method-assign]
+        result = strategy.start(link, ArrayRecord({"w": Array(np.zeros(3, np.float32))}), num_rounds=rounds)
+        strategy.close()
+        assert result.arrays is not None
+        return result.arrays["w"].numpy()
+
+    whole = model("whole", {3: 2, 4: 0, 5: 1, 8: 5}, 4)
+    model("stopped", {3: 2, 4: 0, 5: 1}, 2)
+    assert np.array_equal(model("stopped", {0: 1, 1: 0, 2: 2, 7: 5}, 4), whole)
+    file.write_text("\n".join(reversed(file.read_text().splitlines())))
+    with pytest.raises(ConfigError, match=r"its task\.roster is"):
+        model("stopped", {3: 2, 4: 0, 5: 1}, 4)
+
+
+SIZES = np.array([5, 1, 3, 4])
+
+
+@pytest.mark.parametrize(("late", "nodes"), [(0.0, [0, 0, 1, 1]), (99.0, [0, 0, 1, 1]), (999.0, [0] * 4)])
+def test_workers_share_the_work_and_are_waited_for(own_time, late: float, nodes: list[int]) -> None:  # type: ignore[no-untyped-def]
+    """The largest users first: 5 to one, 4 and 3 to the other, 1 to the first. Whom the first round asks does
+    not depend on how quickly workers start, up to the time of a round.
+    """
+    grid, roster = World({}, [0, 1]), ["ann", "bob", "eve", "joe"]
+    grid.get_node_ids = lambda: [FIRST, FIRST + 1][: 1 + (own_time.monotonic() >= late)]  # type: ignore[method-assign]
+    pool = WorkerPool(roster, lambda users: SIZES[users], workers=2)
+    pool.gather(grid, timeout=300.0, limit=5.0)
+    assert served(pool) == dict(zip(roster, nodes, strict=True))
+
+
+def test_longest_first_stays_within_grahams_bound() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        sizes = rng.integers(1, 30, size=7)
+        spread = longest_first(sizes, 2)
+        busiest = np.bincount(spread, weights=sizes, minlength=2).max()
+        halves = [(sizes * ((pattern >> np.arange(7)) & 1)).sum() for pattern in range(2**7)]
+        assert busiest <= 7 / 6 * min(max(half, sizes.sum() - half) for half in halves)

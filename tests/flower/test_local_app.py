@@ -1,0 +1,495 @@
+"""Whole Flower apps on this machine: nothing in them knows that it is not Flower's engine that runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.client import NumPyClient
+from flwr.clientapp import ClientApp
+from flwr.common import ndarrays_to_parameters
+from flwr.server import ServerAppComponents, ServerConfig
+from flwr.server.strategy import FedAvg as LegacyFedAvg
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from support.whole_apps import (
+    BOTH,
+    NODES,
+    Ask,
+    asking,
+    keep,
+    kept,
+    linear,
+    part_of,
+    reply_with,
+    server_of,
+    trained,
+    value,
+)
+
+from fedmf.errors import ConfigError
+from fedmf.flower import InProcessGrid, run_app
+from fedmf.flower.compat import set_message_id
+from fedmf.flower.grid import Mailbox
+
+
+@BOTH
+def test_federated_averaging_is_what_flower_s_rule_gives_by_hand(workers: int) -> None:
+    start = {"weight": torch.tensor([[0.3, 0.1, -0.2]]), "bias": torch.tensor([0.5])}
+
+    def main(grid: Grid, context: Context) -> None:
+        result = FedAvg(min_available_nodes=NODES).start(
+            grid=grid,
+            initial_arrays=ArrayRecord(dict(start)),
+            num_rounds=int(context.run_config["rounds"]),
+            train_config=ConfigRecord({"lr": 0.1}),
+        )
+        context.state["arrays"] = result.arrays
+        context.state["evaluation"] = result.evaluate_metrics_clientapp[3]
+
+    context = run_app(
+        server_of(main), linear, num_supernodes=NODES, run_config={"rounds": 3}, workers=workers
+    )
+    expected = {name: tensor.double() for name, tensor in start.items()}
+    weights = np.arange(4, 4 + NODES) / np.arange(4, 4 + NODES).sum()
+    for _ in range(3):
+        sent = {name: tensor.float() for name, tensor in expected.items()}
+        locally = [trained(sent, part, 0.1)[0] for part in range(NODES)]
+        expected = {
+            name: sum(w * state[name].double() for w, state in zip(weights, locally, strict=True))
+            for name in start
+        }
+    arrays = context.state["arrays"].to_torch_state_dict()
+    for name, tensor in expected.items():  # float32 sums of five
+        torch.testing.assert_close(arrays[name].double(), tensor, rtol=1e-5, atol=1e-6)
+    assert context.state["evaluation"]["accuracy"] == 1.0
+
+
+@BOTH
+def test_an_app_of_the_older_interface_runs(workers: int) -> None:
+    class Client(NumPyClient):
+        def __init__(self, part: int) -> None:
+            self.part = part
+
+        def fit(self, parameters: list[np.ndarray], config: dict) -> tuple[list[np.ndarray], int, dict]:
+            return [array + self.part for array in parameters], 1, {}
+
+        def evaluate(self, parameters: list[np.ndarray], config: dict) -> tuple[float, int, dict]:
+            return float(parameters[0][0]), 1, {}
+
+    losses: list[float] = []
+
+    def on_evaluation(number: int, arrays: list[np.ndarray], config: dict) -> tuple[float, dict]:
+        losses.append(float(arrays[0][0]))
+        return losses[-1], {}
+
+    def server_fn(context: Context) -> ServerAppComponents:
+        least = dict.fromkeys(("min_available_clients", "min_fit_clients", "min_evaluate_clients"), 3)
+        initial = ndarrays_to_parameters([np.zeros(2, np.float32)])
+        strategy = LegacyFedAvg(**least, initial_parameters=initial, evaluate_fn=on_evaluation)
+        return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=2))
+
+    client = ClientApp(client_fn=lambda context: Client(part_of(context)).to_client())
+    run_app(ServerApp(server_fn=server_fn), client, num_supernodes=3, workers=workers)
+    assert losses == [0.0, 1.0, 2.0]
+
+
+@BOTH
+def test_what_a_client_writes_reaches_nobody_else(workers: int) -> None:
+    app = ClientApp()
+
+    @app.train()
+    def halve(message: Message, context: Context) -> Message:
+        config = message.content["config"]
+        config["lr"] = config["lr"] / 2
+        config["seen"].append(1)
+        arrays = message.content["arrays"]
+        array = arrays["w"].numpy()
+        array += 1.0
+        arrays["w"] = Array(array)
+        arrays["v"].dtype = "nonsense"
+        del message.content["arrays"]["gone"]
+        message.content["more"] = MetricRecord({"value": config["lr"]})
+        content = {"m": MetricRecord({"value": config["lr"] + len(config["seen"])})}
+        return Message(RecordDict(content), reply_to=message)
+
+    arrays = ArrayRecord({name: Array(np.zeros(3, np.float32)) for name in ("w", "v", "gone")})
+
+    def main(grid: Grid, context: Context) -> None:
+        content = RecordDict({"config": ConfigRecord({"lr": 1.0, "seen": [0]}), "arrays": arrays})
+        replies = list(grid.send_and_receive([Message(content, n, "train") for n in grid.get_node_ids()]))
+        assert [value(reply) for reply in replies] == [2.5] * 3
+        assert content == RecordDict({"config": ConfigRecord({"lr": 1.0, "seen": [0]}), "arrays": arrays})
+        assert {name: (a.dtype, a.numpy().tolist()) for name, a in arrays.items()} == dict.fromkeys(
+            ("w", "v", "gone"), ("float32", [0.0] * 3)
+        )
+
+    run_app(server_of(main), app, num_supernodes=3, workers=workers)
+
+
+def test_records_are_each_ones_own_and_large_arrays_are_shared() -> None:
+    app, seen = ClientApp(), list[int]()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        seen.append(id(message.content["arrays"]["w"].data))
+        mine = context.state.setdefault("mine", MetricRecord({"value": 1.0}))
+        content = {"m": mine, "arrays": message.content["arrays"]}
+        return Message(RecordDict(content), reply_to=message)
+
+    grid, arrays = InProcessGrid(app, 1), ArrayRecord({"w": Array(np.zeros(1000))})
+    for _ in range(2):
+        (reply,) = grid.send_and_receive(
+            [Message(RecordDict({"arrays": arrays}), grid.get_node_ids()[0], "train")]
+        )
+        assert value(reply) == 1.0
+        reply.content["m"]["value"] = 7.0
+        seen.append(id(reply.content["arrays"]["w"].data))
+    assert set(seen) == {id(arrays["w"].data)}
+
+
+@BOTH
+def test_state_of_a_client_lives_on_its_node_and_a_failed_call_leaves_none(workers: int) -> None:
+    app = ClientApp()
+
+    @app.train()
+    def count(message: Message, context: Context) -> Message:
+        record = context.state.setdefault("count", MetricRecord({"calls": 0}))
+        record["calls"] = record["calls"] + 1
+        if message.content["config"].get("fail"):
+            raise OSError("no disk")
+        return reply_with(100 * part_of(context) + record["calls"], message)
+
+    def body(ask: Ask, context: Context) -> None:
+        keep(context, ask(0, 1, 0, 0, 2))
+        assert [reply.has_error() for reply in ask(0, 1, fail=1)] == [True, True]
+        keep(context, ask(2, 1, 0), "later")
+
+    context = run_app(asking(body), app, num_supernodes=3, workers=workers)
+    assert kept(context) == [1, 101, 2, 3, 201]
+    assert kept(context, "later") == [202, 102, 4]
+
+
+@BOTH
+def test_replies_may_be_pulled_in_any_order_and_once(workers: int) -> None:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        record = context.state.setdefault("count", MetricRecord({"calls": 0}))
+        record["calls"] = record["calls"] + 1
+        return reply_with(100 * part_of(context) + record["calls"], message)
+
+    def main(grid: Grid, context: Context) -> None:
+        messages = [Message(RecordDict(), node, "train") for node in [*grid.get_node_ids()] * 2]
+        names = list(grid.push_messages(messages))
+        replies = [reply for name in reversed(names) for reply in grid.pull_messages([name])]
+        assert [reply.metadata.reply_to_message_id for reply in replies] == names[::-1]
+        keep(context, replies)
+        assert list(grid.pull_messages(names)) == []
+        assert [node.node_id for node in grid.get_nodes()] == list(grid.get_node_ids())
+
+    context = run_app(server_of(main), app, num_supernodes=12, workers=workers)
+    assert kept(context) == [100 * part + call for call in (2, 1) for part in reversed(range(12))]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_answer_that_raised_is_not_lost(workers: int) -> None:
+    """It raises whenever it is asked for, and is computed again in the taker's own thread."""
+    failing = {"b"}
+
+    def answer(request: Message, number: int) -> Message:
+        if request.metadata.message_id in failing:
+            raise MemoryError
+        return request
+
+    mailbox = Mailbox(answer, workers)
+    for node, name in enumerate("abcdefgh"):
+        made = Message(RecordDict(), 1 + node % 3, "train")
+        set_message_id(made, name)
+        mailbox.post(made)
+    for _ in range(3):
+        with pytest.raises(MemoryError):
+            mailbox.take("b")
+    if workers == 1:
+        failing.clear()
+    taken = [mailbox.take(name) for name in ("acdefgh" if workers > 1 else "hgfedcba")]
+    assert all(reply is not None for reply in taken)
+    mailbox.close()
+
+
+@BOTH
+def test_mods_and_lifespans_and_actions_run_around_each_call(workers: int) -> None:
+    events: list[str] = []
+
+    def doubling(message: Message, context: Context, call_next: Callable[..., Message]) -> Message:
+        reply = call_next(message, context)
+        reply.content["m"]["value"] = 2 * value(reply)
+        return reply
+
+    app = ClientApp(mods=[doubling])
+
+    @app.lifespan()
+    def lifespan(context: Context) -> Iterator[None]:
+        context.state["life"] = MetricRecord({"open": 1})
+        yield
+        context.state["life"]["open"] = 0
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return reply_with(10.0 + context.state["life"]["open"], message)
+
+    @app.query("size", mods=[doubling])
+    def size(message: Message, context: Context) -> Message:
+        return reply_with(1.0, message)
+
+    def body(ask: Ask, context: Context) -> None:
+        events.append("main")
+        keep(context, [*ask(0), *ask(1, kind="query.size")])
+        (reply,) = ask(0, kind="query.unknown")
+        assert "No query function registered with name 'unknown'" in reply.error.reason
+
+    server = asking(body)
+
+    @server.lifespan()
+    def around(context: Context) -> Iterator[None]:
+        events.append("begin")
+        yield
+        events.append("end")
+
+    assert kept(run_app(server, app, num_supernodes=2, workers=workers)) == [22.0, 4.0]
+    assert events == ["begin", "main", "end"]
+
+
+@BOTH
+def test_an_error_of_a_client_is_an_error_reply(workers: int, caplog: pytest.LogCaptureFixture) -> None:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        match part_of(context):
+            case 1:
+                raise ValueError("bad row 7")
+            case 2:
+                sys.exit(3)
+            case 3:
+                return None  # type: ignore[return-value]
+            case 4:
+                return Message(RecordDict(), 1, "train")
+            case 5:
+                context.run_config["a"] = 2
+            case 6:
+                raise asyncio.CancelledError("mine")
+        return reply_with(1.0, message)
+
+    reasons: list[str] = []
+
+    def body(ask: Ask, context: Context) -> None:
+        replies = ask(*range(7), 0, 1)
+        assert [reply.metadata.src_node_id for reply in replies[:2]] == [2**63 + 1000, 2**63 + 1001]
+        reasons.extend(reply.error.reason if reply.has_error() else "" for reply in replies)
+
+    with caplog.at_level(logging.ERROR, "fedmf"):
+        run_app(asking(body), app, num_supernodes=7, run_config={"a": 1}, workers=workers)
+    assert reasons == [
+        "",
+        "<class 'ValueError'>:<'bad row 7'>",
+        "<class 'SystemExit'>:<'3'>",
+        "<class 'TypeError'>:<'a client app must return a Message; got NoneType.'>",
+        "<class 'ValueError'>:<'a client app must return Message(..., reply_to=message); got a reply to "
+        "another.'>",
+        "<class 'ValueError'>:<'the run config of a context must not be changed; the client did.'>",
+        "<class 'asyncio.exceptions.CancelledError'>:<'mine'>",
+        "",
+        "<class 'ValueError'>:<'bad row 7'>",
+    ]
+    lines = [line for line in caplog.messages if "bad row 7" in line]
+    assert [line.startswith("client app failed: ValueError: bad row 7") for line in lines] == [True] * 2
+    assert ["in train\n" in line for line in lines] == [True, False], "the traceback once"
+
+
+def test_a_process_that_dies_costs_one_message() -> None:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        if message.content["config"].get("die"):
+            os._exit(9)
+        return reply_with(1.0, message)
+
+    reasons: list[str] = []
+
+    def body(ask: Ask, context: Context) -> None:
+        reasons.extend(reply.error.reason for reply in ask(0, 1, 2, die=1))
+        keep(context, ask(*range(4), *range(4)))
+
+    assert kept(run_app(asking(body), app, num_supernodes=4, workers=2)) == [1.0] * 8
+    assert reasons == ["the client's process ended (exit code 9)"] * 3
+
+
+@BOTH
+def test_an_error_of_the_server_arrives_as_it_is_and_no_process_stays(workers: int) -> None:
+    processes: list[int] = []
+
+    def body(ask: Ask, context: Context) -> None:
+        processes.extend(int(value(reply)) for reply in ask(0, 1, 2, 3))
+        raise KeyError("mine")
+
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return reply_with(os.getpid(), message)
+
+    with pytest.raises(KeyError, match="mine"):
+        run_app(asking(body), app, num_supernodes=4, workers=workers)
+    assert (workers == 1) == (set(processes) == {os.getpid()})
+    for process in set(processes) - {os.getpid()}:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+
+
+def draws() -> float:
+    numpy = np.random.random()  # noqa: NPY002
+    return random.random() + 10 * numpy + 100 * float(torch.rand(()))
+
+
+def test_a_seed_fixes_every_draw_whatever_the_workers_and_leaves_the_generators_alone() -> None:
+    drawing = ClientApp()
+
+    @drawing.train()
+    def train(message: Message, context: Context) -> Message:
+        return reply_with(draws(), message)
+
+    def run(workers: int, seed: int | None, *cohorts: tuple[int, ...]) -> Context:
+        def body(ask: Ask, context: Context) -> None:
+            context.state["server"] = MetricRecord({"all": [draws()]})
+            for number, cohort in enumerate(cohorts):
+                keep(context, ask(*cohort), f"cohort {number}")
+
+        return run_app(asking(body), drawing, num_supernodes=4, workers=workers, seed=seed)
+
+    def seeded() -> None:
+        random.seed(1)
+        np.random.seed(1)  # noqa: NPY002
+        torch.manual_seed(1)
+
+    seeded()
+    expected = draws()
+    seeded()
+    first, threads = run(1, 5, (0, 1, 2, 3), (1, 3)), torch.get_num_threads()
+    assert draws() == expected
+    for workers in (1, 2, 4):
+        assert run(workers, 5, (0, 1, 2, 3), (1, 3)).state == first.state
+    assert torch.get_num_threads() == threads
+    numbers = [*kept(first, "server"), *kept(first, "cohort 0"), *kept(first, "cohort 1")]
+    assert len(set(numbers)) == len(numbers) == 7
+    # Another order, and other nodes in between: the same draws for the same message of the same node.
+    other = run(2, 5, (3, 1), (3, 0, 1))
+    (of3, of1), (next3, of0, next1) = kept(other, "cohort 0"), kept(other, "cohort 1")
+    assert kept(first, "cohort 0") == [of0, of1, kept(first, "cohort 0")[2], of3]
+    assert kept(first, "cohort 1") == [next1, next3]
+    assert kept(run(1, 6, (0,)), "cohort 0") != kept(first, "cohort 0")[:1]
+    # Without a seed no two processes draw the same, though they are copies.
+    assert len(set(kept(run(4, None, (0, 1, 2, 3) * 3), "cohort 0"))) == 12
+
+
+APP = """
+from flwr.app import Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+client, server = ClientApp(), ServerApp()
+
+@client.train()
+def train(message, context):
+    content = {"m": MetricRecord({"value": context.run_config["model.width"]})}
+    return Message(RecordDict(content), reply_to=message)
+
+@server.main()
+def main(grid, context):
+    total = 0
+    for _ in range(context.run_config["num-rounds"]):
+        for node in grid.get_node_ids():
+            (reply,) = grid.send_and_receive([Message(RecordDict(), node, "train")])
+            total += reply.content["m"]["value"]
+    context.state["total"] = MetricRecord({"value": total})
+"""
+
+
+def test_the_app_of_a_folder_runs_with_its_config_and_overrides(tmp_path: Path) -> None:
+    """Nothing of Flower's environment is needed or made: no home folder, no socket."""
+    components = 'serverapp = "counting.parts:server"\nclientapp = "counting.parts:client"'
+    (tmp_path / "pyproject.toml").write_text(
+        f"[tool.flwr.app.components]\n{components}\n[tool.flwr.app.config]\nnum-rounds = 2\nmodel.width = 8\n"
+    )
+    (tmp_path / "counting").mkdir()
+    (tmp_path / "counting" / "__init__.py").touch()
+    (tmp_path / "counting" / "parts.py").write_text(APP)
+    context = run_app(str(tmp_path), num_supernodes=3, run_config={"model": {"width": 5}}, workers=2)
+    assert context.state["total"]["value"] == 2 * 3 * 5
+    assert context.run_config == {"num-rounds": 2, "model.width": 5}
+    with pytest.raises(ConfigError, match=r"got 'rounds'\. Known: model\.width, num-rounds\."):
+        run_app(tmp_path, num_supernodes=3, run_config={"rounds": 1})
+    probe = f"""
+        import os, socket
+        import fedmf.flower
+        def refused(*_): raise AssertionError("a socket")
+        socket.socket.connect = socket.socket.bind = refused
+        from fedmf.flower import run_app
+        print(run_app({str(tmp_path)!r}, num_supernodes=2, workers=2).state["total"]["value"])
+        """
+    home = tmp_path / "home"
+    home.mkdir(mode=0o500)
+    command = [sys.executable, "-c", textwrap.dedent(probe)]
+    env = {**os.environ, "HOME": str(home), "FLWR_HOME": str(home / "flwr")}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=600)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "32\n", "")
+    assert list(home.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"num_supernodes": 0}, r"N \(num_supernodes\) must be an integer of at least 1; got 0\."),
+        ({"workers": 0}, r"W \(workers\) must be an integer of at least 1; got 0\."),
+        ({"seed": -1}, "seed must be an integer of at least 0; got -1"),
+        ({"run_config": {"a": object()}}, "run_config: The value for key a needs to be of type"),
+        ({"client_app": None}, "client_app must be a ClientApp; got NoneType"),
+        ({"server_app": "nowhere"}, "client_app must be left out with the folder"),
+        ({"server_app": "nowhere", "client_app": None}, "cannot read .*nowhere/pyproject.toml: No such file"),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_line(changes: dict[str, Any], error: str) -> None:
+    arguments = {"server_app": ServerApp(), "client_app": ClientApp(), "num_supernodes": 2, **changes}
+    with pytest.raises(ConfigError, match=error) as caught:
+        run_app(**arguments)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("", "must name serverapp and clientapp under"),
+        ("no_such:app", "cannot import 'no_such:app' of the app in"),
+        ("json:nothing", "Unable to load attribute nothing from module json"),
+        ("json:loads", "server_app must be a ServerApp; got function"),
+    ],
+)
+def test_a_folder_without_an_app_is_refused(name: str, error: str, tmp_path: Path) -> None:
+    both = f'serverapp = "{name}"\nclientapp = "{name}"' if name else ""
+    (tmp_path / "pyproject.toml").write_text(f"[tool.flwr.app.components]\n{both}\n")
+    with pytest.raises(ConfigError, match=error):
+        run_app(tmp_path, num_supernodes=2)

@@ -1,0 +1,234 @@
+"""Pulling: what a grid raises stays with one reply; Flower's link is pulled as the pinned version does."""
+
+from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
+
+import httpx
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.common.serde import message_to_proto
+from flwr.proto.runtime_pb2 import PullAppMessagesResponse
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.superlink.grid import HttpGrid
+
+from fedmf.flower.compat import arrived, claim_task_identity, empty_run, set_message_id
+from fedmf.flower.grid import InProcessGrid
+from fedmf.flower.pulling import Wait, pull_until
+
+pytestmark = pytest.mark.usefixtures("own_time")
+
+claim_task_identity()
+NODES = 4
+
+
+def asked() -> list[Message]:
+    messages = [Message(RecordDict(), 10 + node, "train") for node in range(NODES)]
+    for place, message in enumerate(messages):
+        set_message_id(message, f"m{place}")
+    return messages
+
+
+def answer(message: Message) -> Message:
+    numbers = Array(np.arange(5, dtype=np.float32) + message.metadata.dst_node_id)
+    content = RecordDict({"arrays": ArrayRecord({"update": numbers}), "config": ConfigRecord({"round": 1})})
+    return Message(content, reply_to=message)
+
+
+class RaisingGrid(InProcessGrid):
+    """Raises whenever one reply is among those that are pulled, before or after others were yielded."""
+
+    def __init__(self, bad: str, error: Exception, times: int = 10**6) -> None:
+        self.bad, self.error, self.times = bad, error, times
+        self.left = {message.metadata.message_id: answer(message) for message in asked()}
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:
+        for message_id in message_ids:
+            if message_id == self.bad and self.times:
+                self.times -= 1
+                raise self.error
+            if message_id in self.left:
+                yield self.left.pop(message_id)
+
+
+@pytest.mark.parametrize("bad", ["m0", "m2", "m3"])
+def test_a_reply_that_makes_the_grid_raise_is_one_that_holds_nothing(bad: str) -> None:
+    grid = RaisingGrid(bad, ValueError("bytes"))
+    replies = {
+        r.metadata.reply_to_message_id: r for r in pull_until(grid, ["m0", "m1", "m2", "m3"], Wait(20.0))
+    }
+    assert len(replies) == NODES
+    assert {name for name, reply in replies.items() if reply.has_error()} == {bad}
+    assert arrived(replies[bad])
+
+
+def test_a_reply_that_makes_the_grid_raise_once_is_pulled_again() -> None:
+    replies = list(pull_until(RaisingGrid("m1", OSError(), times=2), ["m0", "m1", "m2", "m3"], Wait(20.0)))
+    assert len(replies) == NODES
+    assert not any(reply.has_error() for reply in replies)
+
+
+def test_a_link_that_does_not_answer_is_nobodys_reply() -> None:
+    down = httpx.ConnectError("refused")
+    replies = list(pull_until(RaisingGrid("m0", down, times=3), ["m0", "m1", "m2", "m3"], Wait(20.0)))
+    assert len(replies) == NODES
+    assert not any(reply.has_error() for reply in replies)
+    with pytest.raises(httpx.ConnectError):
+        list(pull_until(RaisingGrid("m0", down), ["m0", "m1"], Wait(60.0)))
+
+
+class SlowGrid(InProcessGrid):
+    """Has the second half of its replies only after a while."""
+
+    def __init__(self, seconds: float, clock) -> None:
+        self.ready, self.clock = seconds, clock
+        self.left = {message.metadata.message_id: answer(message) for message in asked()}
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        there = [name for name in self.left if name in ("m0", "m1") or self.clock.now >= self.ready]
+        return [self.left.pop(name) for name in there]
+
+
+@pytest.mark.parametrize(
+    ("wait", "late", "expected"),
+    [
+        (Wait(10.0, min_replies=2), 3.0, 2),
+        (Wait(10.0, min_replies=3), 0.3, 4),
+        (Wait(0.2), 3.0, 2),
+        (Wait(10.0), 0.3, 4),
+    ],
+)
+def test_stragglers_are_not_waited_for_after_enough(wait: Wait, late: float, expected: int, own_time) -> None:
+    assert len(list(pull_until(SlowGrid(late, own_time), ["m0", "m1", "m2", "m3"], wait))) == expected
+    assert own_time.now < 2.5
+
+
+class Link(HttpGrid):
+    """Flower's own grid over a link in this process, as objects lie on it."""
+
+    def __init__(self, spoil=lambda place, objects: None, edit=lambda place, reply: None) -> None:
+        super().__init__(token="none")
+        self.set_run(empty_run())
+        self.objects: dict[str, bytes] = {}
+        self.laid, self.confirmed = {}, []
+        for place, message in enumerate(asked()):
+            reply = answer(message)
+            proto = message_to_proto(Message(RecordDict(), reply_to=message))
+            edit(place, reply)
+            proto.metadata.message_id = reply.object_id
+            objects = {name: item.deflate() for name, item in get_all_nested_objects(reply).items()}
+            spoil(place, objects)
+            self.objects |= objects
+            self.laid[f"m{place}"] = (proto, get_object_tree(reply))
+
+    @property
+    def _runtime_client(self):
+        return SimpleNamespace(
+            PullMessages=self.pull, PullObject=self.pull_object, ConfirmMessageReceived=self.confirmed.append
+        )
+
+    def pull(self, request) -> PullAppMessagesResponse:
+        there = [self.laid.pop(name) for name in request.message_ids if name in self.laid]
+        return PullAppMessagesResponse(
+            messages_list=[proto for proto, _ in there], message_object_trees=[tree for _, tree in there]
+        )
+
+    def pull_object(self, request) -> SimpleNamespace:
+        content = self.objects.get(request.object_id)
+        return SimpleNamespace(
+            object_found=content is not None, object_available=content != b"", object_content=content
+        )
+
+
+def pulled(link: Link, wait: Wait = Wait(20.0)) -> dict[str, Message]:
+    names = [f"m{place}" for place in range(NODES)]
+    return {reply.metadata.reply_to_message_id: reply for reply in pull_until(link, names, wait)}
+
+
+def test_our_pull_gives_what_flowers_gives() -> None:
+    one, other = Link(), Link()
+    other.objects, other.laid = dict(one.objects), dict(one.laid)
+    ours, flowers = pulled(one), list(other.pull_messages([f"m{place}" for place in range(NODES)]))
+    assert len(ours) == len(flowers) == NODES
+    for theirs in flowers:
+        mine = ours[theirs.metadata.reply_to_message_id]
+        assert mine.metadata.message_id == theirs.metadata.message_id
+        assert mine.metadata.src_node_id == theirs.metadata.src_node_id
+        assert mine.content == theirs.content
+
+
+def broken(objects: dict[str, bytes]) -> None:
+    for name, content in objects.items():
+        if content.startswith(b"Array "):
+            objects[name] = b"Array nonsense"
+
+
+def test_flowers_own_pull_loses_all_replies_for_one_broken_object_and_ours_does_not() -> None:
+    """If this fails because Flower's does not raise any more, our own pull may be too much."""
+
+    def spoil(place, objects) -> None:
+        if place == 1:
+            broken(objects)
+
+    theirs = Link(spoil)
+    with pytest.raises(ValueError, match="unpack"):
+        theirs.pull_messages([f"m{place}" for place in range(NODES)])
+    assert not theirs.pull_messages([f"m{place}" for place in range(NODES)])
+    link = Link(spoil)
+    replies = pulled(link)
+    assert {name for name, reply in replies.items() if reply.has_error()} == {"m1"}
+    assert len(replies) == len(link.confirmed) == NODES
+
+
+def test_a_reply_cannot_say_whose_message_it_answers_or_who_sent_it() -> None:
+    def edit(place, reply) -> None:
+        if place == 1:
+            reply.metadata.__dict__["_reply_to_message_id"] = "m0"
+        if place == 2:
+            reply.metadata.__dict__["_src_node_id"] = 10
+
+    replies = pulled(Link(edit=edit))
+    assert {name for name, reply in replies.items() if reply.has_error()} == {"m1", "m2"}
+    assert replies["m0"].metadata.src_node_id == 10
+
+
+def test_replies_that_are_too_large_packed_or_unpacked_are_refused_before_they_are_unpacked() -> None:
+    def edit(place, reply) -> None:
+        if place == 1:
+            reply.content["arrays"]["update"] = Array(np.zeros(10**6, np.float32))
+
+    def spoil(place, objects) -> None:
+        if place == 2:
+            for name, content in objects.items():
+                if content.startswith(b"Array "):
+                    head, body = content.split(b"\0", 1)
+                    body = body.replace(b"[0]", b"[" + b"0," * 9999 + b"0]")
+                    kind, children, _ = head.split(b" ")
+                    objects[name] = b" ".join([kind, children, str(len(body)).encode()]) + b"\0" + body
+
+    replies = pulled(Link(spoil, edit), Wait(20.0, most_bytes=lambda _: 10**5))
+    errors = {name: reply.error.reason for name, reply in replies.items() if reply.has_error()}
+    assert errors.keys() == {"m1", "m2"}
+    assert "more than 100000 bytes" in str(errors["m1"])
+    assert "arrays would take more than 100000 bytes" in str(errors["m2"])
+    wait = Wait(20.0, most_bytes=lambda name: 10**5 + 5 * 10**6 * (name == "m1"))
+    replies = pulled(Link(spoil, edit), wait)
+    assert [name for name, reply in replies.items() if reply.has_error()] == ["m2"]
+
+
+def test_a_reply_that_is_never_uploaded_holds_up_nobody(own_time) -> None:
+    def spoil(place, objects) -> None:
+        if place == 0:
+            objects[next(iter(objects))] = b""
+
+    assert pulled(Link(spoil), Wait(0.5)).keys() == {"m1", "m2", "m3"}
+    assert own_time.now == pytest.approx(0.5)
+
+
+def test_a_reply_whose_objects_are_gone_did_not_arrive() -> None:
+    link = Link()
+    gone = next(name for name, content in link.objects.items() if content.startswith(b"Message"))
+    del link.objects[gone]
+    replies = pulled(link)
+    assert len(replies) == NODES
+    assert [arrived(reply) for reply in replies.values()].count(False) == 1

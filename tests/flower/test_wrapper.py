@@ -1,0 +1,463 @@
+"""`CorrelatedNoise`: released models are those of the definitions, clients and whole apps are unchanged."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord
+from flwr.clientapp import ClientApp
+from flwr.server import strategy as older
+from flwr.serverapp import strategy as flower
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx, Result
+from support.apps_of_runs import TASK, same_as_a_run
+from support.hostile_replies import USELESS
+from support.small_runs import small_run
+from support.wrapped_apps import (
+    COHORT,
+    DIMENSION,
+    INNER,
+    ROSTER,
+    ROUNDS,
+    SHAPES,
+    USERS,
+    Next,
+    adding,
+    dense_c,
+    flat,
+    model,
+    noisy_means,
+    private,
+    saying,
+    update_of,
+)
+
+from fedmf import Execution, load_model
+from fedmf.cohorts import AvailableCohorts
+from fedmf.errors import ConfigError
+from fedmf.flower import ClientReportedIdentity, CorrelatedNoise, InProcessGrid
+from fedmf.flower.layout import ArrayLayout
+from fedmf.optim import Adam, JmeAdam, Sgd
+from fedmf.runs import ReleasedModel, read_header
+from fedmf.runs.statistics import QuantileClipping
+
+MOVING = QuantileClipping(quantile=0.3, rounds_per_update=1)
+
+
+def clients(change: Callable[[int], np.ndarray] = update_of, **options: Any) -> InProcessGrid:
+    return InProcessGrid(adding(lambda user, _: change(user), **options), nodes=USERS)
+
+
+def released(strategy: CorrelatedNoise, grid: InProcessGrid | None = None, **options: Any) -> ArrayRecord:
+    result = strategy.start(grid=grid or clients(), **{"initial_arrays": model(), **options})
+    strategy.close()
+    assert result.arrays is not None
+    return result.arrays
+
+
+def by_hand(kind: str, start: np.ndarray, means: np.ndarray) -> np.ndarray:
+    """The server rules as Reddi et al. (2021) and Hsu et al. (2019) write them, in float64."""
+    theta, m, v = start.copy(), np.zeros_like(start), np.zeros_like(start)
+    for t, u in enumerate(means):
+        if kind in ("FedAvg", "FedProx"):
+            theta = theta + u
+        elif kind == "FedAvgM":
+            m = 0.9 * m - u
+            theta = theta - 0.5 * m
+        else:
+            beta_1 = 0.0 if kind == "FedAdagrad" else 0.9
+            m = beta_1 * m + (1 - beta_1) * u
+            if kind == "FedAdagrad":
+                v = v + u**2
+            elif kind == "FedAdam":
+                v = 0.99 * v + 0.01 * u**2
+            else:
+                v = v - 0.01 * u**2 * np.sign(v - u**2)
+            # Flower's correction of FedAdam's bias has one round more in its powers than Kingma and Ba.
+            rate = 0.1 * np.sqrt(1 - 0.99 ** (t + 2)) / (1 - 0.9 ** (t + 2)) if kind == "FedAdam" else 0.1
+            theta = theta + rate * m / (np.sqrt(v) + 1e-3)
+    return theta
+
+
+@pytest.mark.parametrize("kind", INNER)
+def test_released_models_are_the_inner_rule_of_dense_noisy_means(kind: str, tmp_path: Path) -> None:
+    """A run that is stopped and continued, on nodes under other ids, gives the same bits."""
+
+    def run(path: Path, rounds: int) -> ArrayRecord:
+        strategy = private(INNER[kind](), path, users=ClientReportedIdentity(ROSTER))
+        grid = InProcessGrid(saying(lambda user, _: update_of(user)), nodes=USERS)
+        return released(strategy, grid, num_rounds=rounds)
+
+    arrays = run(tmp_path / "run", ROUNDS)
+    statement = json.loads((tmp_path / "run/statement.json").read_text())
+    means = noisy_means(update_of, float(statement["noise_std"]), dense_c(statement), DIMENSION)
+    expected = by_hand(kind, flat(model()), means)
+    # Models are float32 and of size about 1.
+    np.testing.assert_allclose(flat(arrays), expected, atol=2e-5 if kind.startswith("FedA") else 2e-4)
+    assert {name: (array.dtype, tuple(array.shape)) for name, array in arrays.items()} == {
+        name: ("float32", shape) for name, shape in SHAPES.items()
+    }
+    run(tmp_path / "stopped", 2)
+    assert np.array_equal(flat(run(tmp_path / "stopped", ROUNDS)), flat(arrays))
+
+
+def test_everything_that_flower_documents_arrives(tmp_path: Path) -> None:
+    seen: list[tuple[str, dict[str, object]]] = []
+
+    def note(message: Message, context: Context, call_next: Next) -> Message:
+        seen.append((message.metadata.message_type, dict(message.content.config_records["config"])))
+        return call_next(message, context)
+
+    stops: list[int] = []
+
+    def should_stop(number: int, result: Result) -> bool:
+        assert result.evaluate_metrics_serverapp[number]["round"] == number
+        stops.append(number)
+        return number == 2
+
+    records: list[float] = []
+    result = private(FedProx(proximal_mu=0.2), tmp_path / "run").start(
+        grid=clients(mods=[note]),
+        initial_arrays=model(),
+        train_config=ConfigRecord({"lr": 0.5}),
+        evaluate_config=ConfigRecord({"batch": 7}),
+        evaluate_fn=lambda t, _: MetricRecord({"round": float(t)}),
+        should_stop=should_stop,
+        on_round=lambda record: records.append(record.metrics["round"]),
+    )
+    train = [config for kind, config in seen if kind == "train"]
+    assert len(train) == 2 * COHORT
+    assert train[0] == {"lr": 0.5, "server-round": 1, "proximal-mu": 0.2}
+    assert {kind for kind, _ in seen} == {"train"}
+    assert [*result.evaluate_metrics_serverapp] == [0, 1, 2]
+    assert (stops, records) == ([1, 2], [1.0, 2.0])
+    assert not result.evaluate_metrics_clientapp
+    assert not result.train_metrics_clientapp
+
+
+def test_integers_and_frozen_arrays_stay_and_tied_ones_are_one(tmp_path: Path) -> None:
+    """What is released loads strictly, arrays that stay and both names of one array too."""
+    start = model()
+    arrays = ArrayRecord(
+        {
+            **start,
+            "again": start["body.weight"],
+            "counter": Array(np.array(7, np.int64)),
+            "mask": Array(np.array([True, False])),
+            "wide": Array(np.zeros(2, np.float64)),
+            "stays": Array(np.ones(3, np.float32)),
+        }
+    )
+
+    def update(user: int) -> np.ndarray:
+        """Clients move the copy as well, as torch does with one parameter under two names."""
+        once = np.concatenate([update_of(user), np.full(2, 0.01)])
+        return np.concatenate([once[:DIMENSION], once[:12], once[DIMENSION:]])
+
+    strategy = private(FedAvg(), tmp_path / "run", tied=[("body.weight", "again")], frozen=("sta*",))
+    found = released(strategy, clients(update), initial_arrays=arrays)
+    assert {name: array.dtype for name, array in found.items()} == {n: a.dtype for n, a in arrays.items()}
+    for name in ("counter", "mask", "stays"):
+        assert np.array_equal(found[name].numpy(), arrays[name].numpy())
+    np.testing.assert_array_equal(found["again"].numpy(), found["body.weight"].numpy())
+    statement = json.loads((tmp_path / "run/statement.json").read_text())
+    once = lambda user: np.concatenate([update_of(user), np.full(2, 0.01)])  # noqa: E731
+    means = noisy_means(once, float(statement["noise_std"]), dense_c(statement), DIMENSION + 2)
+    trained = ArrayRecord({name: found[name] for name in (*start, "wide")})
+    np.testing.assert_allclose(flat(trained), np.append(flat(start), [0, 0]) + sum(means), atol=2e-4)
+    tensors = ReleasedModel.of(tmp_path / "run").tensors
+    assert {name: tensor.dtype for name, tensor in tensors.items()} == {
+        name: torch.from_numpy(array.numpy()).dtype for name, array in arrays.items()
+    }
+    assert torch.equal(tensors["again"], tensors["body.weight"])
+    assert load_model(tmp_path / "run").keys() == tensors.keys()
+
+
+@pytest.mark.parametrize("kind", USELESS)
+def test_a_hostile_reply_is_a_zero_vector_of_its_user_alone(kind: str, tmp_path: Path) -> None:
+    victim = 5
+
+    def tamper(message: Message, context: Context, call_next: Next) -> Message:
+        reply = call_next(message, context)
+        return USELESS[kind](reply) if int(context.node_config["partition-id"]) == victim else reply
+
+    arrays = released(private(FedAvg(), tmp_path / "run"), clients(mods=[tamper]))
+    absent = released(
+        private(FedAvg(), tmp_path / "zero"),
+        clients(lambda user: update_of(user) * (user != victim)),
+    )
+    np.testing.assert_array_equal(flat(arrays), flat(absent))
+    rows = [json.loads(line) for line in (tmp_path / "run" / "failures.jsonl").read_text().splitlines()]
+    assert [(row["user"], row["stage"]) for row in rows] == 2 * [("user-05", "reply")]
+    statement = json.loads((tmp_path / "run/statement.json").read_text())
+    assert statement["users_participated"] == USERS
+
+
+Form = Callable[[dict[str, np.ndarray]], ArrayRecord]
+
+
+def _renamed(rename: Callable[[str], str]) -> Form:
+    return lambda arrays: ArrayRecord({rename(name): Array(array) for name, array in arrays.items()})
+
+
+def _changed(change: Callable[[np.ndarray], np.ndarray]) -> Form:
+    return lambda arrays: ArrayRecord({name: Array(change(array)) for name, array in arrays.items()})
+
+
+#: What clients often send, and words of the line about it if it cannot be used.
+FORMS: dict[str, tuple[Form, str]] = {
+    "float64": (_changed(np.float64), ""),
+    "DataParallel": (_renamed("module.{}".format), ""),
+    "compiled": (_renamed("_orig_mod.{}".format), ""),
+    "a list": (lambda arrays: ArrayRecord(list(arrays.values())), ""),
+    "transposed": (_changed(np.transpose), "of shape (4, 3)"),
+    "a short list": (lambda arrays: ArrayRecord([*arrays.values()][:1]), "no array 'body.weight'"),
+    "other names": (_renamed(str.upper), "no array 'body.weight'"),
+    "integers": (_changed(np.int32), "int32"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_common_forms_of_replies_are_taken_or_named(
+    form: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The operator is told before the second round, once for each reason; of one user alone nothing."""
+    change, reason = FORMS[form]
+    told: list[int] = []
+
+    def mod(victims: Iterable[int]) -> Callable[[Message, Context, Next], Message]:
+        def tamper(message: Message, context: Context, call_next: Next) -> Message:
+            told.append(len(caplog.messages))
+            reply = call_next(message, context)
+            if int(context.node_config["partition-id"]) in victims:
+                arrays = {name: array.numpy() for name, array in reply.content["arrays"].items()}  # type: ignore[union-attr]
+                reply.content["arrays"] = change(arrays)
+            return reply
+
+        return tamper
+
+    with caplog.at_level(logging.WARNING, "fedmf"):
+        plain = flat(released(private(FedAvg(), tmp_path / "plain")))
+        released(private(FedAvg(), tmp_path / "one"), clients(mods=[mod([0])]))
+        assert caplog.messages == []
+        told.clear()
+        other = flat(released(private(FedAvg(), tmp_path / "other"), clients(mods=[mod(range(USERS))])))
+    if not reason:
+        assert np.array_equal(plain, other)
+        assert caplog.messages == []
+        return
+    assert reason in (tmp_path / "one" / "failures.jsonl").read_text()
+    (line,) = caplog.messages
+    assert line.startswith(f"round 1: {COHORT} of {COHORT} contributions could not be used")
+    assert reason in line
+    assert told == [0] * COHORT + [1] * COHORT * (ROUNDS - 1)
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """Lines of Flower's own logger, which hands nothing on by itself."""
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    caplog.set_level(logging.INFO, logger="flwr")
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+class Saving(FedAvg):
+    """As Flower's larger examples are: a loop and an evaluation of their own; it looks at results."""
+
+    aggregation_is_a_mean = True
+
+    def start(self, *arguments: Any, **named: Any) -> Any:
+        return super().start(*arguments, **named)
+
+    def aggregate_train(self, *arguments: Any) -> Any:
+        self.saved = super().aggregate_train(*arguments)
+        return self.saved
+
+
+def test_the_screen_has_what_is_public_and_what_will_not_happen(
+    said: Callable[[], list[str]], tmp_path: Path
+) -> None:
+    strategy = private(Saving(), tmp_path / "run", clipping=MOVING, epsilon=0.01)
+    released(strategy, evaluate_fn=lambda t, _: MetricRecord({"length": float(t)}))
+    lines = said()
+    assert any(line.startswith("fedmf: Saving.start is never called: ") for line in lines)
+    assert not any("configure_evaluate" in line or "train_metrics" in line for line in lines)
+    assert sum("made private; clients are not asked to evaluate" in line for line in lines) == 1
+    assert any("nothing can be learnt" in line for line in lines)
+    rounds = [line for line in lines if re.match(r"fedmf: round \d+/", line)]
+    assert len(rounds) == ROUNDS + 1
+    assert all("length " in line for line in rounds)
+    assert "clip_norm" in rounds[2]
+    epsilons = [float(re.findall(r"epsilon ([\d.]+)", line)[0]) for line in rounds[1:]]
+    assert epsilons == sorted(epsilons)
+    assert any(f"run directory {strategy.run_dir}" in line for line in lines)
+    assert not any("Received" in line or "Sampled" in line for line in lines), "counts, or one reply"
+
+
+def test_a_simulation_that_is_there_gets_company_and_a_sentence(
+    said: Callable[[], list[str]], tmp_path: Path
+) -> None:
+    """Its nodes are gone, so it cannot go on: nothing of it is touched."""
+    whole = flat(released(private(FedAvg(), tmp_path / "run")))
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    for number in (2, 3):
+        again = private(FedAvg(), tmp_path / "run")
+        assert again.run_dir == tmp_path / f"run-{number}"
+        assert np.array_equal(flat(released(again)), whole)
+        line = f"{tmp_path / 'run'} holds a simulation, whose nodes are gone"
+        assert f"fedmf: {line}: this one is kept in {again.run_dir}" in said()
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("keys", "difference"),
+    [
+        ({"epsilon": 9.0}, "privacy.epsilon"),
+        ({"users": ClientReportedIdentity(ROSTER[::-1])}, "task.roster"),
+        ({"server_optimizer": Sgd()}, "server"),
+    ],
+)
+def test_another_run_is_not_continued(keys: dict[str, Any], difference: str, tmp_path: Path) -> None:
+    """Cohorts are drawn by place on the roster: another order would ask users too soon again."""
+    said = {"users": ClientReportedIdentity(ROSTER)}
+    grid = InProcessGrid(saying(lambda user, _: update_of(user)), nodes=USERS)
+    released(private(FedAvg(), tmp_path / "run", **said), grid, num_rounds=1)
+    with pytest.raises(ConfigError, match=f"holds another run: its {difference}"):
+        released(private(FedAvg(), tmp_path / "run", **{**said, **keys}), grid)
+
+
+RUNS: dict[str, dict[str, Any]] = {
+    "momentum": {"server": Sgd(learning_rate=0.5, momentum=0.8)},
+    "Adam": {"server": Adam(learning_rate=0.05)},
+    "second moments": {"server": JmeAdam(learning_rate=0.05)},
+    "a moving clip norm": {"clipping": MOVING},
+    "available cohorts": {
+        "cohorts": AvailableCohorts(rounds=12, users_per_round=3, min_separation=4, max_participations=2),
+        "mechanism": "identity",
+    },
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_options_give_what_a_run_gives(name: str, tmp_path: Path) -> None:
+    same_as_a_run(
+        dataclasses.replace(small_run(TASK, mechanism="bisr", epsilon=20.0), **RUNS[name]), tmp_path
+    )
+
+
+def test_records_say_what_is_read_and_nothing_else(tmp_path: Path) -> None:
+    waiting = Execution(messages="per-user", min_replies=2, checkpoint_every=3)
+    released(private(FedAvg(), tmp_path / "run", execution=waiting), num_rounds=3)
+    recorded = read_header(tmp_path / "run").run
+    assert recorded["execution"] == dataclasses.replace(waiting, users_per_message=1).to_dict()
+
+
+def none_of_flower(name: str) -> Any:
+    make = getattr(flower, name)
+    return make(client_learning_rate=0.1) if name == "QFedAvg" else make()
+
+
+class Own(older.FedAvg):
+    """Of the older interface."""
+
+
+class Watching(FedAvg):
+    """Replaces what it is judged by, and says nothing of it."""
+
+    def aggregate_train(self, *arguments: Any) -> Any:
+        return super().aggregate_train(*arguments)
+
+
+def used(memory: str) -> FedAvgM:
+    inner = FedAvgM()
+    setattr(inner, memory, [np.zeros(3)])
+    return inner
+
+
+WRAPPED = flower.DifferentialPrivacyServerSideFixedClipping
+REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
+    **{
+        name: (lambda name=name: none_of_flower(name), {}, f"{name} of Flower aggregates by something else")
+        for name in ("FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan", "QFedAvg")
+    },
+    "wrapped": (lambda: WRAPPED(FedAvg(), 1.0, 1.0, 2), {}, "must be one whose aggregation is a mean"),
+    "an older one": (Own, {}, "got Own of Flower's older interface, flwr.server.strategy"),
+    "a subclass": (Watching, {}, "give it the attribute aggregation_is_a_mean = True"),
+    "used": (lambda: used("momentum_vector"), {}, "must be new"),
+    "two rules": (FedAdam, {"server_optimizer": Sgd()}, "must be one without a server rule"),
+    "no cohorts to amplify": (FedAvg, {"amplified": True}, "cohorts must be sampled for an amplified run"),
+    "few users": (FedAvg, {"users": 2}, "."),
+    "mechanism": (FedAvg, {"mechanism": "none"}, "mechanism"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_private_is_refused_at_construction(name: str, tmp_path: Path) -> None:
+    inner, keys, message = REFUSED[name]
+    with pytest.raises((ConfigError, ValueError), match=re.escape(message)) as raised:
+        private(inner(), tmp_path / "run", **keys)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "keys", "message"),
+    [
+        ({"bn.running_mean": np.zeros(2, np.float32)}, {}, "statistics of a normalisation layer"),
+        ({"w": np.zeros(2, np.complex64)}, {}, "floating type up to 64 bits"),
+        ({"n": np.zeros(2, np.int64)}, {}, "at least one of a floating type"),
+        ({"w": np.zeros(2, np.float32)}, {"frozen": ("v.*",)}, "got 'v.*', which matches none"),
+        ({"w": np.full(2, np.nan, np.float32)}, {}, "arrays must be finite in float32"),
+        ({"w": np.arange(3.0), "v": np.arange(3.0)}, {}, "'w' and 'v' hold the same numbers"),
+        ({"w": np.arange(3.0), "v": np.arange(3.0) + 1}, {"tied": [("w", "v")]}, "tied arrays must be equal"),
+        ({"w": np.arange(3.0)}, {"tied": [("w", "v")]}, "that are trained, each once; got 'v'"),
+    ],
+)
+def test_impossible_models_are_refused_and_leave_nothing(
+    arrays: dict[str, np.ndarray], keys: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    record = ArrayRecord({name: Array(value) for name, value in arrays.items()})
+    strategy = private(FedAvg(), tmp_path / "run", **keys)
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        strategy.start(grid=InProcessGrid(ClientApp(), nodes=USERS), initial_arrays=record)
+    assert not (tmp_path / "run").exists()
+
+
+def test_more_rounds_or_nodes_than_planned_are_refused_before_anybody_is_asked(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"num_rounds must be at most the horizon n={ROUNDS}; got 9"):
+        released(private(FedAvg(), tmp_path / "run"), InProcessGrid(ClientApp(), nodes=USERS), num_rounds=9)
+    with pytest.raises(ConfigError, match="users must be the number of nodes"):
+        released(private(FedAvg(), tmp_path / "other"), InProcessGrid(ClientApp(), nodes=USERS + 1))
+
+
+def array(*values: float) -> Array:
+    return Array(np.array(values, np.float32))
+
+
+ONES, ZEROS, COUNT = array(1, 1, 1), array(0, 0, 0), Array(np.array(0, np.int64))
+KERNEL = Array(np.arange(12, dtype=np.float32).reshape(4, 3))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "statistics"),
+    [
+        ([KERNEL, array(2, 3, 1), array(1, 5, 2), array(7, 2, 9), array(1, 8, 4), COUNT], "'3', '4'"),
+        ([KERNEL, ONES, ZEROS, ZEROS, ONES], "'3', '4'"),  # Keras
+        ([KERNEL, ONES, ZEROS, KERNEL, ONES, ZEROS], ""),  # layer normalisation
+        ([KERNEL, array(1, 2), KERNEL, COUNT], ""),  # some other counter
+    ],
+)  # fmt: skip
+def test_statistics_in_a_list_of_arrays_are_refused(arrays: list[Array], statistics: str) -> None:
+    record = ArrayRecord({str(place): array for place, array in enumerate(arrays)})
+    if not statistics:
+        ArrayLayout.of(record, tied=[])
+        return
+    with pytest.raises(ConfigError, match=f"^arrays {statistics} hold statistics of a normalisation layer"):
+        ArrayLayout.of(record, tied=[])
