@@ -16,8 +16,9 @@ import pytest
 import fedmf
 from fedmf.cohorts import CyclicPoissonCohorts
 from fedmf.errors import LedgerError
-from fedmf.records import Spent, statement
+from fedmf.records import Spent
 from fedmf.runs import Plan, run_spent
+from fedmf.runs import statement as run_statements
 from guarantees.small import (
     CLIP,
     COHORT,
@@ -154,7 +155,7 @@ def test_one_round_fewer_is_seen(what: str, tmp_path: Path, monkeypatch: pytest.
         right = Plan.multiplier_after
         monkeypatch.setattr(Plan, "multiplier_after", lambda self, t: right(self, max(1, t - 1)))
     else:
-        monkeypatch.setattr(statement, "run_spent", without_the_last_round)
+        monkeypatch.setattr(run_statements, "run_spent", without_the_last_round)
     with pytest.raises((AssertionError, LedgerError)):  # the statement compares ε and ε spent itself
         check_run(tmp_path)
 

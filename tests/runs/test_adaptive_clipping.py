@@ -182,7 +182,9 @@ def refused(match: str, **changes: object) -> None:
 def test_what_no_theorem_covers_is_refused_in_a_line() -> None:
     run = moving_run(TASK)
     amplified = dataclasses.replace(run.privacy, amplified=True)  # type: ignore[call-arg]
-    refused("with an amplified run", privacy=amplified, cohorts=BallsInBinsCohorts(rounds=12, size=6))
+    refused(
+        "with an amplified run", privacy=amplified, cohorts=BallsInBinsCohorts(rounds=12, users_per_round=6)
+    )
     refused("needs a second moment", optimizer=JmeAdam())
 
 

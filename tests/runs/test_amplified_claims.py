@@ -52,8 +52,7 @@ def test_too_little_noise_is_found_in_the_header(recorded: Ledger) -> None:
         ({"schedule": "random"}, r"cohorts must be sampled for an amplified run; got 'random'"),
         (
             {"private": False, "epsilon": None},
-            r"amplified is a key of user-level, not of kind 'none'\. .* "
-            r"--set privacy\.amplified=false\.",
+            r"amplified is a key of user-level, not of kind 'none'\. Leave it out\.",
         ),
         ({"max_participations": 2}, r"k \(max_participations\) must be 3"),
     ],

@@ -175,7 +175,7 @@ def test_its_value_survives_records_and_its_words_are_marked_as_its_authors(seen
         ({"entries": ("a", "a")}, "entries .* must be 1 to 64 different names"),
         ({"entries": ("A b",)}, "entries .* must be 1 to 64 different names"),
         ({"bound": 0.0}, r"c \(bound\) must lie in .0, ∞.; got 0\.0"),
-        ({"bound": math.nan}, r"c \(bound of the own statistic\) must be positive"),
+        ({"bound": math.nan}, r"c \(bound\) must lie in"),
         ({"share": 1.0}, r"b² \(share\) must lie in"),
         ({"meaning": "two\nlines"}, "meaning .* must be one line"),
     ],
