@@ -30,20 +30,15 @@ def response(optimizer: ServerSGD) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("momentum", "use_nesterov", "kind", "warmup"),
-    [
-        (0.0, False, "constant", 0),
-        (0.8, False, "constant", 7),
-        (0.8, True, "linear", 0),
-        (0.8, True, "cosine", 5),
-    ],
+    ("momentum", "kind", "warmup"),
+    [(0.0, "constant", 0), (0.8, "constant", 7), (0.8, "linear", 0), (0.8, "cosine", 5)],
 )
 def test_the_last_model_is_exact_and_all_are_without_momentum_or_schedule(
-    momentum: float, use_nesterov: bool, kind: str, warmup: int
+    momentum: float, kind: str, warmup: int
 ) -> None:
     schedule = LearningRateSchedule(kind, 0.3, ROUNDS, warmup)
-    found = 0.3 * iterates(schedule, momentum, use_nesterov).materialize()
-    expected = response(ServerSGD(Move(schedule), momentum, use_nesterov))
+    found = 0.3 * iterates(schedule, momentum).materialize()
+    expected = response(ServerSGD(Move(schedule), momentum))
     np.testing.assert_allclose(found[-1], expected[-1], rtol=1e-10)
     if momentum == 0 or (kind, warmup) == ("constant", 0):
         np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-14)

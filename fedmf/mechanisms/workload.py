@@ -387,19 +387,17 @@ def with_schedule(workload: ToeplitzWorkload, schedule: LearningRateSchedule) ->
 def iterates(
     schedule: LearningRateSchedule,
     momentum_decay: float = 0.0,
-    use_nesterov: bool = False,
     weight_decay: float = 0.0,
 ) -> ToeplitzWorkload:
     """What a server optimizer releases, as far as it is linear in the updates.
 
     For SGD with momentum it is exact as `with_schedule` says. For an adaptive rule v is taken as fixed and
     the correction of m for its start is left out. Weight decay w becomes the factor 1 − η̄w with the mean
-    rate η̄; with Nesterov's momentum it is left out.
+    rate η̄.
 
     Args:
         schedule: η over n rounds.
         momentum_decay: β or β₁.
-        use_nesterov: whether the momentum is Nesterov's.
         weight_decay: w, decoupled.
 
     >>> iterates(LearningRateSchedule("constant", 0.1, 8), 0.9).name
@@ -408,8 +406,6 @@ def iterates(
     'prefix*cosine'
     """
     n = schedule.rounds
-    if use_nesterov:
-        return with_schedule(nesterov(momentum_decay, n), schedule)
     if momentum_decay == weight_decay == 0:
         return with_schedule(prefix(n), schedule)
     mean_rate = sum(schedule(t) for t in range(n)) / n

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,9 +55,6 @@ class OptimizerOptions(Value, ChosenOptimizer):
     ] = "constant"
     warmup: Annotated[int, Field("rounds over which the rate rises to η", "w", ge=0)] = 0
     weight_decay: Annotated[float, Field("decoupled weight decay w ≤ 1/η", "w")] = 0.0
-    update_clip: Annotated[
-        float | None, Field("largest root mean square of an entry of a step's direction", "c")
-    ] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,8 +71,7 @@ class OptimizerOptions(Value, ChosenOptimizer):
 
     def move(self, rounds: int) -> Move:
         """From a direction to the next parameters."""
-        clip = math.inf if self.update_clip is None else self.update_clip
-        return Move(self.rates(rounds), self.weight_decay, clip)
+        return Move(self.rates(rounds), self.weight_decay)
 
 
 @dataclass(frozen=True, eq=False)

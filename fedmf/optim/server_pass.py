@@ -41,13 +41,13 @@ def step_tile(y, scale, integers, unit, size, rule, parameters, velocity, steppe
 
     Args:
         y, scale, integers, unit, size: as for `mean_tile`.
-        rule: float32, (β, 1 with Nesterov's Δ = u + β·v and 0 with Δ = v, keep, η).
+        rule: float32, (β, keep, η).
         parameters: θ, float32.
         velocity: v, float32; of length 0 with β = 0.
         stepped: the new θ; set.
         moving: the new v; set, if there is one.
     """
-    momentum, nesterov, keep, rate = rule[0], rule[1], rule[2], rule[3]
+    momentum, keep, rate = rule[0], rule[1], rule[2]
     one = np.float32(1.0)
     for i in range(y.size):
         update = np.float32(fma(scale, y[i], np.float64(integers[i]) * unit) / size)
@@ -55,8 +55,6 @@ def step_tile(y, scale, integers, unit, size, rule, parameters, velocity, steppe
         if velocity.size:
             direction = fma(momentum, velocity[i], update)
             moving[i] = direction
-            if nesterov == one:
-                direction = fma(momentum, direction, update)
         before = parameters[i]
         if keep != one:
             before = before * keep
@@ -115,7 +113,7 @@ class ServerPass:
     @staticmethod
     def steps(rule: ServerOptimizer, parameters: Tensor) -> TypeGuard[ServerSGD]:
         """Whether `step` can make a rule's step."""
-        return isinstance(rule, ServerSGD) and rule.in_parts and _is_plain(parameters)
+        return isinstance(rule, ServerSGD) and _is_plain(parameters)
 
     def step(
         self, t: int, total: FixedPointSum, rule: ServerSGD, parameters: Tensor, state: Mapping[str, Tensor]

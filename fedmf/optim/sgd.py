@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -28,22 +27,18 @@ class ServerSGD:
     post-processing of the privatised u and costs no privacy.
 
     Args:
-        move: learning rate, update clipping and weight decay.
+        move: learning rate and weight decay.
         momentum: 0 ≤ β < 1; with β = 0 no state is kept.
-        nesterov: step along u + β·v instead of v.
 
     Raises:
-        ValueError: β lies outside [0, 1), or Nesterov without momentum.
+        ValueError: β lies outside [0, 1).
     """
 
     move: Move
     momentum: float = 0.0
-    nesterov: bool = False
 
     def __post_init__(self) -> None:
         check_decay("β (momentum)", self.momentum)
-        if self.nesterov and self.momentum == 0.0:
-            raise ValueError("β (momentum) must be positive with nesterov; got 0.")
 
     @property
     def second_moment(self) -> None:
@@ -55,16 +50,11 @@ class ServerSGD:
         """See `ServerOptimizer.second_form`."""
         return "per-user"
 
-    @property
-    def in_parts(self) -> bool:
-        """Whether each entry of a step follows from that entry of its arguments alone: Δ is not clipped."""
-        return self.move.update_clip == math.inf
-
     def numbers(self, t: int) -> NDArray[np.float32]:
-        """What a step of round t multiplies by: β, 1 with Nesterov and 0 without, 1 − η_t·w, η_t."""
+        """What a step of round t multiplies by: β, 1 − η_t·w, η_t."""
         rate = self.move.schedule(t)
         keep = 1.0 - rate * self.move.weight_decay
-        return np.array([self.momentum, self.nesterov, keep, rate], np.float32)
+        return np.array([self.momentum, keep, rate], np.float32)
 
     def init(self, parameters: Tensor) -> dict[str, Tensor]:
         """The state before round 0: the velocity v = 0, shape (d,), if β > 0."""
@@ -88,8 +78,7 @@ class ServerSGD:
         if self.momentum == 0.0:
             return self.move(t, parameters, update), {}
         velocity = update.add(state["velocity"], alpha=self.momentum)
-        direction = update.add(velocity, alpha=self.momentum) if self.nesterov else velocity
-        return self.move(t, parameters, direction), {"velocity": velocity}
+        return self.move(t, parameters, velocity), {"velocity": velocity}
 
 
 @dataclass(frozen=True)
@@ -98,12 +87,11 @@ class Sgd(OptimizerOptions):
 
     kind: ClassVar[str] = "sgd"
     momentum: Annotated[float, Field("momentum β", "β")] = 0.9
-    nesterov: Annotated[bool, Field("whether the momentum is Nesterov's")] = False
 
     def build(self, shapes: Sequence[Sequence[int]], rounds: int) -> ServerSGD:
         """See `ChosenOptimizer.build`."""
-        return ServerSGD(self.move(rounds), self.momentum, self.nesterov)
+        return ServerSGD(self.move(rounds), self.momentum)
 
     def workload(self, rounds: int) -> ToeplitzWorkload:
         """See `ChosenOptimizer.workload`; exact as `with_schedule` says."""
-        return iterates(self.rates(rounds), self.momentum, self.nesterov, self.weight_decay)
+        return iterates(self.rates(rounds), self.momentum, self.weight_decay)

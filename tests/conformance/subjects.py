@@ -100,7 +100,7 @@ MODELS: Final[dict[str, Callable[[], Task]]] = {
 }
 OPTIMIZERS: Final[dict[str, Any]] = {
     "sgd": Sgd(learning_rate=0.5),
-    "sgd, momentum": Sgd(learning_rate=0.5, momentum=0.8, nesterov=True),
+    "sgd, momentum": Sgd(learning_rate=0.5, momentum=0.8),
     "fedadagrad": FedAdagrad(learning_rate=0.05),
     "fedyogi": FedYogi(learning_rate=0.05),
     "adam": Adam(learning_rate=0.05, relative_epsilon=1.0),

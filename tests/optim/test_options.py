@@ -50,18 +50,17 @@ def rate_of(t: int, of: Fields) -> float:
 
 
 def moved(t: int, theta: np.ndarray, direction: np.ndarray, of: Fields) -> np.ndarray:
-    """θ_{t+1} = (1 − η_t·w)·θ_t + η_t·Δ_t, the root mean square of Δ_t at most c."""
+    """θ_{t+1} = (1 − η_t·w)·θ_t + η_t·Δ_t."""
     eta = rate_of(t, of)
-    clipped = direction * min(1.0, (of["update_clip"] or math.inf) / np.sqrt(np.mean(direction**2)))
-    return (1 - eta * of["weight_decay"]) * theta + eta * clipped
+    return (1 - eta * of["weight_decay"]) * theta + eta * direction
 
 
 def by_momentum(theta: np.ndarray, updates: np.ndarray, of: Fields) -> np.ndarray:
-    """θ_n of SGD with momentum, of Nesterov's kind where that is asked."""
+    """θ_n of SGD with momentum."""
     beta, velocity = of["momentum"], np.zeros_like(theta)
     for t, u in enumerate(updates):
         velocity = beta * velocity + u
-        theta = moved(t, theta, u + beta * velocity if of["nesterov"] else velocity, of)
+        theta = moved(t, theta, velocity, of)
     return theta
 
 
@@ -95,12 +94,7 @@ def test_rules_and_workloads_are_what_the_options_say() -> None:
     for kind, fields, workload, second in [
         ("sgd", {}, "momentum:0.9", "prefix"),
         ("sgd", {"momentum": 0.0, "schedule": "cosine", "warmup": 3}, "prefix*cosine:3", "prefix"),
-        (
-            "sgd",
-            {"nesterov": True, "schedule": "linear", "update_clip": 0.5},
-            "nesterov:0.9*linear",
-            "prefix",
-        ),
+        ("sgd", {"schedule": "linear"}, "momentum:0.9*linear", "prefix"),
         ("sgd", {"weight_decay": 0.5, "momentum": 0.5}, "momentum:0.5:0.95", "prefix"),
         ("fedadagrad", {"epsilon": 0.01, "beta1": 0.5, "blocks": "channel"}, "momentum:0.5", "prefix"),
         ("fedadagrad", {}, "momentum:0.9", "prefix"),
@@ -139,7 +133,7 @@ def test_rules_and_workloads_are_what_the_options_say() -> None:
         )
         np.testing.assert_allclose(parameters.numpy(), expected, rtol=TOLERANCE, atol=TOLERANCE)
         A = value.workload(ROUNDS)
-        linear = {"momentum": of.get("beta1"), "nesterov": False, **of, "update_clip": 0.0}
+        linear = {"momentum": of.get("beta1"), **of}
         last = by_momentum(np.zeros(ROUNDS), np.eye(ROUNDS), linear)
         np.testing.assert_allclose(
             of["learning_rate"] * A.materialize()[-1], last, rtol=TOLERANCE, atol=TOLERANCE
@@ -152,7 +146,6 @@ def test_what_no_optimizer_can_be_is_refused() -> None:
         ({"learning_rate": 0.0}, "η .* must be positive and finite; got 0.0"),
         ({"learning_rate": 0.5, "weight_decay": 2.1}, r"w \(weight_decay\) must be at most 1/η = 2; got 2.1"),
         ({"weight_decay": -1.0}, r"w \(weight_decay\) must be finite and >= 0; got -1.0"),
-        ({"update_clip": 0.0}, r"c \(update_clip\) must be positive; got 0.0"),
         ({"schedule": "step"}, "schedule must be one of constant, linear, cosine; got 'step'"),
         ({"warmup": -1}, r"w \(warmup\) must be an integer in 0\.\.2147483647; got -1"),
     ]:
@@ -165,7 +158,6 @@ def test_what_no_optimizer_can_be_is_refused() -> None:
     ("kind", "fields", "message"),
     [
         (Sgd, {"momentum": 1.0}, r"β \(momentum\) must lie in \[0, 1\); got 1.0"),
-        (Sgd, {"momentum": 0.0, "nesterov": True}, r"β \(momentum\) must be positive with nesterov; got 0"),
         (FedAdagrad, {"epsilon": 0.0}, r"τ \(epsilon\) must be positive and finite; got 0.0"),
         (Adam, {"beta1": -0.1}, r"β₁ \(beta1\) must lie in \[0, 1\); got -0.1"),
         (Adam, {"blocks": "row"}, "blocks must be one of coordinate, channel, tensor, model; got 'row'"),

@@ -70,10 +70,10 @@ def _short_shares(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_step_in_parts_is_the_step() -> None:
     """In parts on threads it has the bits of one part on one thread, and the rule's own up to rounding."""
-    for momentum, nesterov, decay in [(0.0, False, 0.0), (0.9, False, 0.1), (0.37, True, 0.0)]:
+    for momentum, decay in [(0.0, 0.0), (0.9, 0.1), (0.37, 0.0)]:
         for form in FORMS:
             for count in [1, 3]:
-                rule = ServerSGD(Move(SCHEDULE, decay), momentum, nesterov)
+                rule = ServerSGD(Move(SCHEDULE, decay), momentum)
                 expected = torch.randn(D, generator=torch.Generator().manual_seed(9))
                 made, state = expected, rule.init(expected)
                 alone, alone_state, made_state = made, state, state
@@ -109,11 +109,6 @@ def test_a_mean_in_parts_is_the_mean(std: float, count: int) -> None:
             assert torch.equal(work.mean(t, summed(t), torch.empty(D)), mean)
     with pytest.raises(HorizonExceededError):
         work.mean(ROUNDS, summed(0), torch.empty(D))
-
-
-def test_only_a_step_without_clipping_is_one_in_parts() -> None:
-    assert ServerSGD(Move(SCHEDULE)).in_parts
-    assert not ServerSGD(Move(SCHEDULE, update_clip=1.0)).in_parts
 
 
 def test_a_part_that_fails_fails_the_round_which_can_be_made_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,6 @@ from fedmf.mechanisms.workload import parse_workload
         ({"workload": "window:3"}, "window:3"),
         ({"workload": "auto"}, "momentum:0.9"),
         ({"workload": "auto", "server_momentum": 0.0, "server_schedule": "cosine"}, "prefix*cosine"),
-        ({"workload": "auto", "server_nesterov": True}, "nesterov:0.9"),
         ({"workload": "auto", "server_weight_decay": 0.5}, "momentum:0.9:0.95"),
         ({"workload": "auto", "server_optimizer": "adam", "server_beta1": 0.5}, "momentum:0.5"),
     ],
