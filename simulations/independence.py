@@ -29,8 +29,8 @@ from fedmf.data import InMemoryDataset, TensorStructure
 from fedmf.errors import ConfigError
 from fedmf.runs.statistics.own_rows import tried
 from fedmf.training import LocalSGD, LocalTrainer, Task, classification, dependence, next_token, preflight
+from fedmf.training.compiled import NotAChain, engine, plan_of, steps
 from fedmf.training.engines import OneByOne, OwnRows, Together
-from fedmf.training.fused import FusedProgram, program, steps
 from fedmf.training.independence import HOSTILE, hostile_users, integers
 from fedmf.training.local import trainer_on
 
@@ -165,6 +165,13 @@ def cell(task: Task, path: Any, kind: str, neighbours: int) -> bool:
     return bool(alone.any()) and not failed and all(torch.equal(alone, other) for other in again)
 
 
+def is_compiled(task: Task) -> bool:
+    """Whether compiled steps train a task."""
+    with suppress(NotAChain):
+        return plan_of(task, LOCAL) is not None
+    return False
+
+
 def refused(task: Task) -> bool:
     """Whether preflight refuses a task."""
     with suppress(ConfigError):
@@ -185,10 +192,12 @@ def faults() -> Iterator[tuple[str, bool]]:
     network = dict(convolutions())["conv 1-8-16"]
     with tempfile.TemporaryDirectory() as folder:
         sys.path.insert(0, folder)
-        source = Path(steps.__file__).read_text().replace("    _clear(work)\n", "    work.velocity[:] = 0\n")
+        source = Path(steps.__file__).read_text().replace("    clear(arena, 0, arena.size)\n", "")
         Path(folder, "uncleared.py").write_text(source)
-        with patch.object(program, "train_and_sum", importlib.import_module("uncleared").train_and_sum):
-            yield "arena not cleared", bool(dependence(trainer_on("fused"), network, LOCAL))
+        with patch.object(engine, "steps", importlib.import_module("uncleared")):
+            engine.program.cache_clear()
+            yield "arena not cleared", bool(dependence(trainer_on("compiled"), network, LOCAL))
+        engine.program.cache_clear()
         Path(folder, "keeps.py").write_text(
             "S = []\ndef f(x):\n    S.append(x[:1])\n    return S[0] + x[:1]\n"
         )
@@ -222,7 +231,7 @@ def main() -> None:
     """Print what is equal."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--neighbours", type=int, default=16, help="hostile users in a cohort; fused: 16 times"
+        "--neighbours", type=int, default=16, help="hostile users in a cohort; compiled: 16 times"
     )
     neighbours = parser.parse_args().neighbours
     torch.manual_seed(0)
@@ -230,10 +239,9 @@ def main() -> None:
     begun, cells, equal, models, total = time.monotonic(), Counter[str](), Counter[str](), 0, 0
     for name, task in (*convolutions(), *texts(), *owns()):
         models += 1
-        fused = FusedProgram.of(task, LOCAL) is not None
-        for path in [*(["fused"] if fused else []), "groups", "one by one"]:
+        for path in [*(["compiled"] if is_compiled(task) else []), "groups", "one by one"]:
             for kind in KINDS:
-                many = neighbours * (16 if path == "fused" else 1)
+                many = neighbours * (16 if path == "compiled" else 1)
                 good = cell(task, path, kind, many)
                 cells[path] += 1
                 total += 2 * many

@@ -68,7 +68,7 @@ class Together(LoadScopeScheduling):
 
     def __init__(self, config: pytest.Config, log: object) -> None:
         super().__init__(config, log)  # type: ignore[arg-type]
-        command = [sys.executable, "-m", "tests.support.machine_code"]
+        command = [sys.executable, "-c", "from fedmf.training.compiled import program; program()"]
         whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS
         self._code = subprocess.Popen(command, cwd=config.rootpath) if whole else None
 

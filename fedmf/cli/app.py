@@ -15,7 +15,6 @@ from typer.core import TyperArgument, TyperOption
 
 from fedmf.addresses import linked
 from fedmf.cli.account import account, export
-from fedmf.cli.compile import compile_programs
 from fedmf.cli.configuration import init, options
 from fedmf.cli.design import design
 from fedmf.cli.interruption import Interruption
@@ -48,7 +47,7 @@ _COMMANDS: Final[dict[str, dict[str, Callable[..., None]]]] = {
     "Plan": {"design": design},
     "Streams": {"stream": stream, "schema": schema},
     "Privacy report": {"account": account, "export": export},
-    "Setup": {"init": init, "options": options, "compile": compile_programs},
+    "Setup": {"init": init, "options": options},
 }
 for _group, _commands in _COMMANDS.items():
     for _name, _command in _commands.items():

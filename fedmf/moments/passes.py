@@ -6,13 +6,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedmf.compiled import compiled
+from fedmf.loops import compiled
 
 #: Columns of a few rows that stay in the fastest cache.
 _NEAR: Final = 1 << 9
 
 
-@compiled
+@compiled("float32[:,::1](float32[:,::1], float64)", "float64[:,::1](float64[:,::1], float64)")
 def packed_products(x: Any, scale: float) -> Any:
     """For each row x_i² and scale·(x_i x_j), i < j, in the order of the upper triangle."""
     d = x.shape[1]
@@ -29,7 +29,10 @@ def packed_products(x: Any, scale: float) -> Any:
     return out
 
 
-@compiled
+@compiled(
+    "void(float64[:,::1], float64[:,::1], int64, int64[::1], float64[::1])",
+    "void(float64[:,:], float64[:,:], int64, int64[::1], float64[::1])",
+)
 def feed_back(out: Any, outputs: Any, t: int, lags: Any, weights: Any) -> None:
     """y_t ← y_t − Σ_k weights[k]·y_{t − lags[k]} for each row of out in turn.
 

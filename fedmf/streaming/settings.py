@@ -18,8 +18,7 @@ from fedmf.values import check_whole
 #: A weight that is searched for.
 BEST: Final = "best"
 
-#: A mechanism that is chosen by its error.
-AUTO: Final = "auto"
+DEFAULT_MECHANISM: Final = "banded-toeplitz"
 
 #: Ways to make both moments private, by the name of the option; their papers' names are those of `METHODS`.
 METHOD_NAMES: Final[Mapping[str, str]] = {
@@ -65,11 +64,8 @@ class Settings:
             1. With R rows a release, at most ⌈R/b⌉ of a user's rows are in one.
         workloads: A₁ and A₂ by name, or one for both; over releases, each of R rows.
         method: a name of `METHOD_NAMES`.
-        mechanisms: C₁ and C₂, or one for both: names of mechanisms, "auto" for the one of least error, or
-            factorizations as objects, with a round for each release.
-        objective: the error that named mechanisms minimise, as `Objective.parse` reads it; None for that of
-            running averages relative to a single release of the same rows, later ones counting more, and
-            for the RMSE of other workloads.
+        mechanisms: C₁ and C₂, or one for both: names of mechanisms, or factorizations as objects, with a
+            round for each release.
         bands: p, for mechanisms that take it.
         params: other parameters of mechanisms.
         second_moment: a name of `fedmf.moments.SECOND_MOMENTS`, or the sizes of blocks, "2,3".
@@ -100,8 +96,7 @@ class Settings:
     min_separation: int | None = None
     workloads: tuple[str, ...] = ("average",)
     method: str = "joint"
-    mechanisms: tuple[str | Factorization, ...] = (AUTO,)
-    objective: str | None = None
+    mechanisms: tuple[str | Factorization, ...] = (DEFAULT_MECHANISM,)
     bands: int | None = None
     params: Mapping[str, float] = dataclasses.field(default_factory=dict)
     second_moment: str = "full"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.compiled import compiled
+from fedmf.loops import compiled
 
 
 def user_orders(seed: int, t: int, user_id: str, examples: int, epochs: int) -> NDArray[np.int64]:
@@ -43,7 +43,7 @@ def user_seed(seed: int, t: int, user_id: str) -> int:
     return int.from_bytes(digest[:8], "little")
 
 
-@compiled
+@compiled("void(uint64, int64[:,::1])")
 def shuffle(state, orders):
     """Fill each row of ``orders``, shape (epochs, examples), int64, with a permutation."""
     for epoch in range(orders.shape[0]):
@@ -158,7 +158,7 @@ def step_rows(
     return StepRows(rows, weights, active)
 
 
-@compiled
+@compiled("void(uint64[::1], int64[::1], int64, int64, int64[:,:,::1], float32[:,:,::1])")
 def _fill(seeds, sizes, batch_size, epochs, rows, weights):
     start = 0
     for u in range(sizes.size):

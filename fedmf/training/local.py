@@ -20,13 +20,13 @@ from fedmf.training.barrier import (
     UserFailure,
     described,
     example_counts,
-    held_examples,
     load_examples,
     pass_interrupt,
     silent,
 )
 from fedmf.training.batches import groups_of, step_rows, user_seed
 from fedmf.training.clipping import ClippedRows, UpdateSum
+from fedmf.training.compiled import Compiled, NotAChain, disagreement, plan_of
 from fedmf.training.draws import draw_seed, kept_generators
 from fedmf.training.engines import (
     Engine,
@@ -37,39 +37,37 @@ from fedmf.training.engines import (
     refuse_batch_statistics,
     users_at_once,
 )
-from fedmf.training.fused import FusedProgram
 from fedmf.training.independence import dependence
 from fedmf.training.local_sgd import LocalSGD
-from fedmf.training.losses import LOSSES
 from fedmf.training.task import Task
 from fedmf.training.workers import Workers, single_threaded_kernels
 
-_log = logging.getLogger("fedmf")
-
-#: Who trains: a compiled program, torch.func in groups of a fixed size, or plain differentiation.
-Path = Literal["fused", "groups", "one by one"]
-#: Users that a compiled program takes at once: on one core, and few enough for several to be busy.
-PROGRAM_USERS: Final = 256, 16
+#: Who trains: compiled steps, torch.func in groups of a fixed size, or plain differentiation.
+Path = Literal["compiled", "groups", "one by one"]
+_ENGINES: Final[dict[Path, type[Engine]]] = {"compiled": Compiled, "groups": Together, "one by one": OneByOne}
 #: Bytes of models in a group at most, on a processor: more leave its last cache.
 CACHE_BYTES: Final = 6 * 2**20
 #: Users whose examples are loaded together at most.
 _MOST_USERS: Final = 16
 
+_log = logging.getLogger("fedmf")
+
 T = TypeVar("T")
 
 
-def chosen_path(task: Task, local: LocalSGD) -> tuple[Path, str]:
-    """How users are trained, and why a faster way is not taken.
+def chosen_path(task: Task, local: LocalSGD) -> tuple[Path, str, list[str]]:
+    """How users are trained, the fault for which a faster way is not taken, and why others do not suit.
 
-    Engine "auto" takes a compiled program where there is one for the model, else groups of a fixed size where
-    these are faster, else one user after another. Either of the first two must pass `dependence` in this
-    process. The choice is a function of the task, local SGD and the device.
+    Engine "auto" takes compiled steps where the model is a chain of layers that they know, else groups of a
+    fixed size where these are faster (`users_at_once`), else one user after another. Either of the first two
+    must pass `dependence` in this process, and compiled steps have the updates of automatic differentiation.
+    The choice is a function of the task, local SGD and the device.
 
     Raises:
         ConfigError: engine is "vectorised" and torch.func cannot batch the model.
     """
     if local.engine == "loop":
-        return "one by one", ""
+        return "one by one", "", []
     if local.engine == "vectorised":
         try:
             with silent():
@@ -79,35 +77,52 @@ def chosen_path(task: Task, local: LocalSGD) -> tuple[Path, str]:
                 f"model must be one that torch.func can batch with engine 'vectorised'; got "
                 f"{described(error)}. Use 'auto' or 'loop'."
             ) from error
-        return "groups", ""
-    paths: list[tuple[Path, bool]] = [
-        ("fused", FusedProgram.of(task, local) is not None),
-        ("groups", users_at_once(task, local) > 1),
-    ]
-    refused = ""
-    for path, fits in paths:
-        if fits:
-            why = _dependence_on(path, task, local)
-            if not why:
-                return path, refused
-            refused = f"not by {_NAMES[path]}: {why}"
-    return "one by one", refused
+        return "groups", "", []
+    fault, reasons = "", list[str]()
+    for path, fits in _FASTER.items():
+        if why := fits(task, local):
+            reasons.append(f"not {_NAMES[path]}: {why}")
+        elif why := _fault_of(path, task, local):
+            fault = f"not {_NAMES[path]}: {why}"
+        else:
+            return path, fault, reasons
+    return "one by one", fault, reasons
 
 
+def _not_compiled(task: Task, local: LocalSGD) -> str:
+    try:
+        plan_of(task, local)
+    except NotAChain as error:
+        return str(error)
+    return ""
+
+
+def _not_in_groups(task: Task, local: LocalSGD) -> str:
+    return "" if users_at_once(task, local) > 1 else "groups are not faster for this model"
+
+
+#: Why a path does not suit a task, in the order in which they are tried.
+_FASTER: Final[dict[Path, Callable[[Task, LocalSGD], str]]] = {
+    "compiled": _not_compiled,
+    "groups": _not_in_groups,
+}
+_NAMES: Final[dict[Path, str]] = {"compiled": "by compiled steps", "groups": "by torch.func in groups"}
 #: What was found in this process, by model.
 _found: Final[WeakKeyDictionary[FlatModel, dict[object, str]]] = WeakKeyDictionary()
 
 
-def _dependence_on(path: Path, task: Task, local: LocalSGD) -> str:
-    """See `dependence`; a model is tried once in a process."""
+def _fault_of(path: Path, task: Task, local: LocalSGD) -> str:
+    """See `dependence` and `disagreement`; a model is tried once in a process."""
     found = _found.setdefault(task.model, {})
     setting = path, local, task.loss, str(task.structure), str(task.device)
     if setting not in found:
-        found[setting] = dependence(trainer_on(path), task, local)
+        try:
+            found[setting] = (disagreement(task, local) if path == "compiled" else "") or dependence(
+                trainer_on(path), task, local
+            )
+        except Exception as error:  # of a program that cannot be compiled here, say
+            found[setting] = described(error)
     return found[setting]
-
-
-_NAMES: Final[dict[Path, str]] = {"fused": "compiled steps", "groups": "torch.func in groups"}
 
 
 def trainer_on(path: Path) -> Callable[[Task, LocalSGD], LocalTrainer]:
@@ -159,25 +174,19 @@ class LocalTrainer:
             raise ValueError(f"group size must be at least 1; got {group_size}.")
         refuse_batch_statistics(task.model.module)
         self.task, self.local = task, local
-        self.path, refused = chosen_path(task, local) if path is None else (path, "")
-        if refused:
+        self.path: Path
+        self.path, fault, reasons = chosen_path(task, local) if path is None else (path, "", [])
+        if reasons:
+            _log.debug("users are trained %s, %s", self.path, "; ".join(reasons))
+        if fault:
             how = "in groups" if self.path == "groups" else self.path
-            _log.warning("users are trained %s, which is slower, %s", how, refused)
-        self._program = FusedProgram.of(task, local) if self.path == "fused" else None
-        #: Whether nothing but code of fedmf and torch is shown a model: no module, loss or hook of somebody's
-        #: own, which could show it to others.
-        self.confined = self._program is not None and task.loss in LOSSES
+            _log.warning("users are trained %s, which is slower, %s", how, fault)
         # A GPU has one queue: threads would part a group in small ones and wait for each other. All threads
         # share one generator of random numbers.
         alone = task.device.type != "cpu" or (self.path == "one by one" and draws_numbers(task, local))
-        self._workers: Workers[Engine] = Workers(self._engine, 1 if alone else threads)
-        self._program_users = group_size or PROGRAM_USERS[self._workers.count > 1]
+        engine = _ENGINES[self.path]
+        self._workers: Workers[Engine] = Workers(lambda: engine(task, local), 1 if alone else threads)
         self._most = group_size
-
-    def _engine(self) -> Engine:
-        if self.path == "groups":
-            return Together(self.task, self.local)
-        return OneByOne(self.task, self.local)
 
     def updates(
         self, parameters: Tensor, user_ids: Sequence[str], t: int, failures: Failures | None = None
@@ -230,20 +239,7 @@ class LocalTrainer:
             trained.append(len(group))
             return into.add_updates(models, origin)
 
-        received = None
-        if self._program is not None and total.takes_programs:
-            with single_threaded_kernels():
-                received = self._program.received(parameters)
-
-        def compiled(group: Group, into: UpdateSum, failures: Failures) -> bool:
-            if received is None:
-                return False
-            trained.append(len(group))
-            for user, (stage, reason) in received.add_to(into, group):
-                failures.note(int(group.positions[user]), stage, reason)
-            return True
-
-        failures = self._train(parameters, user_ids, t, total, add, compiled)
+        failures = self._train(parameters, user_ids, t, total, add)
         if rest := len(user_ids) - sum(trained):
             total.add_nothing(rest)
         return failures
@@ -271,17 +267,11 @@ class LocalTrainer:
         t: int,
         total: T,
         take: Callable[[Group, Tensor, Tensor, T], Tensor],
-        shortcut: Callable[[Group, T, Failures], bool] = lambda _group, _into, _failures: False,
     ) -> list[UserFailure]:
-        """Train users group by group; ``take`` hands each group's models on and says which are finite.
-
-        A group that ``shortcut`` says it dealt with has no models.
-        """
+        """Train users group by group; ``take`` hands each group's models on and says which are finite."""
         origin, failures = parameters.to(self.task.device), Failures()
 
         def train(group: Group, into: T) -> None:
-            if shortcut(group, into, failures):
-                return
             finite = take(group, self._models(origin, group, failures), origin, into).cpu().numpy()
             for position in group.positions[~finite].tolist():
                 failures.note(position, "update", "holds NaN or infinity")
@@ -300,29 +290,22 @@ class LocalTrainer:
         users = dataset.indices(user_ids)
         counts = example_counts(dataset, users, lambda place, why: failures.note(place, "sizes", why))
         owning = np.flatnonzero(counts > 0)
-        most = self._program_users if self._program is not None else self._most_together
         for shape, members in groups_of(
-            counts[owning], local.batch_size, local.epochs, most, self._workers.count
+            counts[owning], local.batch_size, local.epochs, self._most_together, self._workers.count
         ):
             positions = owning[members]
             sizes, failed = counts[positions], dict[int, str]()
             names = [str(user_ids[p]) for p in positions]
             seeds = np.array([user_seed(local.seed, t, name) for name in names], dtype=np.uint64)
             draws = np.array([draw_seed(local.seed, t, name) for name in names], dtype=np.uint64)
-            held = None
-            if self._program is not None:
-                held = held_examples(dataset, self.task.structure, users[positions])
-            features, labels, places = held or (
-                *load_examples(dataset, self.task.structure, users[positions], sizes, failed.__setitem__),
-                None,
+            features, labels = load_examples(
+                dataset, self.task.structure, users[positions], sizes, failed.__setitem__
             )
             for user, reason in failed.items():
                 failures.note(int(positions[user]), "loading", reason)
             steps = step_rows(seeds, sizes, local.batch_size, local.epochs, shape)
             edges = np.concatenate([[0], np.cumsum(sizes)])
-            yield Group(
-                positions, shape.width, edges, features, labels, steps, draws, frozenset(failed), places
-            )
+            yield Group(positions, shape.width, edges, features, labels, steps, draws, frozenset(failed))
 
     @property
     def _most_together(self) -> int:
@@ -334,7 +317,6 @@ class LocalTrainer:
 
     def _models(self, origin: Tensor, group: Group, failures: Failures) -> Tensor:
         """The models of the group's users after local training, shape (users, d); θ_t for those that fail."""
-        group = group.gathered()
         try:
             models = self._trained(origin, group)
         except BaseException as error:

@@ -15,7 +15,6 @@ from fedmf.data import ExampleStructure, InMemoryDataset, NamedStructures, Tenso
 from fedmf.models import FlatModel
 from fedmf.training import LocalSGD, LocalTrainer, Task, classification, next_token
 from fedmf.training.barrier.description import Failures
-from fedmf.training.barrier.loading import held_examples
 
 V, T, USERS, ROWS, VICTIM = 7, 5, 9, 6, 4
 
@@ -106,31 +105,6 @@ def test_a_user_outside_of_the_bounds_is_zero_and_nobody_else_moves(
     ]
     clean[VICTIM] = 0.0
     assert torch.equal(got, clean)
-
-
-def test_examples_in_memory_are_looked_at_once_and_lie_where_they_are_for_all_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    task = put("features", torch.nan)(numbers())
-    looked, true = [], torch.aminmax
-    monkeypatch.setattr(torch, "aminmax", lambda values: (looked.append(values.shape), true(values))[1])
-    others = np.delete(np.arange(USERS), VICTIM)
-    for _ in range(3):
-        held = held_examples(task.dataset, task.structure, others)
-        assert held is not None
-        assert held[0] is task.dataset.features  # type: ignore[attr-defined]
-        assert held_examples(task.dataset, task.structure, np.arange(USERS)) is None
-    assert len(looked) == 2  # features and labels
-
-
-def test_a_row_of_nobody_may_hold_anything() -> None:
-    """Rows of tables that cannot be read are NaN, and owned by nobody."""
-    task = put("features", torch.nan)(numbers())
-    dataset = task.dataset
-    assert isinstance(dataset, InMemoryDataset)
-    rows = [own[:-1] if user == VICTIM else own for user, own in enumerate(dataset.owned)]
-    task = replace(task, dataset=replace(dataset, owned=rows))
-    assert held_examples(task.dataset, task.structure, np.arange(USERS)) is not None
 
 
 def test_what_is_within_the_bounds() -> None:

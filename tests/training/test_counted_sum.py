@@ -15,7 +15,7 @@ def expected(norms: np.ndarray, zeta: float) -> int:
 
 
 @pytest.mark.parametrize("engine", ["auto", "loop"])
-@pytest.mark.parametrize("keys", [{}, {"local_epochs": 9}], ids=["low rank", "fused"])
+@pytest.mark.parametrize("keys", [{}, {"local_epochs": 9}], ids=["low rank", "compiled"])
 def test_engines_count_alike(keys: dict, engine: str) -> None:
     """Without users' weights, with them in the processor's cache, and from models of their own."""
     run = small_run(dataset="digits", local_engine=engine, **keys)

@@ -28,10 +28,9 @@ from fedmf.training import (
 )
 from fedmf.training.barrier import Failures, Group
 from fedmf.training.batches import user_orders
+from fedmf.training.compiled import Compiled
 from fedmf.training.draws import draw_seed
 from fedmf.training.engines import OneByOne, OwnRows, Together, _embedding
-from fedmf.training.fused import program as fused_program
-from fedmf.training.fused.values import Work, work
 from fedmf.training.independence import HOSTILE, Fill, hostile_users, integers
 from fedmf.training.local import Path, trainer_on
 from fedmf.training.losses import cross_entropy
@@ -76,10 +75,11 @@ class Recurring(nn.Module):
 
 
 CASES: dict[str, tuple[Callable[[], Task], Path]] = {
-    "fused, channels that fill no vector": (lambda: images(cnn()), "fused"),
-    "fused, colors": (lambda: images(cnn(3, 16, 3), 3), "fused"),
-    "fused, dense": (
-        lambda: images(nn.Sequential(nn.Flatten(), nn.Linear(72, 19), nn.ReLU(), nn.Linear(19, 4))), "fused",
+    "compiled, channels that fill no vector": (lambda: images(cnn()), "compiled"),
+    "compiled, colors": (lambda: images(cnn(3, 16, 3), 3), "compiled"),
+    "compiled, dense": (
+        lambda: images(nn.Sequential(nn.Flatten(), nn.Linear(72, 19), nn.Tanh(), nn.Linear(19, 4))),
+        "compiled",
     ),
     "groups, convolutions": (lambda: images(Plain(cnn())), "groups"),
     "groups, words": (lambda: task_of_kind("next token", [2, 3]), "groups"),
@@ -106,12 +106,11 @@ def _seeded() -> Iterator[None]:
 def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """NaN in all memory that engines may have kept of the user before."""
 
-    def poisoned_work(*arguments: object) -> Work:
-        memory = work(*arguments)  # type: ignore[arg-type]
-        for name, values in memory._asdict().items():
-            if name not in ("begin", "marked"):
-                values[:] = np.nan if values.dtype == np.float32 else 200
-        return memory
+    compiled = Compiled.train
+
+    def poisoned_arena(engine: Compiled, origin: Tensor, group: Group) -> Tensor:
+        engine._arena.fill(np.nan)
+        return compiled(engine, origin, group)
 
     train, rows = OneByOne._train, engines._rows
 
@@ -120,7 +119,7 @@ def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
         engine._gradient.fill_(torch.nan)
         train(engine, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(fused_program, "work", poisoned_work)
+    monkeypatch.setattr(Compiled, "train", poisoned_arena)
     monkeypatch.setattr(OneByOne, "_train", poisoned_train)
     monkeypatch.setattr(engines, "_rows", lambda like, users: rows(like, users).fill_(torch.nan))
 
@@ -150,7 +149,6 @@ def test_integers_do_not_depend_on_any_hostile_user(case: str) -> None:
 def test_the_check_passes_where_nothing_is_kept(case: str) -> None:
     make, path = CASES[case]
     assert dependence(trainer_on(path), make(), LOCAL) == ""
-    assert LocalTrainer(make(), LOCAL).path == ("one by one" if case == "groups, convolutions" else path)
 
 
 class Kept(nn.Module):
@@ -387,10 +385,10 @@ def test_a_compiled_program_that_fails_the_check_is_not_taken(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     task = images(cnn())
-    assert LocalTrainer(task, LOCAL).path == "fused"
+    assert LocalTrainer(task, LOCAL).path == "compiled"
     monkeypatch.setattr(
         "fedmf.training.local.dependence",
-        lambda make, task, local: "planted" if make(task, local).path == "fused" else "",
+        lambda make, task, local: "planted" if make(task, local).path == "compiled" else "",
     )
     with caplog.at_level("WARNING", "fedmf"):
         assert LocalTrainer(images(cnn()), LOCAL).path == "one by one"

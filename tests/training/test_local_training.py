@@ -124,7 +124,7 @@ def test_one_users_broken_examples_do_not_reach_the_others(poison: float, row: i
     victim = next(u for u, owned in enumerate(dataset.owned) if row in owned)
     others = [u for u in range(4) if u != victim]
     torch.testing.assert_close(broken[others], clean[others], rtol=TOLERANCE, atol=TOLERANCE)
-    assert not torch.isfinite(broken[victim]).all() or poison == 1e38
+    assert poison == 1e38 or not broken[victim].any()
 
 
 def test_a_user_that_is_done_stands_still() -> None:
@@ -197,16 +197,3 @@ def test_local_training_is_a_value_that_writes_itself_down() -> None:
         **{"kind": "sgd", "epochs": 1, "batch_size": 8, "learning_rate": 0.5, "momentum": 0.0},
         **{"proximal": 0.0, "engine": "auto", "micro_batch": 0, "precision": "float32", "seed": 0},
     }
-
-
-def test_only_code_of_fedmf_and_torch_is_shown_a_model_to_come() -> None:
-    """A module or loss of somebody's own could show it to others: a run waits for each commit."""
-    dataset, module = cohort([3, 4]), mlp(6, (7,), 4, seed=2)
-
-    def own(outputs: Tensor, labels: Tensor) -> Tensor:
-        return cross_entropy(outputs, labels)
-
-    assert trainer_for(module, dataset, LocalSGD()).confined
-    assert not trainer_for(Plain(module), dataset, LocalSGD()).confined
-    assert not trainer_for(module, dataset, LocalSGD(), own).confined
-    assert not trainer_for(module, dataset, LocalSGD(), cross_entropy, "loop").confined

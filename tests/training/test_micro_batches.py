@@ -119,8 +119,8 @@ def test_the_path_that_is_chosen() -> None:
         return LocalTrainer(task, LocalSGD(**fields)).path  # type: ignore[arg-type]
 
     chain = TASKS["chain"]()
-    assert path(chain) == path(chain, micro_batch=2) == "fused"
-    assert path(chain, precision="bfloat16") == path(TASKS["general"]()) == "groups"
+    assert path(chain) == path(chain, micro_batch=2) == "compiled"
+    assert path(chain, precision="bfloat16") == path(TASKS["named"]()) == "groups"
     assert path(chain, precision="bfloat16", engine="loop", micro_batch=1) == "one by one"
 
 

@@ -1,18 +1,15 @@
 """What keeps a user's failure with that user: loading and training."""
 
-from fedmf.training.barrier.counting import add_users
 from fedmf.training.barrier.description import Failures, UserFailure, described, pass_interrupt, silent
 from fedmf.training.barrier.group import Group
-from fedmf.training.barrier.loading import example_counts, held_examples, load_examples
+from fedmf.training.barrier.loading import example_counts, load_examples
 
 __all__ = [
     "Failures",
     "Group",
     "UserFailure",
-    "add_users",
     "described",
     "example_counts",
-    "held_examples",
     "load_examples",
     "pass_interrupt",
     "silent",

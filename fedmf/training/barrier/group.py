@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -27,7 +26,6 @@ class Group:
         steps: which examples each step takes.
         seeds: of the random numbers that the model draws for each user, see `draw_seed`; shape (users,).
         absent: users (0 is the first of the group) that stay where they start: they failed.
-        places: where each example lies in features and labels; None if they are in order.
     """
 
     positions: NDArray[np.int64]
@@ -38,17 +36,9 @@ class Group:
     steps: StepRows
     seeds: NDArray[np.uint64]
     absent: frozenset[int] = frozenset()
-    places: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return self.positions.size
-
-    def gathered(self) -> Group:
-        """The same with examples in order."""
-        if self.places is None:
-            return self
-        features, labels = self.taken(torch.from_numpy(self.places))
-        return replace(self, features=features, labels=labels, places=None)
 
     def taken(self, rows: Tensor) -> tuple[Features, Tensor]:
         """Features and labels of these examples."""

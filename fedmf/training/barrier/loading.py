@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data import Dataset, ExampleStructure, Features, TensorStructure, device_of, joined
+from fedmf.data import Dataset, ExampleStructure, Features, device_of, joined
 from fedmf.training.barrier.description import described, pass_interrupt
 
 #: Called with the place of a user and why it failed.
@@ -41,30 +41,6 @@ def _checked_counts(dataset: Dataset, users: NDArray[np.int64]) -> NDArray[np.in
     if counts.size and int(counts.min()) < 0:
         raise ValueError(f"sizes must not be negative; got {int(counts.min())}.")
     return counts.astype(np.int64, copy=False)
-
-
-def held_examples(
-    dataset: Dataset, structure: ExampleStructure, users: NDArray[np.int64]
-) -> tuple[Features, Tensor, NDArray[np.int64]] | None:
-    """Users' examples where they lie, for programs that copy each themselves: see `Dataset.held`.
-
-    None where they are to be loaded, as those that are not as they must be are, to find out whose they are.
-    The examples of a data set are looked at once, not in every round.
-    """
-    try:
-        held = dataset.held(users)
-        if held is None or not isinstance(held[0], Tensor) or not held[0].is_contiguous():
-            return None
-        if not isinstance(structure.features, TensorStructure):
-            return None
-        device, number = device_of(dataset.test_features), len(held[1])
-        structure.features.check_layout("features", held[0], number, device)
-        structure.labels.check_layout("labels", held[1], number, device)
-        unfit = dataset.unfit_rows(structure)
-        return held if unfit is None or not unfit[held[2]].any() else None
-    except BaseException as error:
-        pass_interrupt(error)
-        return None
 
 
 def load_examples(

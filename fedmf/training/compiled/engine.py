@@ -1,0 +1,138 @@
+"""The engine that trains users by compiled steps."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable
+from functools import cache
+from itertools import accumulate
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedmf.data import TensorStructure
+from fedmf.loops import compiled
+from fedmf.training.barrier import Group, silent
+from fedmf.training.compiled import steps
+from fedmf.training.compiled.chain import NotAChain, chain_of
+from fedmf.training.compiled.plan import Plan, planned
+from fedmf.training.draws import kept_generators
+from fedmf.training.engines import Engine, OneByOne, made_up_group
+from fedmf.training.local_sgd import LocalSGD
+from fedmf.training.losses import binary_cross_entropy, cross_entropy, squared_error
+from fedmf.training.task import Task
+
+_log = logging.getLogger("fedmf")
+
+_LOSSES: Final[dict[Callable[..., Tensor], int]] = {
+    cross_entropy: steps.CROSS_ENTROPY,
+    squared_error: steps.SQUARED_ERROR,
+    binary_cross_entropy: steps.BINARY_CROSS_ENTROPY,
+}
+
+
+#: Seconds before something is said.
+_PATIENCE: Final = 2.0
+#: Of an update's norm; float32 differs by some 10⁻⁶, and more where a number falls on ReLU's other side.
+_TOLERANCE: Final = 0.01
+
+
+class Compiled(Engine):
+    """One user after another by compiled steps: chains of convolutions, pooling, dense layers, ReLU and tanh
+    under cross-entropy, squared error or binary cross-entropy, in float32 on a processor.
+
+    Args:
+        task: model, loss and structure of examples.
+        local: local SGD.
+
+    Raises:
+        NotAChain: the task is none of those.
+    """
+
+    def __init__(self, task: Task, local: LocalSGD) -> None:
+        super().__init__(task, local)
+        plan, kind = plan_of(task, local), _LOSSES[task.loss]
+        rule = np.array([local.learning_rate, local.momentum, local.proximal], np.float32)
+        self._program = steps.Program(plan.table, plan.front, plan.lowest, kind, rule, plan.constants)
+        self._arena = np.empty(plan.arena, np.float32)
+
+    def train(self, origin: Tensor, group: Group) -> Tensor:
+        """See `Engine.train`."""
+        assert isinstance(group.features, Tensor)
+        models, count, made = torch.empty(len(group), origin.numel()), len(group.labels), group.steps
+        labels, targets = torch.zeros(0, dtype=torch.int64), torch.zeros(0, 1)
+        if self._program.loss == steps.CROSS_ENTROPY:
+            labels = group.labels
+        else:
+            targets = group.labels.reshape(count, -1)
+        features = _array(group.features.reshape(count, -1))
+        examples = steps.Examples(
+            features, _array(labels), _array(targets), made.rows, made.weights, made.active.astype(np.int64)
+        )
+        trained = program()(self._program, _array(origin), examples, self._arena, models.numpy())
+        if trained < len(group):
+            raise IndexError("a label is no class of the model")
+        return models
+
+
+def _array(values: Tensor) -> NDArray[Any]:
+    return values.detach().contiguous().numpy()
+
+
+@cache
+def program() -> Any:
+    """`steps.train_users`, compiled for all models at once or loaded from disk."""
+    waiting = "the training program is being compiled, once for this machine and version: about 20 s"
+    said = threading.Timer(_PATIENCE, _log.warning, (waiting,))
+    said.daemon = True
+    said.start()
+    try:
+        return compiled(steps.SIGNATURE)(steps.train_users)
+    finally:
+        said.cancel()
+
+
+def disagreement(task: Task, local: LocalSGD) -> str:
+    """How updates of made-up users differ from those by automatic differentiation; empty if they do not."""
+    group, origin = made_up_group(task, max(2, local.batch_size)), task.model.initial()
+    with silent(), kept_generators(task.device):
+        expected = OneByOne(task, local).train(origin, group) - origin
+    error = torch.linalg.vector_norm(Compiled(task, local).train(origin, group) - origin - expected)
+    if not error <= _TOLERANCE * torch.linalg.vector_norm(expected):
+        return "updates are other ones than by automatic differentiation"
+    return ""
+
+
+def plan_of(task: Task, local: LocalSGD) -> Plan:
+    """The plan of a task's model.
+
+    Raises:
+        NotAChain: compiled steps cannot train it; the message says why.
+    """
+    features, labels, model = task.structure.features, task.structure.labels, task.model
+    if task.device.type != "cpu" or local.precision != "float32" or type(local) is not LocalSGD:
+        raise NotAChain("users are trained on a GPU, not in float32 or not by plain SGD")
+    if task.loss not in _LOSSES:
+        raise NotAChain("the loss is not one of fedmf's for one label or some numbers an example")
+    if not isinstance(features, TensorStructure) or features.dtype != torch.float32:
+        raise NotAChain("features are not one float32 array")
+    with silent(), kept_generators(task.device):
+        layers = chain_of(model, features.sample(torch.Generator().manual_seed(0), (3,)))
+    if task.loss is cross_entropy and layers and layers[-1].kind == "log softmax":
+        layers = layers[:-1]  # of which cross-entropy is the same
+    outputs = layers[-1].after if layers else ()
+    if task.loss is cross_entropy:
+        fits = labels.dtype == torch.int64 and not labels.shape and len(outputs) == 1
+    else:
+        fits = labels.dtype == torch.float32 and math.prod(labels.shape) == math.prod(outputs)
+    if not fits:
+        raise NotAChain(f"labels are {labels}, outputs of shape {outputs}")
+    sizes = [p.numel() for p in model.trained.values()]
+    begins = accumulate(sizes, initial=0)
+    places = {id(p): begin for p, begin in zip(model.trained.values(), begins, strict=False)}
+    return planned(layers, places, local.batch_size, 0 if local.plain else model.dimension)

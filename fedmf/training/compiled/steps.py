@@ -1,0 +1,670 @@
+"""Local SGD of one user after another in plain compiled loops.
+
+A model is a chain of layers, laid out as a table with one row, a `STAGE`, for each. `train_users` walks the
+table forward and back. It is compiled once for all models, since models differ in their tables alone.
+
+What keeps users apart: all numbers made on the way lie in one float32 array, the arena, every entry of which
+is set to zero before a user is trained, and in the user's own model, which is set to the received one.
+Nothing else is read but the table and the user's own examples, and nothing else is written. Labels are
+checked before anything is indexed by them.
+
+Images are held with the channels of a pixel side by side, in a frame of zeros as wide as the padding of the
+layer that reads them: every window is then some runs of consecutive numbers. Stages up to the flattening
+take one example at a time, whose image stays in the cache. Convolutions are products of unfolded images by
+BLAS, dense layers are loops: a batch of few examples is too thin for BLAS.
+
+Of fast maths two rules are on: `contract` (a·b + c may be rounded once), and `reassoc` (sums in any order)
+where sums would not be vectorised otherwise. Neither assumes that NaN or infinity are absent. `np.uint64`
+says that an index is not negative, without which a loop is not vectorised; neither is one that reads fields
+of a stage, for all that numba knows changed by what it writes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import from_dtype, njit, types
+from numpy.typing import NDArray
+
+LINEAR, CONVOLUTION, MAX_POOL, MEAN_POOL, FLATTEN, RELU, TANH = range(7)
+CROSS_ENTROPY, SQUARED_ERROR, BINARY_CROSS_ENTROPY = range(3)
+#: The label of an example that counts for nothing.
+PADDING = -100
+#: Numbers of a vector, and of a cache line.
+LINE = 16
+ONE, ZERO = np.float32(1), np.float32(0)
+
+#: A layer. Its inputs begin at ``x`` in the arena, its outputs at ``y``, slopes of the loss by them at ``dx``
+#: and ``dy``; those of the next example lie ``x_apart``, … further on, 0 where one example's are held.
+#: ``weight``, ``bias``: where in the model, or in the constants of a ``frozen`` layer; -1 for none.
+#: Images of ``channels`` × ``height`` × ``width`` become ``filters`` × ``lines`` × ``pixels``. A line is
+#: ``x_line`` (``y_line``) numbers long and the first pixel ``x_first`` after ``x``, frame included.
+#: ``kernels`` are weights in the order (filter, line, pixel, channel), each filter's bias at its end;
+#: ``across`` the same transposed, ``moved`` the slopes by them, ``part`` those of one example. ``columns`` is
+#: the unfolded image and ``places`` its outputs. Pooling notes at ``marks`` which number of a window was the
+#: largest; ``from_pool`` says that a convolution takes slopes from there.
+STAGE = np.dtype(
+    [(name, np.int64) for name in (
+        "kind", "frozen", "from_pool", "inputs", "outputs", "weight", "bias",
+        "x", "y", "dx", "dy", "x_apart", "y_apart", "dx_apart", "dy_apart", "x_size", "y_size",
+        "channels", "height", "width", "filters", "lines", "pixels", "x_line", "y_line", "x_first", "y_first",
+        "side_y", "side_x", "step_y", "step_x", "edge_y", "edge_x",
+        "kernels", "across", "moved", "part", "columns", "places", "marks",
+    )],
+    align=True,
+)  # fmt: skip
+
+
+class Program(NamedTuple):
+    """What is the same for all users.
+
+    Attributes:
+        stages: of the model.
+        front: how many of them take one example at a time.
+        lowest: the first that is trained.
+        loss: `CROSS_ENTROPY`, ….
+        rule: η, β and μ of `LocalSGD`.
+        constants: weights that nobody trains.
+    """
+
+    stages: NDArray[Any]
+    front: int
+    lowest: int
+    loss: int
+    rule: NDArray[np.float32]
+    constants: NDArray[np.float32]
+
+
+class Examples(NamedTuple):
+    """The examples of some users.
+
+    Attributes:
+        features: shape (examples, inputs).
+        labels: of cross-entropy, shape (examples,).
+        targets: of other losses, shape (examples, outputs).
+        rows, weights, active: see `StepRows`.
+    """
+
+    features: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    targets: NDArray[np.float32]
+    rows: NDArray[np.int64]
+    weights: NDArray[np.float32]
+    active: NDArray[np.int64]
+
+
+#: Compile a function that becomes a part of `train_users`; the second is for sums in any order.
+part, sums = (
+    njit(fastmath=rules, nogil=True, error_model="numpy") for rules in ({"contract"}, {"contract", "reassoc"})
+)
+
+
+# ---- Sums of rows, and dot products: where the time of dense layers goes -----------------------------------
+
+
+@part
+def clear(values, begin, size):
+    """Set so many numbers to zero."""
+    for i in range(size):
+        values[np.uint64(begin + i)] = ZERO
+
+
+@part
+def copy(values, into, begin, size):
+    """Copy so many numbers."""
+    for i in range(size):
+        values[np.uint64(into + i)] = values[np.uint64(begin + i)]
+
+
+@part
+def add(values, into, begin, size, scale):
+    """Add ``scale`` times so many numbers to others."""
+    for i in range(size):
+        values[np.uint64(into + i)] += scale * values[np.uint64(begin + i)]
+
+
+@part
+def matrix(values, begin, rows, columns):
+    """A part of an array as a matrix; no copy."""
+    return values[begin : begin + rows * columns].reshape(rows, columns)
+
+
+@part
+def add_weighted(out, o, weights, begin, scale, rows):
+    """out[o] += scale·Σ_i weights[i]·rows[begin + i], four rows at a time: one load and store for four
+    products. Weights of zero are skipped, which NaN is not."""
+    a = b = c = d = waiting = 0
+    for i in range(weights.size):
+        if weights[i] == 0:
+            continue
+        a, b, c, d, waiting = b, c, d, i, waiting + 1
+        if waiting == 4:
+            p, q, r, s = scale * weights[a], scale * weights[b], scale * weights[c], scale * weights[d]
+            e, f, g, h = begin + a, begin + b, begin + c, begin + d
+            for j in range(rows.shape[1]):
+                out[o, j] += (p * rows[e, j] + q * rows[f, j]) + (r * rows[g, j] + s * rows[h, j])
+            waiting = 0
+    while waiting:
+        last = d if waiting == 1 else c if waiting == 2 else b
+        w, e = scale * weights[last], begin + last
+        for j in range(rows.shape[1]):
+            out[o, j] += w * rows[e, j]
+        waiting -= 1
+
+
+@sums
+def add_dots(y, x, w):
+    """y[r, o] += x[r]·w[o]; two examples by four outputs are eight sums that fill the processor's pipes."""
+    rows, outputs = y.shape
+    even, fours = rows - rows % 2, outputs - outputs % 4
+    for o in range(0, fours, 4):  # four rows of weights stay in the fastest cache while all examples pass
+        for r in range(0, even, 2):
+            a = b = c = d = e = f = g = h = ZERO
+            for k in range(x.shape[1]):
+                u, v = x[r, k], x[r + 1, k]
+                p, q, s, t = w[o, k], w[o + 1, k], w[o + 2, k], w[o + 3, k]
+                a += u * p
+                b += u * q
+                c += u * s
+                d += u * t
+                e += v * p
+                f += v * q
+                g += v * s
+                h += v * t
+            y[r, o] += a
+            y[r, o + 1] += b
+            y[r, o + 2] += c
+            y[r, o + 3] += d
+            y[r + 1, o] += e
+            y[r + 1, o + 1] += f
+            y[r + 1, o + 2] += g
+            y[r + 1, o + 3] += h
+    for r in range(rows):
+        for o in range(0 if r >= even else fours, outputs):
+            a = ZERO
+            for k in range(x.shape[1]):
+                a += x[r, k] * w[o, k]
+            y[r, o] += a
+
+
+# ---- Dense layers, for all examples of a step --------------------------------------------------------------
+
+
+@part
+def linear(s, weights, arena, rows):
+    """Wx + b."""
+    y = matrix(arena, s.y, rows, s.outputs)
+    for r in range(rows):
+        for o in range(s.outputs):
+            y[r, o] = weights[s.bias + o] if s.bias >= 0 else ZERO
+    add_dots(y, matrix(arena, s.x, rows, s.inputs), matrix(weights, s.weight, s.outputs, s.inputs))
+
+
+@part
+def linear_back(s, weights, arena, rows, into, scale, pass_on):
+    """Slopes by the inputs; then ``scale`` times those by weights and biases are added to ``into``, which may
+    be the model itself: nobody asks for these weights again in this step."""
+    dy = matrix(arena, s.dy, rows, s.outputs)
+    if pass_on:
+        dx = matrix(arena, s.dx, rows, s.inputs)
+        clear(arena, s.dx, dx.size)
+        w = matrix(weights, s.weight, s.outputs, s.inputs)
+        for o in range(0, s.outputs, 32):  # some rows of weights at a time, for all examples
+            end = min(o + 32, s.outputs)
+            for r in range(rows):
+                add_weighted(dx, r, dy[r, o:end], o, ONE, w)
+    if s.frozen:
+        return
+    x, moved = matrix(arena, s.x, rows, s.inputs), matrix(into, s.weight, s.outputs, s.inputs)
+    for o in range(s.outputs):
+        add_weighted(moved, o, dy[:, o], 0, scale, x)
+        if s.bias >= 0:
+            total = ZERO
+            for r in range(rows):
+                total += dy[r, o]
+            into[s.bias + o] += scale * total
+
+
+# ---- Images, example by example ----------------------------------------------------------------------------
+
+
+@part
+def taps(s):
+    """Weights of a filter, and its bias."""
+    return s.side_y * s.side_x * s.channels + 1
+
+
+@part
+def window(s, i, j, k):
+    """Where line k of the window of place (i, j) begins in an image."""
+    return (i * s.step_y + k) * s.x_line + j * s.step_x * s.channels
+
+
+@part
+def unfold(s, arena, r):
+    """columns[place] = the window of that place, and 1, which the bias is multiplied with."""
+    x, run, into = s.x + r * s.x_apart, s.side_x * s.channels, s.columns
+    for i in range(s.lines):
+        for j in range(s.pixels):
+            for k in range(s.side_y):
+                begin = x + window(s, i, j, k)
+                if run < LINE:  # one vector, of which the next one overwrites the end
+                    copy(arena, into, begin, LINE)
+                else:
+                    copy(arena, into, begin, run)
+                into += run
+            arena[into] = ONE
+            into += 1
+
+
+@part
+def fold(s, arena, r):
+    """The way back of `unfold`: slopes of each window are added to those of its pixels."""
+    dx, run, begin = s.dx + r * s.dx_apart, s.side_x * s.channels, s.columns
+    clear(arena, dx, s.x_size)
+    for i in range(s.lines):
+        for j in range(s.pixels):
+            for k in range(s.side_y):
+                add(arena, dx + window(s, i, j, k), begin, run, ONE)
+                begin += run
+            begin += 1
+
+
+@part
+def place_of(s, o, i, j, c):
+    """Where a weight of a convolution lies in the model."""
+    return s.weight + ((o * s.channels + c) * s.side_y + i) * s.side_x + j
+
+
+@part
+def turn_kernels(s, weights, arena):
+    """Set ``kernels``; and ``across``, since BLAS takes three times as long for small matrices of which the
+    second is to be transposed."""
+    into = s.kernels
+    for o in range(s.filters):
+        for i in range(s.side_y):
+            for j in range(s.side_x):
+                for c in range(s.channels):
+                    arena[into] = weights[place_of(s, o, i, j, c)]
+                    into += 1
+        arena[into] = weights[s.bias + o] if s.bias >= 0 else ZERO
+        into += 1
+    kernels = matrix(arena, s.kernels, s.filters, taps(s))
+    across = matrix(arena, s.across, taps(s), s.filters)
+    for o in range(s.filters):
+        for t in range(across.shape[0]):
+            across[t, o] = kernels[o, t]
+
+
+@part
+def move_kernels(s, arena, into, scale):
+    """Add ``scale`` times the slopes by kernels and biases."""
+    begin = s.moved
+    for o in range(s.filters):
+        for i in range(s.side_y):
+            for j in range(s.side_x):
+                for c in range(s.channels):
+                    into[place_of(s, o, i, j, c)] += scale * arena[begin]
+                    begin += 1
+        if s.bias >= 0:
+            into[s.bias + o] += scale * arena[begin]
+        begin += 1
+
+
+@part
+def convolution(s, arena, r):
+    """Products of all windows and kernels."""
+    count, length, y = s.lines * s.pixels, s.pixels * s.filters, s.y + r * s.y_apart + s.y_first
+    unfold(s, arena, r)
+    columns, across = matrix(arena, s.columns, count, taps(s)), matrix(arena, s.across, taps(s), s.filters)
+    np.dot(columns, across, matrix(arena, s.places, count, s.filters))
+    for i in range(s.lines):
+        copy(arena, y + i * s.y_line, s.places + i * length, length)
+
+
+@part
+def convolution_back(s, arena, r, pass_on):
+    """Slopes by the inputs, and by kernels and biases, which are added at ``moved``."""
+    count, length, dy = s.lines * s.pixels, s.pixels * s.filters, s.dy + r * s.dy_apart + s.y_first
+    for i in range(s.lines):
+        copy(arena, s.places + i * length, dy + i * s.y_line, length)
+    columns, kernels = matrix(arena, s.columns, count, taps(s)), matrix(arena, s.kernels, s.filters, taps(s))
+    places = matrix(arena, s.places, count, s.filters)
+    if not s.frozen:
+        unfold(s, arena, r)  # again, which takes less time than to keep all columns
+        np.dot(places.T, columns, matrix(arena, s.part, s.filters, taps(s)))
+        add(arena, s.moved, s.part, s.filters * taps(s), ONE)
+    if pass_on:
+        np.dot(places, kernels, columns)
+        fold(s, arena, r)
+
+
+@part
+def convolution_back_from_pool(s, p, arena, r, pass_on):
+    """The same where the largest of each window of a pool goes on: of its slopes that are not zero, and no
+    others. Eight filters at a time, whose kernels stay in the fastest cache."""
+    x, dx, run = s.x + r * s.x_apart, s.dx + r * s.dx_apart, s.side_x * s.channels
+    if pass_on:
+        clear(arena, dx, s.x_size)
+    for tile in range(0, s.filters, 8):
+        for place in range(p.lines * p.pixels):
+            i, j = place // p.pixels, place % p.pixels
+            dy = p.dy + r * p.dy_apart + p.y_first + i * p.y_line + j * p.channels
+            marks = p.marks + r * p.outputs + place * p.channels
+            for o in range(tile, min(tile + 8, s.filters)):
+                slope = arena[dy + o]
+                if slope == 0:  # NaN is not
+                    continue
+                mark, row = np.int64(arena[marks + o]), o * taps(s)
+                line, pixel = i * p.step_y + mark // p.side_x, j * p.step_x + mark % p.side_x
+                arena[s.moved + row + taps(s) - 1] += slope
+                for k in range(s.side_y):
+                    begin = window(s, line, pixel, k)
+                    add(arena, s.moved + row, x + begin, run, slope)
+                    if pass_on:
+                        add(arena, dx + begin, s.kernels + row, run, slope)
+                    row += run
+
+
+@part
+def note_largest(arena, into, begin, marks, mark, size):
+    """Where a number is larger than the one so far, or NaN, it takes its place."""
+    for c in range(size):
+        value, largest = arena[np.uint64(begin + c)], arena[np.uint64(into + c)]
+        larger, before = (value > largest) | (value != value), arena[np.uint64(marks + c)]
+        arena[np.uint64(into + c)] = value if larger else largest
+        arena[np.uint64(marks + c)] = mark if larger else before
+
+
+@part
+def add_marked(arena, into, begin, marks, mark, size):
+    """Add slopes where this number of the window was the largest."""
+    for c in range(size):
+        slope = arena[np.uint64(begin + c)]
+        arena[np.uint64(into + c)] += slope if arena[np.uint64(marks + c)] == mark else ZERO
+
+
+@part
+def pool(s, arena, r):
+    """The largest number of each window, the first of equals, or the mean."""
+    x, y, marks = s.x + r * s.x_apart, s.y + r * s.y_apart + s.y_first, s.marks + r * s.outputs
+    share = ONE / np.float32(s.side_y * s.side_x)
+    for i in range(s.lines):
+        for j in range(s.pixels):
+            into = y + i * s.y_line + j * s.channels
+            clear(arena, into, s.channels)
+            if s.kind == MAX_POOL:
+                copy(arena, into, x + window(s, i, j, 0), s.channels)
+                clear(arena, marks, s.channels)
+            for place in range(s.side_y * s.side_x):
+                begin = x + window(s, i, j, place // s.side_x) + place % s.side_x * s.channels
+                if s.kind == MEAN_POOL:
+                    add(arena, into, begin, s.channels, share)
+                elif place > 0:
+                    note_largest(arena, into, begin, marks, np.float32(place), s.channels)
+            marks += s.channels
+
+
+@part
+def pool_back(s, arena, r):
+    """Slopes by the inputs."""
+    dx, dy, marks = s.dx + r * s.dx_apart, s.dy + r * s.dy_apart + s.y_first, s.marks + r * s.outputs
+    share = ONE / np.float32(s.side_y * s.side_x)
+    clear(arena, dx, s.x_size)
+    for i in range(s.lines):
+        for j in range(s.pixels):
+            begin = dy + i * s.y_line + j * s.channels
+            for place in range(s.side_y * s.side_x):
+                into = dx + window(s, i, j, place // s.side_x) + place % s.side_x * s.channels
+                if s.kind == MEAN_POOL:
+                    add(arena, into, begin, s.channels, share)
+                else:
+                    add_marked(arena, into, begin, marks, np.float32(place), s.channels)
+            marks += s.channels
+
+
+@part
+def flatten(s, arena, r, back):
+    """Numbers of an image in the order (channel, line, pixel), or slopes from there."""
+    image = s.dx + r * s.dx_apart if back else s.x + r * s.x_apart
+    row = s.dy + r * s.dy_apart if back else s.y + r * s.y_apart
+    for c in range(s.channels):
+        for i in range(s.height):
+            for j in range(s.width):
+                place = image + i * s.x_line + j * s.channels + c
+                if back:
+                    arena[place] = arena[row]
+                else:
+                    arena[row] = arena[place]
+                row += 1
+
+
+# ---- Activations, in place, frames of zeros included -------------------------------------------------------
+
+
+@part
+def tanh(x):
+    """Within a few units of the last place: the rational function of degree 13 over 6 that Eigen uses, since
+    the library's function is not vectorised."""
+    edge = np.float32(7.90531110763549805)
+    x = -edge if x < -edge else x  # NaN stays
+    x = edge if x > edge else x
+    y = x * x
+    p = np.float32(-2.76076847742355e-16)
+    p = p * y + np.float32(2.00018790482477e-13)
+    p = p * y + np.float32(-8.60467152213735e-11)
+    p = p * y + np.float32(5.12229709037114e-08)
+    p = p * y + np.float32(1.48572235717979e-05)
+    p = p * y + np.float32(6.37261928875436e-04)
+    p = p * y + np.float32(4.89352455891786e-03)
+    q = np.float32(1.19825839466702e-06)
+    q = q * y + np.float32(1.18534705686654e-04)
+    q = q * y + np.float32(2.26843463243900e-03)
+    q = q * y + np.float32(4.89352518554385e-03)
+    return x * p / q
+
+
+@part
+def activate(s, arena, first, rows):
+    """ReLU or tanh."""
+    for r in range(first, first + rows):
+        y = s.y + r * s.y_apart
+        if s.kind == RELU:
+            for i in range(s.y_size):
+                value = arena[np.uint64(y + i)]
+                arena[np.uint64(y + i)] = ZERO if value < 0 else value  # NaN stays
+        else:
+            for i in range(s.y_size):
+                arena[np.uint64(y + i)] = tanh(arena[np.uint64(y + i)])
+
+
+@part
+def activate_back(s, arena, first, rows):
+    """Slopes by the inputs."""
+    for r in range(first, first + rows):
+        y, dy = s.y + r * s.y_apart, s.dy + r * s.dy_apart
+        if s.kind == RELU:
+            for i in range(s.y_size):
+                slope = arena[np.uint64(dy + i)]
+                arena[np.uint64(dy + i)] = ZERO if arena[np.uint64(y + i)] <= 0 else slope
+        else:
+            for i in range(s.y_size):
+                value = arena[np.uint64(y + i)]
+                arena[np.uint64(dy + i)] *= ONE - value * value
+
+
+# ---- Losses ------------------------------------------------------------------------------------------------
+
+
+@part
+def loss_slopes(s, loss, arena, examples, batch, share):
+    """Slopes of Σ share·loss by the outputs of the last stage."""
+    for r in range(batch.size):
+        z, d = s.y + r * s.outputs, s.dy + r * s.outputs
+        if loss == CROSS_ENTROPY:
+            label, largest, total = examples.labels[batch[r]], arena[z], ZERO
+            for o in range(s.outputs):
+                largest = max(largest, arena[z + o])
+            for o in range(s.outputs):
+                arena[d + o] = math.exp(arena[z + o] - largest)
+                total += arena[d + o]
+            weight = ZERO if label == PADDING else share
+            for o in range(s.outputs):
+                arena[d + o] *= weight / total
+            if label != PADDING:
+                arena[d + label] -= share
+            continue
+        each = share / np.float32(s.outputs)
+        for o in range(s.outputs):
+            value, target = arena[z + o], examples.targets[batch[r], o]
+            if loss == SQUARED_ERROR:
+                arena[d + o] = np.float32(2) * each * (value - target)
+            else:
+                arena[d + o] = each * (ONE / (ONE + math.exp(-value)) - target)
+
+
+# ---- One user ----------------------------------------------------------------------------------------------
+
+
+@part
+def forward(s, model, constants, arena, first, rows):
+    """Outputs of a stage for some examples: of one alone up to the flattening."""
+    if s.kind == LINEAR:
+        linear(s, constants if s.frozen else model, arena, rows)
+    elif s.kind == CONVOLUTION:
+        convolution(s, arena, first)
+    elif s.kind == MAX_POOL or s.kind == MEAN_POOL:
+        pool(s, arena, first)
+    elif s.kind == FLATTEN:
+        flatten(s, arena, first, False)
+    else:
+        activate(s, arena, first, rows)
+
+
+@part
+def back(stages, i, model, constants, arena, first, rows, into, scale, pass_on):
+    """Slopes by the inputs of a stage; ``scale`` times those by weights of a dense one go into ``into``."""
+    s = stages[i]
+    if s.kind == LINEAR:
+        linear_back(s, constants if s.frozen else model, arena, rows, into, scale, pass_on)
+    elif s.kind == CONVOLUTION and s.from_pool:
+        convolution_back_from_pool(s, stages[i + 1], arena, first, pass_on)
+    elif s.kind == CONVOLUTION:
+        convolution_back(s, arena, first, pass_on)
+    elif s.kind == MAX_POOL or s.kind == MEAN_POOL:
+        if not s.from_pool:
+            pool_back(s, arena, first)
+    elif s.kind == FLATTEN:
+        flatten(s, arena, first, True)
+    else:
+        activate_back(s, arena, first, rows)
+
+
+@part
+def step(program, model, arena, examples, batch, share, into, scale):
+    """One batch, whose examples lie where the first stage reads: slopes times ``scale`` go into ``into``."""
+    stages, constants, front, lowest = program.stages, program.constants, program.front, program.lowest
+    rows, last = batch.size, program.stages.size - 1
+    for i in range(front):
+        s = stages[i]
+        if s.kind == CONVOLUTION:
+            turn_kernels(s, constants if s.frozen else model, arena)
+            clear(arena, s.moved, s.filters * taps(s))
+    for r in range(rows):
+        for i in range(front):
+            forward(stages[i], model, constants, arena, r, 1)
+    for i in range(front, last + 1):
+        forward(stages[i], model, constants, arena, 0, rows)
+    loss_slopes(stages[last], program.loss, arena, examples, batch, share)
+    for i in range(last, max(front, lowest) - 1, -1):
+        back(stages, i, model, constants, arena, 0, rows, into, scale, i > lowest)
+    for r in range(rows):
+        for i in range(front - 1, lowest - 1, -1):
+            back(stages, i, model, constants, arena, r, 1, into, scale, i > lowest)
+    for i in range(lowest, front):
+        if stages[i].kind == CONVOLUTION and not stages[i].frozen:
+            move_kernels(stages[i], arena, into, scale)
+
+
+@part
+def take(s, arena, example, r):
+    """Put an example where the first stage reads."""
+    begin, x = 0, s.x + r * s.x_apart + s.x_first
+    if s.channels == 0:
+        for i in range(example.size):
+            arena[np.uint64(x + i)] = example[i]
+        return
+    for c in range(s.channels):
+        for i in range(s.height):
+            for j in range(s.width):
+                arena[x + i * s.x_line + j * s.channels + c] = example[begin]
+                begin += 1
+
+
+@part
+def train_user(program, received, examples, u, arena, model):
+    """Set ``model`` to that of one user after local training; False if a label is no class."""
+    clear(arena, 0, arena.size)
+    for i in range(received.size):
+        model[i] = received[i]
+    rate, momentum, proximal = program.rule[0], program.rule[1], program.rule[2]
+    plain, last = momentum == 0 and proximal == 0, program.stages[program.stages.size - 1]
+    velocity = model if plain else arena[: received.size]
+    for t in range(examples.active.size):
+        if examples.active[t] <= u:
+            break
+        size = 0
+        while size < examples.rows.shape[2] and examples.weights[t, u, size] > 0:
+            size += 1
+        batch, share = examples.rows[t, u, :size], examples.weights[t, u, 0]
+        for r in range(size):
+            label = examples.labels[batch[r]] if program.loss == CROSS_ENTROPY else 0
+            if label != PADDING and not 0 <= label < last.outputs:
+                return False
+            take(program.stages[0], arena, examples.features[batch[r]], r)
+        if plain:
+            step(program, model, arena, examples, batch, share, model, -rate)
+            continue
+        for i in range(received.size):
+            velocity[i] = momentum * velocity[i] + proximal * (model[i] - received[i])
+        step(program, model, arena, examples, batch, share, velocity, ONE)
+        for i in range(received.size):
+            model[i] -= rate * velocity[i]
+    return True
+
+
+def train_users(program, received, examples, arena, models):
+    """Train users one after another; to be compiled for `SIGNATURE`.
+
+    Args:
+        program: a `Program`.
+        received: θ_t, shape (d,).
+        examples: `Examples` of the users.
+        arena: of the plan; any contents.
+        models: set to the users' models, shape (users, d).
+
+    Returns:
+        How many users were trained; fewer than all if a label of the next one is no class.
+    """
+    for u in range(models.shape[0]):
+        if not train_user(program, received, examples, u, arena, models[u]):
+            return u
+    return models.shape[0]
+
+
+_FLOATS, _INTEGERS = types.float32, types.int64
+_PROGRAM = from_dtype(STAGE)[::1], _INTEGERS, _INTEGERS, _INTEGERS, _FLOATS[::1], _FLOATS[::1]
+_EXAMPLES = (
+    *(_FLOATS[:, ::1], _INTEGERS[::1], _FLOATS[:, ::1]),
+    *(_INTEGERS[:, :, ::1], _FLOATS[:, :, ::1], _INTEGERS[::1]),
+)
+#: The types of `train_users`.
+SIGNATURE = _INTEGERS(
+    types.NamedTuple(_PROGRAM, Program),
+    _FLOATS[::1],
+    types.NamedTuple(_EXAMPLES, Examples),
+    _FLOATS[::1],
+    _FLOATS[:, ::1],
+)

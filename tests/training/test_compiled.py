@@ -1,0 +1,260 @@
+"""Compiled steps against automatic differentiation in 64 bits, and what is a chain of known layers."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedmf.data import InMemoryDataset
+from fedmf.training import (
+    FixedPointSum,
+    LocalSGD,
+    LocalTrainer,
+    Task,
+    classification,
+    multi_label,
+    regression,
+)
+from fedmf.training.batches import user_orders
+from fedmf.training.compiled import NotAChain, disagreement, plan_of, steps
+from fedmf.training.losses import PADDING
+
+SIZES = (5, 1, 8, 3)
+LOCAL = LocalSGD(2, 4, 0.1, momentum=0.5, proximal=0.3, seed=3)
+# float32 against 64 bits, some thousand additions deep.
+TOLERANCE = 1e-4
+
+
+class Own(nn.Module):
+    """A network with a forward of its own, of modules, functions and methods."""
+
+    def __init__(self, end: Callable[[Tensor], Tensor] = lambda x: F.log_softmax(x, dim=1)) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 7, 3, padding=1), nn.Conv2d(7, 5, (3, 2))
+        self.dense, self.head, self.dropout, self.end = nn.Linear(20, 6), nn.Linear(6, 4), nn.Dropout(0), end
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = F.max_pool2d(F.relu(self.first(images)), 2)
+        x = torch.tanh(self.second(x))
+        x = F.avg_pool2d(x, 1, stride=(1, 2)).contiguous()
+        x = self.dropout(x).view(x.size(0), -1)
+        return self.end(self.head(self.dense(x).relu_()))
+
+
+def layers() -> list[nn.Module]:
+    """The same as layers of a Sequential."""
+    own = Own()
+    images = (own.first, nn.ReLU(), nn.MaxPool2d(2), own.second, nn.Tanh(), nn.AvgPool2d(1, stride=(1, 2)))
+    return [*images, nn.Identity(), nn.Flatten(), own.dense, nn.ReLU(), own.head]
+
+
+def frozen(module: nn.Module) -> nn.Module:
+    return module.requires_grad_(requires_grad=False)
+
+
+def flat(*inner: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), *inner)
+
+
+CHAINS: dict[str, Callable[[], nn.Module]] = {
+    "logistic": lambda: flat(nn.Linear(216, 4, bias=False)),
+    "dense": lambda: flat(nn.Linear(216, 33), nn.Tanh(), nn.Linear(33, 17), nn.ReLU(), nn.Linear(17, 4)),
+    "Sequential": lambda: nn.Sequential(*layers()),
+    "own module": Own,
+    "strides": lambda: nn.Sequential(
+        *(nn.Conv2d(3, 17, (2, 3), stride=(2, 1), padding=(0, 2), bias=False), nn.ReLU()),
+        *(nn.Conv2d(17, 20, 2), nn.MaxPool2d((2, 3), stride=1), nn.ReLU(), nn.Flatten(), nn.Linear(280, 4)),
+    ),
+    "wide images": lambda: nn.Sequential(
+        *(nn.Conv2d(3, 16, 3, padding=1), nn.MaxPool2d(3, 2), nn.Conv2d(16, 9, 3, padding=1)),
+        *(nn.MaxPool2d(2), nn.Tanh(), nn.Flatten(), nn.Linear(18, 4)),
+    ),
+    "frozen below": lambda: nn.Sequential(
+        *(frozen(nn.Conv2d(3, 6, 3)), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()),
+        *(nn.Linear(54, 9), nn.ReLU(), frozen(nn.Linear(9, 9)), nn.ReLU(), nn.Linear(9, 4)),
+    ),
+    "looked at as images": lambda: flat(nn.Unflatten(1, (3, 8, 9)), *layers()[:-3], nn.Linear(20, 4)),
+}
+
+
+def task_of(module: nn.Module, kind: str = "classification", shape: tuple[int, ...] = (3, 9, 8)) -> Task:
+    count, generator = sum(SIZES), torch.Generator().manual_seed(1)
+    features = torch.randn(count, *shape, generator=generator)
+    labels = torch.randint(4, (count,), generator=generator)
+    labels[-1] = 3
+    owned = tuple(np.split(np.arange(count), np.cumsum(SIZES)[:-1]))
+    names, make = tuple(f"u{u}" for u in range(len(SIZES))), classification
+    if kind != "classification":
+        labels = torch.rand(count, 4, generator=generator).round()
+        make = regression if kind == "regression" else multi_label
+    return make(InMemoryDataset(features, labels, owned, names, features, labels), module)
+
+
+def made(name: str) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return CHAINS[name]()
+
+
+def exact_update(task: Task, user: int, local: LocalSGD) -> Tensor:
+    """The update of a user in 64 bits, by the formula."""
+    module = copy.deepcopy(task.model.module).double()
+    trained = [p for p in module.parameters() if p.requires_grad]
+    origin = [p.detach().clone() for p in trained]
+    velocity = [torch.zeros_like(p) for p in trained]
+    features, labels = task.dataset.examples(np.array([user]))
+    assert isinstance(features, Tensor)
+    for order in torch.from_numpy(user_orders(local.seed, 2, f"u{user}", len(labels), local.epochs)):
+        for rows in order.split(local.batch_size):
+            target = labels[rows] if labels.dtype == torch.int64 else labels[rows].double()
+            loss = task.loss(module(features[rows].double()), target).mean()
+            for v, p, start, slope in zip(
+                velocity, trained, origin, torch.autograd.grad(loss, trained), strict=True
+            ):
+                v.mul_(local.momentum).add_(slope + local.proximal * (p.detach() - start))
+                p.data.sub_(local.learning_rate * v)
+    return torch.cat([(p.detach() - start).flatten() for p, start in zip(trained, origin, strict=True)])
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("name", CHAINS)
+def test_updates_are_those_of_automatic_differentiation_in_64_bits(name: str, plain: bool) -> None:
+    local = replace(LOCAL, momentum=0.0, proximal=0.0) if plain else LOCAL
+    check_exact(task_of(made(name)), local)
+
+
+@pytest.mark.parametrize("kind", ["regression", "multi-label"])
+def test_other_losses(kind: str) -> None:
+    check_exact(task_of(made("dense"), kind), LOCAL)
+
+
+def check_exact(task: Task, local: LocalSGD) -> None:
+    trainer = LocalTrainer(task, local)
+    assert trainer.path == "compiled"
+    updates = trainer.updates(task.model.initial(), task.dataset.user_ids, 2)
+    for user, update in enumerate(updates):
+        exact = exact_update(task, user, local)
+        assert exact.norm() > 1e-3
+        assert (update - exact).norm() <= TOLERANCE * exact.norm()
+
+
+def test_a_module_of_ones_own_has_the_bits_of_a_sequential() -> None:
+    updates = [
+        LocalTrainer(task, LOCAL).updates(task.model.initial(), task.dataset.user_ids, 2)
+        for task in map(task_of, map(made, ("Sequential", "own module")))
+    ]
+    assert torch.equal(*updates)
+
+
+def test_padding_has_no_slopes_and_a_label_beyond_the_classes_fails_alone() -> None:
+    task = task_of(made("dense"))
+    dataset = task.dataset
+    assert isinstance(dataset, InMemoryDataset)
+    dataset.labels[dataset.owned[2][:3]] = PADDING
+    check_exact(task, LOCAL)
+    few = task_of(flat(nn.Linear(216, 3)))  # label 3 is declared
+    total, users = FixedPointSum(few.model.dimension, 1.0), list(dataset.user_ids)
+    assert isinstance(few.dataset, InMemoryDataset)
+    beyond = [u for u, rows in zip(users, few.dataset.owned, strict=True) if 3 in few.dataset.labels[rows]]
+    failures = LocalTrainer(few, LOCAL).add_updates(few.model.initial(), users, 2, total)
+    assert [failure.user for failure in failures] == beyond
+    assert 0 < len(beyond) < len(SIZES)
+
+
+class Branching(Own):
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images if images.sum() > 0 else -images)
+
+
+class Twice(nn.Module):
+    def __init__(self, step: Callable[[nn.Module, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.inner, self.head, self.step = nn.Linear(216, 216), nn.Linear(216, 4), step
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.step(self.inner, images.flatten(1)))
+
+
+REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "branches": (Branching, "sum is no layer"),
+    "a residual": (lambda: Twice(lambda m, x: x + m(x)), "add is no layer"),
+    "a layer used twice": (lambda: Twice(lambda m, x: m(m(x))), "of two layers"),
+    "a detached layer": (lambda: Twice(lambda m, x: m(x).detach()), "detach is no layer"),
+    "no gradient": (lambda: Twice(lambda m, x: torch.no_grad()(m)(x)), "hidden from gradients"),
+    "examples mixed": (lambda: Twice(lambda m, x: m(x).reshape(216, -1).reshape(-1, 216)), "mixes examples"),
+    "a scale": (lambda: Own(lambda x: 2 * x), "mul is no layer"),
+    "dropout": (lambda: flat(nn.Linear(216, 5), nn.Dropout(0.5), nn.Linear(5, 4)), "draws random numbers"),
+    "groups": (lambda: nn.Sequential(nn.Conv2d(3, 6, 3, groups=3), *layers()[-5:]), "groups"),
+    "ReLU at the end": (lambda: flat(nn.Linear(216, 4), nn.ReLU()), "the last layer is not dense"),
+    "a row of an image": (
+        lambda: nn.Sequential(nn.Linear(8, 8), nn.Flatten(), nn.Linear(216, 4)),
+        "not compiled",
+    ),
+    "padded pooling": (
+        lambda: nn.Sequential(nn.MaxPool2d(3, 2, 1), nn.Flatten(), nn.Linear(60, 4)),
+        "padded",
+    ),
+    "outputs of another layer": (lambda: Own(lambda x: x.sum(1)), "sum is no layer"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_chain_is_left_to_torch(name: str) -> None:
+    make, reason = REFUSED[name]
+    with pytest.raises(NotAChain, match=reason):
+        plan_of(task_of(make()), LOCAL)
+
+
+def test_steps_that_disagree_with_automatic_differentiation_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = task_of(made("Sequential"))
+    assert disagreement(task, LOCAL) == ""
+    plan = plan_of(task, LOCAL)
+    plan.table["step_x"][0] += 1
+    plan.table["pixels"][0] -= 4
+    monkeypatch.setattr("fedmf.training.compiled.engine.plan_of", lambda *_: plan)
+    assert disagreement(task, LOCAL) == "updates are other ones than by automatic differentiation"
+
+
+FAULTY = """
+import sys
+sys.path[:0] = [{folder!r}, {tests!r}]
+import numpy as np, torch
+import steps_of_a_test as steps
+from torch import nn
+from training.test_compiled import LOCAL, task_of
+from fedmf.training import dependence
+from fedmf.training.compiled import engine
+from fedmf.training.local import trainer_on
+train = steps.train_users
+steps.train_users = lambda p, *rest: train(p._replace(stages=p.stages.view(np.recarray)), *rest)
+engine.steps = steps
+torch.manual_seed(0)
+module = nn.Sequential(nn.Conv2d(1, 2, 2, padding=1), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 4))
+print(dependence(trainer_on("compiled"), task_of(module, shape=(1, 3, 3)), LOCAL))
+"""
+
+
+@pytest.mark.parametrize("cleared", [True, False])
+def test_an_arena_that_is_not_cleared_is_seen(cleared: bool, tmp_path: Path) -> None:
+    """In Python, without compiling another program."""
+    source = Path(steps.__file__).read_text()
+    clear = "    clear(arena, 0, arena.size)\n"
+    assert source.count(clear) == 1
+    (tmp_path / "steps_of_a_test.py").write_text(source if cleared else source.replace(clear, ""))
+    program = FAULTY.format(folder=str(tmp_path), tests=str(Path(__file__).parents[1]))
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert (done.stdout.strip() == "") == cleared, done.stdout
