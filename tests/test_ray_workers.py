@@ -59,15 +59,15 @@ def test_workers_give_the_bits_of_one_process(tmp_path: Path) -> None:
             {"num_cpus": 4},
             {"num_cpus": 1.0, "num_gpus": 0.25},
         ),
-        ({"ray_address": "auto"}, {"address": "auto"}, {"num_cpus": 1.0, "num_gpus": 0.0}),
     ],
     ids=str,
 )
-def test_what_actors_reserve(keys: dict, init: dict, resources: dict) -> None:
+def test_what_actors_reserve(
+    keys: dict, init: dict, resources: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     reserved = backend_config(small_run(**keys).execution)
     assert reserved["client_resources"] == {**resources, "max_restarts": -1}
-    assert {name: reserved["init_args"].get(name) for name in ("num_cpus", "address")} == {
-        "num_cpus": None,
-        "address": None,
-        **init,
-    }
+    assert reserved["init_args"]["num_cpus"] == init["num_cpus"]
+    monkeypatch.setenv("RAY_ADDRESS", "auto")  # a cluster knows what it has
+    assert "num_cpus" not in backend_config(small_run(**keys).execution)["init_args"]

@@ -7,6 +7,7 @@ import heapq
 import importlib.util
 import logging
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from fedmf.flower.screen import say, say_round
 from fedmf.flower.served_users import ServedUsers
 from fedmf.flower.strategy import run_on_grid
 from fedmf.runs import (
+    LEDGER,
     Execution,
     NamedTask,
     OnRound,
@@ -121,10 +123,11 @@ server = ServerApp()
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """Start or resume the run that the run config describes."""
+    """Start the run that the run config describes, or continue it if its directory holds it."""
     run = run_of(context.run_config)
     path = run_directory(run.execution, context.run_id)
-    with Session.resume(path, run) if run.execution.resume else Session.start(path, run) as session:
+    opened = Session.resume if (path / LEDGER).is_file() else Session.start
+    with opened(path, run) as session:
 
         def told(record: RoundRecord) -> None:
             say_round(record.rounds, record.horizon, record.metrics)
@@ -139,11 +142,9 @@ def run_directory(place: Execution, run_id: int) -> Path:
     """Where the run lives: ``output_dir``, absolute because Flower chooses the working directory.
 
     Raises:
-        ConfigError: ``output_dir`` is relative, or ``resume`` is set without it.
+        ConfigError: ``output_dir`` is relative.
     """
     if not place.output_dir:
-        if place.resume:
-            raise ConfigError("output_dir must name the run to resume; got an empty string.")
         return Path.home() / ".fedmf" / "runs" / f"flower-{run_id}"
     path = Path(place.output_dir).expanduser()
     if not path.is_absolute():
@@ -192,14 +193,13 @@ def check_ray() -> None:
 def backend_config(workers: Execution) -> dict[str, dict[str, ConfigRecordValues]]:
     """Where Ray runs and what each actor reserves there.
 
-    A cluster brings its own resources. On this machine Ray is told that there are as many CPUs as the actors
-    ask for, so that all slices of a round are at work at the same time. An actor whose process or machine is
-    lost is started again where there is room: Flower goes on giving it a slice in every round.
+    A cluster, which Ray finds by RAY_ADDRESS, brings its own resources. On this machine Ray is told that
+    there are as many CPUs as actors ask for, so that all slices of a round are at work at the same time. An
+    actor whose process or machine is lost is started again where there is room: Flower goes on giving it a
+    slice in every round.
     """
     init: dict[str, ConfigRecordValues] = {"logging_level": "ERROR", "log_to_driver": False}
-    if workers.ray_address:
-        init["address"] = workers.ray_address
-    else:
+    if not os.environ.get("RAY_ADDRESS"):
         init["num_cpus"] = workers.workers
     resources = {"num_cpus": 1.0, "num_gpus": workers.worker_gpus, "max_restarts": -1}
     return {"init_args": init, "client_resources": resources}

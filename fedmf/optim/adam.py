@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -112,11 +112,7 @@ class JmeAdam(Adam):
     """`Adam` with a second moment that is released beside the mean, with noise of its own."""
 
     kind: ClassVar[str] = "jme-adam"
-    second_form: Annotated[
-        Literal["per-user", "squared-mean"],
-        Field("per-user: mean of the users' squares; squared-mean: square of their mean"),
-    ] = "per-user"
 
     def energies(self, shapes: Sequence[Sequence[int]]) -> Energies:
         """Energies released with noise of their own."""
-        return ReleasedEnergies(Blocks.of(shapes, self.blocks), self.second_form)
+        return ReleasedEnergies(Blocks.of(shapes, self.blocks))

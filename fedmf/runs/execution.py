@@ -22,7 +22,7 @@ class Execution(Value):
 
     kind: ClassVar[str] = "flower"
     #: Fields in which two processes of one run may differ: they say where it is, not what it computes.
-    PLACE: ClassVar[frozenset[str]] = frozenset({"output_dir", "resume"})
+    PLACE: ClassVar[frozenset[str]] = frozenset({"output_dir"})
 
     messages: Annotated[
         Literal["slice", "per-user"],
@@ -33,7 +33,6 @@ class Execution(Value):
     ] = None
     workers: Annotated[int, Field("slices of a cohort in a simulation; with Ray, actors", ge=1)] = 1
     worker_gpus: Annotated[float, Field("GPUs of each Ray actor, which trains on them", ge=0)] = 0.0
-    ray_address: Annotated[str, Field("of a Ray cluster; default: one is started on this machine")] = ""
     round_timeout: Annotated[
         float, Field("seconds to wait for replies of a round with messages per-user", gt=0)
     ] = 600.0
@@ -50,8 +49,9 @@ class Execution(Value):
     checkpoint_every: Annotated[
         int, Field("rounds between checkpoints; an interruption loses the work since the last", ge=1)
     ] = 1
-    output_dir: Annotated[str, Field("run directory; absolute under flwr run")] = ""
-    resume: Annotated[bool, Field("under flwr run: continue the run in output-dir")] = False
+    output_dir: Annotated[
+        str, Field("run directory; absolute under flwr run, which continues a run there")
+    ] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -109,7 +109,6 @@ OPTIMIZERS: Final[dict[str, Any]] = {
     "jme-adam, coordinate": JmeAdam(learning_rate=0.05, relative_epsilon=1.0, blocks="coordinate"),
     "jme-adam, channel": JmeAdam(learning_rate=0.05, relative_epsilon=1.0, blocks="channel"),
     "jme-adam, model": JmeAdam(learning_rate=0.05, relative_epsilon=1.0, blocks="model"),
-    "jme-adam, squared-mean": JmeAdam(learning_rate=0.05, relative_epsilon=1.0, second_form="squared-mean"),
     "own rule, squares": "diagonal",
     "own rule, joint-clip": "joint-clip",
 }

@@ -19,7 +19,6 @@ from fedmf.optim import (
     OPTIMIZERS,
     Adam,
     FedAdagrad,
-    JmeAdam,
     OwnOptimizer,
     OwnRule,
     RoundRelease,
@@ -109,7 +108,7 @@ def test_rules_and_workloads_are_what_the_options_say() -> None:
         ),
         (
             "jme-adam",
-            {"second_form": "squared-mean", "blocks": "model", "beta2": 0.0},
+            {"blocks": "model", "beta2": 0.0},
             "momentum:0.9",
             "window:1",
         ),
@@ -162,7 +161,6 @@ def test_what_no_optimizer_can_be_is_refused() -> None:
         (Adam, {"beta1": -0.1}, r"β₁ \(beta1\) must lie in \[0, 1\); got -0.1"),
         (Adam, {"blocks": "row"}, "blocks must be one of coordinate, channel, tensor, model; got 'row'"),
         (Adam, {"relative_epsilon": 0.0}, "must be positive; got 0 for both"),
-        (JmeAdam, {"second_form": "joint-clip"}, "second_form must be one of per-user, squared-mean; got"),
     ],
 )
 def test_impossible_options_are_refused(kind: type[Any], fields: dict[str, Any], message: str) -> None:

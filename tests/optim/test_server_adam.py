@@ -254,8 +254,8 @@ def test_nothing_known_of_the_scale_means_no_step() -> None:
 
 
 RULES = {
-    "adam": ServerAdam(Move(schedule(), 0.1, 0.5), SquaredRelease(CHOSEN)),
-    "released": ServerAdam(Move(schedule(), 0.1, 0.5), ReleasedEnergies(CHOSEN)),
+    "adam": ServerAdam(Move(schedule(), 0.1), SquaredRelease(CHOSEN)),
+    "released": ServerAdam(Move(schedule(), 0.1), ReleasedEnergies(CHOSEN)),
     "adagrad": ServerAdagrad(Move(schedule()), SquaredRelease(CHOSEN, debias=False)),
     "yogi": ServerYogi(Move(schedule()), SquaredRelease(CHOSEN, debias=False)),
 }

@@ -61,9 +61,9 @@ KEYS = {
     **_table("server", "beta1 beta2 epsilon relative_epsilon", "server_"),
     **_table("client", "epochs batch_size learning_rate momentum proximal engine", "local_"),
     **_table("client", "micro_batch precision", "local_"),
-    **_table("execution", "messages workers worker_gpus ray_address round_timeout"),
+    **_table("execution", "messages workers worker_gpus round_timeout"),
     **_table("execution", "users_per_message min_replies"),
-    **_table("execution", "evaluate_every checkpoint_every output_dir resume"),
+    **_table("execution", "evaluate_every checkpoint_every output_dir"),
 }
 
 
