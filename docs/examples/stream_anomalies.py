@@ -39,7 +39,10 @@ def main() -> float:
         print(stream.statement()["epsilon"] <= 8.0, "epsilon is at most 8")
 
     density = releases[-1].gaussian()
-    print(density.render_text(columns))
+    for name, mean, (low, high) in zip(
+        columns, density.mean, np.transpose(density.mean_interval()), strict=True
+    ):
+        print(f"{name}: {mean:.2f} [{low:.2f}, {high:.2f}]")
     benign_scores, malignant_scores = density.score(new[columns]), density.score(malignant[columns])
     truth = np.repeat([0, 1], [len(new), len(malignant)])
     area = float(roc_auc_score(truth, np.concatenate([benign_scores, malignant_scores])))

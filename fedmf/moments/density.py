@@ -1,16 +1,22 @@
-"""A Gaussian density from private running moments: unbiased covariance, projection, log-density, KL."""
+"""Gaussian densities from private moments: positive definite covariances, and what is known of them."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, final
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
-from fedmf.mechanisms.errors import query_variances
-from fedmf.mechanisms.workload import ToeplitzWorkload
-from fedmf.moments.mechanism import MomentMechanism
+from fedmf.moments.noisy_moments import Interval, NoisyMoments
+from fedmf.typing import Array
+
+#: Standard errors below zero at which the lift of an eigenvalue ends: a tenth of one is left there.
+_DEEPEST = -10.0
+#: A correlation whose interval is wider than this is too noisy to say.
+_WIDEST = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,18 +47,6 @@ class GaussianEstimate:
         lifted = (vectors * values.clamp_min(least_eigenvalue)) @ vectors.mT
         return replace(self, covariance=(lifted + lifted.mT) / 2)
 
-    def shrunk(self, share: float) -> GaussianEstimate:
-        """(1 − ρ)Σ̂ + ρ·(tr Σ̂/d)·I: less variance for some bias; ρ must not depend on private data.
-
-        Raises:
-            ValueError: ρ is outside [0, 1].
-        """
-        if not 0 <= share <= 1:
-            raise ValueError(f"rho (shrinkage) must be in [0, 1]; got {share}.")
-        d = len(self.mean)
-        even = torch.eye(d, dtype=self.covariance.dtype) * (self.covariance.trace() / d)
-        return replace(self, covariance=(1 - share) * self.covariance + share * even)
-
     def log_density(self, x: torch.Tensor) -> torch.Tensor:
         """log N(x; μ̂, Σ̂) for x of shape (…, d), shape (…).
 
@@ -81,18 +75,6 @@ class GaussianEstimate:
         drawn = torch.randn(count, len(self.mean), dtype=L.dtype, generator=generator)
         return self.mean + drawn @ L.mT
 
-    def kl_to(self, other: GaussianEstimate) -> float:
-        """KL(this ‖ other) in nats.
-
-        Raises:
-            ValueError: one of the two is not positive definite.
-        """
-        mine, theirs, d = self._cholesky(), other._cholesky(), len(self.mean)
-        ratio = torch.linalg.solve_triangular(theirs, mine, upper=False)
-        apart = torch.linalg.solve_triangular(theirs, (other.mean - self.mean)[:, None], upper=False)
-        determinants = theirs.diagonal().log().sum() - mine.diagonal().log().sum()
-        return float(0.5 * ((ratio**2).sum() + (apart**2).sum() - d) + determinants)
-
     def _cholesky(self) -> torch.Tensor:
         factor, info = torch.linalg.cholesky_ex(self.covariance)
         if int(info):
@@ -103,59 +85,177 @@ class GaussianEstimate:
         return factor
 
 
-def mean_noise_variances(mechanism: MomentMechanism, workload: ToeplitzWorkload) -> torch.Tensor:
-    """Var of each coordinate of μ̂_t: τ₁²·‖(A₁C₁⁻¹)_t‖², shape (n,).
+def shrunk_covariances(raw: NoisyMoments) -> tuple[Array, Array]:
+    """Positive definite covariances near the unbiased ones, and their shrinkage ρ.
 
-    >>> from fedmf.mechanisms.closed_forms import identity
-    >>> from fedmf.mechanisms.joint import UserRange
-    >>> from fedmf.moments import pp
-    >>> from fedmf.participation import Participation
-    >>> from fedmf.mechanisms.workload import average
-    >>> made = pp(identity(2), Participation(2, 1, 2), UserRange(1.0, 2), noise_multiplier=1.0)
-    >>> mean_noise_variances(made, average(2))
-    tensor([1.0000, 0.5000], dtype=torch.float64)
-    """
-    variances = query_variances(mechanism.first, workload)
-    return torch.from_numpy(mechanism.first_std**2 * variances)
+    1. Σ₁ = (1 − ρ)Σ̂ + ρ(tr Σ̂/d)·I with ρ = min(1, (1 − 2/p)·N/‖Σ̂ − (tr Σ̂/d)·I‖²): James and Stein's (1961)
+       move towards a multiple of the identity, whose squared error is never larger where noise is Gaussian.
+       N = E‖Σ̂ − Σ‖² − Var(tr Σ̂)/d is the noise in that distance and p = d(d+1)/2 − 1 its dimension (d − 1
+       for variances alone); for p ≤ 2, so for d = 2, ρ = 0.
+    2. Each eigenvalue μ of Σ₁ becomes E[θ | θ ≥ 0] for θ ~ N(μ, s²), μ + s·φ(μ/s)/Φ(μ/s), where s is the
+       standard error of xᵀΣ₁x for a unit x: positive always, and μ itself where that is well above the noise.
+       For one number known to be positive its squared error is nowhere above s² (Katz 1961).
+    3. A trace above ζ², more than rows of that norm can have, is scaled to it.
 
-
-class RunningMoments(Protocol):
-    """First and second moment of one step, as tensors or arrays."""
-
-    @property
-    def first(self) -> Any:
-        """Estimate of the mean, shape (d,)."""
-        ...
-
-    @property
-    def second(self) -> Any:
-        """Estimate of the second moment, shape (d, d)."""
-        ...
-
-
-def gaussian_estimate(release: RunningMoments, noise_variance: float | None = None) -> GaussianEstimate:
-    """μ̂ and Σ̂ = Ŝ − μ̂μ̂ᵀ from a release of running averages.
+    The bias this costs: ρ(tr Σ/d·I − Σ) from the first step, and at most 0.8 s for each eigenvalue from the
+    second where μ ≥ 0. Both vanish with the noise.
 
     Args:
-        release: of the running-average workload with the full second moment; the moments of one user a step.
-            `PrivateRelease.gaussian` gives more, from the same numbers.
-        noise_variance: the variance of a coordinate of μ̂ at this step (`mean_noise_variances`): E[μ̂μ̂ᵀ]
-            exceeds μμᵀ by that times I, which is added back; None leaves the bias.
+        raw: of one step or many.
 
-    Raises:
-        ValueError: the second moment is not a d×d matrix.
-
-    References:
-        Kalinin, Upadhyay and Lampert (2025), section 4.1 and equation (62).
+    Returns:
+        Shape of `raw.covariance`, and ρ, shape (…).
     """
-    first, second = (torch.as_tensor(moment) for moment in (release.first, release.second))
-    d = len(first)
-    if second.shape != (d, d):
-        raise ValueError(
-            f"S (second moment) must be the {d}x{d} matrix; got shape {tuple(second.shape)}. "
-            "Release FullMatrix for a density."
-        )
-    covariance = second - torch.outer(first, first)
-    if noise_variance is not None:
-        covariance = covariance + noise_variance * torch.eye(d, dtype=covariance.dtype)
-    return GaussianEstimate(first, covariance)
+    d = raw.mean.shape[-1]
+    if raw.full:
+        values, vectors = np.linalg.eigh(raw.covariance)
+    else:
+        values, vectors = raw.covariance, None
+    centre = values.mean(axis=-1, keepdims=True)
+    spread, of_trace = np.sum((values - centre) ** 2, axis=-1), raw.trace_variance()
+    dimension = d * (d + 1) // 2 - 1 if raw.full else d - 1
+    noise = max(dimension - 2, 0) / max(dimension, 1) * np.maximum(raw.error_square() - of_trace / d, 0.0)
+    rho = np.minimum(1.0, noise / np.maximum(spread, np.finfo(np.float64).tiny))
+    kept = 1 - rho
+    shrunk = kept[..., None] * values + rho[..., None] * centre
+    error = np.sqrt(of_trace / d * (kept**2 * (1 - 1 / d) + 1 / d))[..., None]
+    lifted = error * _lifted(shrunk / error)
+    traces = lifted.sum(axis=-1, keepdims=True)
+    lifted = lifted * np.minimum(1.0, raw.norm_bound**2 / traces)
+    if vectors is None:
+        return lifted, rho
+    matrices = (vectors * lifted[..., None, :]) @ np.swapaxes(vectors, -1, -2)
+    return (matrices + np.swapaxes(matrices, -1, -2)) / 2, rho
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PrivateGaussian:
+    """N(μ, Σ) as a stream's release gives it: as private as the release, and usable as it is.
+
+    Its intervals hold what the mean and covariance of the rows were (clipped as they were, with the weights
+    of the workload); they say nothing of a population that the rows were drawn from.
+
+    Args:
+        raw: what was released, unbiased.
+
+    Attributes:
+        mean: μ, the released one, shortened to ζ if it is longer, shape (d,).
+        covariance: Σ, positive definite, shape (d, d), or variances, shape (d,): `shrunk_covariances`.
+        shrinkage: ρ, the part by which Σ̂ was moved to a multiple of the identity.
+
+    >>> raw = NoisyMoments(np.array([0.3, 0.2]), np.array([[0.04, 0.05], [0.05, 0.03]]), 1e-4, 1e-4, 1.0)
+    >>> density = PrivateGaussian(raw)
+    >>> bool(np.linalg.eigvalsh(raw.covariance)[0] < 0 < np.linalg.eigvalsh(density.covariance)[0])
+    True
+    >>> [round(float(end[0]), 2) for end in density.mean_interval()]
+    [0.28, 0.32]
+    """
+
+    raw: NoisyMoments
+    mean: Array = field(init=False)
+    covariance: Array = field(init=False)
+    shrinkage: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        covariance, rho = shrunk_covariances(self.raw)
+        norm = float(np.linalg.norm(self.raw.mean))
+        mean = self.raw.mean * (self.raw.norm_bound / max(norm, self.raw.norm_bound))
+        for name, value in (("mean", mean), ("covariance", covariance), ("shrinkage", float(rho))):
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def of(
+        cls, mean: Array, covariance: Array, mean_error: float, second_error: float, norm_bound: float
+    ) -> Self:
+        """From the fields of a release: mean, covariance and the standard errors √v and √v₂."""
+        noise = np.array(mean_error**2), np.array(second_error**2)
+        return cls(NoisyMoments(np.asarray(mean), np.asarray(covariance), *noise, norm_bound))
+
+    @property
+    def estimate(self) -> GaussianEstimate:
+        """The density in torch: samples, divergences."""
+        full = self.covariance if self.raw.full else np.diag(self.covariance)
+        return GaussianEstimate(torch.from_numpy(self.mean.copy()), torch.from_numpy(full.copy()))
+
+    def log_density(self, x: ArrayLike) -> Array:
+        """log N(x; μ, Σ) for x of shape (…, d), shape (…)."""
+        return self.estimate.log_density(self._rows(x)).numpy()
+
+    def score(self, x: ArrayLike) -> Array:
+        """How strange x is: (x − μ)ᵀΣ⁻¹(x − μ), shape (…); χ² with d degrees of freedom for rows of N(μ, Σ).
+
+        Args:
+            x: shape (…, d), in the units of the stream's rows; not clipped.
+        """
+        return self.estimate.distances(self._rows(x)).numpy()
+
+    def mean_interval(self, level: float = 0.95) -> Interval:
+        """See `NoisyMoments.mean_interval`."""
+        return self.raw.mean_interval(level)
+
+    def covariance_interval(self, level: float = 0.95) -> Interval:
+        """See `NoisyMoments.covariance_interval`."""
+        return self.raw.covariance_interval(level)
+
+    def correlations(self, level: float = 0.95) -> tuple[Array, Array, Array]:
+        """Values, lower and upper ends, shape (d, d); a value is NaN where that is too noisy to say.
+
+        Too noisy is an interval wider than 1. A value is that of `covariance`, moved into its interval.
+
+        Raises:
+            ValueError: only the diagonal of the covariance was released.
+        """
+        return _correlations(self.raw, self.covariance, level)
+
+    @property
+    def too_noisy(self) -> str:
+        """What the noise leaves open of the covariance as a whole; empty where it does not."""
+        return verdict(float(self.raw.trace_interval()[0]), self.shrinkage)
+
+    def _rows(self, x: ArrayLike) -> torch.Tensor:
+        rows = np.asarray(x, dtype=np.float64)
+        if not rows.ndim or rows.shape[-1] != len(self.mean):
+            raise ValueError(f"x (rows) must have shape (..., {len(self.mean)}); got {rows.shape}.")
+        return torch.from_numpy(np.ascontiguousarray(rows))
+
+
+def verdict(least_trace: float, shrinkage: float) -> str:
+    """What the noise leaves open, from the lower end of the trace and ρ."""
+    if least_trace <= 0:
+        return "too noisy to say how large the variances are"
+    if shrinkage >= 1:
+        return "too noisy to say more than the average variance"
+    return ""
+
+
+def _correlations(raw: NoisyMoments, covariance: Array, level: float) -> tuple[Array, Array, Array]:
+    low, high = raw.correlation_interval(level)
+    deviations = np.sqrt(np.diagonal(covariance, axis1=-2, axis2=-1))
+    value = np.clip(covariance / (deviations[..., :, None] * deviations[..., None, :]), low, high)
+    return np.where(high - low > _WIDEST, np.nan, value), low, high
+
+
+def _lifted(z: Array) -> Array:
+    """z + φ(z)/Φ(z), the mean of N(z, 1) above zero."""
+    from scipy.special import log_ndtr
+
+    z = np.maximum(z, _DEEPEST)
+    return z + np.exp(-0.5 * z**2 - 0.5 * math.log(2 * math.pi) - log_ndtr(z))
+
+
+def describe(raw: NoisyMoments) -> dict[str, Any]:
+    """Arrays of what `PrivateGaussian` says of many steps at once, by the names of a release's fields."""
+    covariance, rho = shrunk_covariances(raw)
+    norms = np.linalg.norm(raw.mean, axis=-1, keepdims=True)
+    mean = raw.mean * (raw.norm_bound / np.maximum(norms, raw.norm_bound))
+    fields: dict[str, Any] = {"density_mean": mean, "density_covariance": covariance, "shrinkage": rho}
+    fields["mean_low"], fields["mean_high"] = raw.mean_interval()
+    fields["covariance_low"], fields["covariance_high"] = raw.covariance_interval()
+    if raw.full:
+        names = ("correlation", "correlation_low", "correlation_high")
+        fields |= dict(zip(names, _correlations(raw, covariance, 0.95), strict=True))
+    least = raw.trace_interval()[0]
+    texts = [verdict(float(a), float(b)) for a, b in zip(least, rho, strict=True)]
+    fields["too_noisy"] = np.array(texts, dtype=object)
+    return fields

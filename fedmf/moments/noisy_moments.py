@@ -71,7 +71,7 @@ class NoisyMoments:
             level: chance that the interval of an entry holds its true value, each by itself.
 
         Guarantees:
-            At least `level`, whatever the data; tests/moments/test_private_gaussian.py measures it.
+            At least `level`, whatever the data; tests/moments/test_density.py measures it.
         """
         missed = 1 - _checked(level)
         low, high = -(self.norm_bound**2) / 2, self.norm_bound**2 / 2
@@ -122,7 +122,7 @@ class NoisyMoments:
         return d * self.second_variance + 4 * v * self.mean_square() + 2 * d * v**2
 
     def error_square(self) -> Array:
-        """E‖Σ̂ − Σ‖_F², shape (…): `theory.covariance_errors` with the noise of this release."""
+        """E‖Σ̂ − Σ‖_F², shape (…): with the noise of this release."""
         d, v = self.mean.shape[-1], self.mean_variance
         if not self.full:
             return self.trace_variance()

@@ -7,41 +7,9 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fedmf.mechanisms.workload import ToeplitzWorkload
 from fedmf.typing import Vector
-
-
-@final
-class MatrixWorkload:
-    """A lower-triangular workload without structure: the running form must keep all n private inputs.
-
-    Args:
-        matrix: A, shape (n, n), lower triangular, finite.
-
-    Raises:
-        ValueError: not a finite lower-triangular square matrix.
-    """
-
-    def __init__(self, matrix: NDArray[np.float64], name: str = "matrix") -> None:
-        self.matrix = np.array(matrix, dtype=np.float64)
-        self.name = name
-        square = self.matrix.ndim == 2 and len(set(self.matrix.shape)) == 1 and self.matrix.size > 0
-        if not square or not np.isfinite(self.matrix).all() or np.triu(self.matrix, 1).any():
-            raise ValueError(
-                f"A (workload) must be finite, square and lower triangular; got shape {self.matrix.shape}. "
-                "A query may not look ahead."
-            )
-
-    @property
-    def rounds(self) -> int:
-        """n."""
-        return len(self.matrix)
-
-    def materialize(self) -> NDArray[np.float64]:
-        """A."""
-        return self.matrix
 
 
 def recursion_of(workload: ToeplitzWorkload) -> tuple[Vector, Vector]:
@@ -83,22 +51,19 @@ class RunningWorkload:
 
     Guarantees:
         Memory is (number of past inputs and outputs in the recursion) × size: 1 for prefix sums, averages
-        and exponential decay, w + 1 for a window, n for a workload without structure.
+        and exponential decay, w + 1 for a window, n for a workload without known factors.
     """
 
     def __init__(
         self,
-        workload: ToeplitzWorkload | MatrixWorkload,
+        workload: ToeplitzWorkload,
         size: int,
         device: str = "cpu",
     ) -> None:
         self.workload = workload
         self._t = 0
-        if isinstance(workload, MatrixWorkload):
-            inputs, outputs = workload.rounds - 1, 0
-        else:
-            self._num, self._den = recursion_of(workload)
-            inputs, outputs = self._num.size - 1, self._den.size - 1
+        self._num, self._den = recursion_of(workload)
+        inputs, outputs = self._num.size - 1, self._den.size - 1
         self._inputs = torch.zeros(inputs, size, dtype=torch.float64, device=device)
         self._outputs = torch.zeros(outputs, size, dtype=torch.float64, device=device)
 
@@ -134,23 +99,12 @@ class RunningWorkload:
         t, work, n = self._t, self.workload, self.workload.rounds
         if t + len(values) > n:
             raise ValueError(f"t (step) must be below n (horizon) = {n}; got {t + len(values) - 1}.")
-        if isinstance(work, MatrixWorkload):
-            return torch.stack([self._by_matrix(value) for value in values])
         if work.column_weights is not None:
             values, owned = values * _column(work.column_weights, t, values), True
         out = self._weighted_inputs(values, owned)
         self._feed_back(out)
         self._t = t + len(values)
         return out if work.row_weights is None else out.mul_(_column(work.row_weights, t, out))
-
-    def _by_matrix(self, value: torch.Tensor) -> torch.Tensor:
-        assert isinstance(self.workload, MatrixWorkload)
-        t = self._t
-        row = torch.from_numpy(self.workload.matrix[t]).to(value.device)
-        if t < len(self._inputs):
-            self._inputs[t] = value
-        self._t = t + 1
-        return value * row[t] + row[:t] @ self._inputs[:t]
 
     def _weighted_inputs(self, values: torch.Tensor, owned: bool) -> torch.Tensor:
         """Σ_j num_j v_{t−j} for each row, j from 0 on, every product rounded before it is added."""

@@ -9,9 +9,6 @@ from typing import ClassVar, Final, final
 
 import torch
 
-#: Norms this much over 1, as float32 rounding makes them, are divided out instead of refused.
-_ROUNDING = 1e-6
-
 
 class SecondMoment(ABC):
     """A linear map L of x⊗x with ‖L‖ ≤ 1, as features of x: ‖features(x) − features(y)‖ ≤ ‖x⊗x − y⊗y‖.
@@ -192,46 +189,6 @@ class BlockEnergies(SecondMoment):
     def of_isotropic_noise(self) -> torch.Tensor:
         """The sizes of the blocks."""
         return self._sizes.to(torch.float64)
-
-
-@final
-class Projected(SecondMoment):
-    """The second moment of Px for a fixed, public P with ‖P‖₂ ≤ 1.
-
-    Args:
-        projection: P, shape (m, d).
-        inner: which second moment of Px; m is its dimension.
-
-    Raises:
-        ValueError: shapes disagree or ‖P‖₂ > 1.
-
-    >>> Projected(torch.tensor([[0.5, 0.5]]), FullMatrix(1)).features(torch.tensor([[1.0, 1.0]]))
-    tensor([1.])
-    """
-
-    def __init__(self, projection: torch.Tensor, inner: SecondMoment) -> None:
-        if projection.ndim != 2 or projection.shape[0] != inner.dimension:
-            raise ValueError(
-                f"P (projection) must have shape ({inner.dimension}, d); got {tuple(projection.shape)}."
-            )
-        wide = projection.detach().to(torch.float64)
-        norm = float(torch.linalg.matrix_norm(wide, 2))
-        if not norm <= 1 + _ROUNDING:
-            raise ValueError(f"P (projection) must have spectral norm at most 1; got {norm}. Divide P by it.")
-        self.projection, self.inner = wide / max(1.0, norm), inner
-        self.dimension, self.size = projection.shape[1], inner.size
-
-    def features(self, x: torch.Tensor) -> torch.Tensor:
-        """The inner features of Px."""
-        return self.inner.features(x @ self.projection.to(x.dtype).mT)
-
-    def unpack(self, released: torch.Tensor) -> torch.Tensor:
-        """As the inner second moment."""
-        return self.inner.unpack(released)
-
-    def of_isotropic_noise(self) -> torch.Tensor:
-        """The expectation over N(0, PPᵀ) is the sum of the features of the columns of P."""
-        return self.inner.features(self.projection.mT)
 
 
 def _dimension(dimension: int) -> int:

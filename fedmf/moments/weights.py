@@ -1,29 +1,20 @@
-"""λ of Joint Moment Estimation: what is free, and what is best for a weighted error."""
+"""λ that is best for a weighted error, and which of some (C₁, C₂) is, each with its own best λ."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fedmf.mechanisms.joint import UserRange, free_weight, joint_sensitivity
+from fedmf.mechanisms.errors import query_variances
+from fedmf.mechanisms.joint import UserRange, joint_sensitivity
 from fedmf.mechanisms.matrix import Factorization
-from fedmf.mechanisms.sensitivity import stated_sensitivity
+from fedmf.mechanisms.workload import ToeplitzWorkload
+from fedmf.moments.methods import MomentMechanism, default_weight, jme
 from fedmf.participation import Participation
-
-
-def default_weight(
-    first: Factorization, second: Factorization, participation: Participation, users: UserRange
-) -> float:
-    """λ: the largest that is free for equal matrices (replace-one), or equal shares (zero-out).
-
-    With R = sens(C₁)²/(ζ² sens(C₂)²): free_weight·R for replace-one. Under zero-out nothing is free,
-    s² = ζ² sens(C₁)² + λζ⁴ sens(C₂)² at most, and λ = R gives each moment half of it.
-    """
-    ratio = stated_sensitivity(first, participation).value / stated_sensitivity(second, participation).value
-    free = free_weight(users.dimension) if users.adjacency == "replace-one" else 1.0
-    return free * (ratio / users.norm_bound) ** 2
 
 
 def best_weight(
@@ -75,3 +66,70 @@ def best_weight(
         error, bounds=(near - 0.5, near + 0.5), method="bounded", options={"xatol": 1e-10}
     )
     return math.exp(min((start, near, float(minimum.x)), key=error))
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a moment is to be good for.
+
+    Args:
+        workload: A, n rounds.
+        noises: m, how many numbers are released: d for the first moment, `SecondMoment.size` for the second.
+        importance: w > 0, the price of one unit of its squared error.
+
+    Raises:
+        ValueError: m or w is not positive.
+    """
+
+    workload: ToeplitzWorkload
+    noises: int
+    importance: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.noises < 1 or not 0 < self.importance < np.inf:
+            raise ValueError(
+                f"m and w (noises, importance) must be positive; got {self.noises} and {self.importance}."
+            )
+
+
+def best_pair(
+    pairs: Sequence[tuple[Factorization, Factorization]],
+    participation: Participation,
+    users: UserRange,
+    first: Goal,
+    second: Goal,
+    noise_multiplier: float = 1.0,
+) -> tuple[int, MomentMechanism, float]:
+    """Which of some (C₁, C₂) has the smallest weighted error, each with its own best λ.
+
+    Args:
+        pairs: candidates.
+        participation: (n, k, b).
+        users: ζ, dimension class, adjacency.
+        first: goal of the first moment.
+        second: goal of the second moment.
+        noise_multiplier: σ.
+
+    Returns:
+        Index of the pair, the mechanism and its error w₁m₁τ₁²‖A₁C₁⁻¹‖² + w₂m₂τ₂²‖A₂C₂⁻¹‖².
+
+    >>> from fedmf.mechanisms.closed_forms import identity, square_root
+    >>> from fedmf.mechanisms.workload import exponential, prefix
+    >>> goals = Goal(prefix(64), 1), Goal(exponential(0.5, 64), 1)
+    >>> pairs = [(identity(64), identity(64)), (square_root(64), identity(64))]
+    >>> index, _, _ = best_pair(pairs, Participation(64, 1, 64), UserRange(1.0, 1), *goals)
+    >>> index
+    1
+    """
+    tried: list[tuple[float, int, MomentMechanism]] = []
+    for index, (C_1, C_2) in enumerate(pairs):
+        costs = [
+            goal.importance * goal.noises * float(query_variances(C, goal.workload).sum())
+            for goal, C in zip((first, second), (C_1, C_2), strict=True)
+        ]
+        weight = best_weight(C_1, C_2, participation, users, *costs)
+        made = jme(C_1, C_2, participation, users, noise_multiplier, weight)
+        _, second_std = made.second_noise
+        tried.append((costs[0] * made.first_std**2 + costs[1] * second_std**2, index, made))
+    error, index, best = min(tried, key=lambda entry: entry[:2])
+    return index, best, error

@@ -23,7 +23,6 @@ from fedmf.moments.second_moment import (
     BlockEnergies,
     DiagonalMoment,
     FullMatrix,
-    Projected,
     SecondMoment,
 )
 from fedmf.participation import Participation
@@ -34,7 +33,6 @@ SECOND: dict[str, SecondMoment] = {
     "diagonal": DiagonalMoment(D),
     "blocks 1 + 2": BlockEnergies([1, 2]),
     "one block": BlockEnergies([3]),
-    "projection to 2": Projected(torch.eye(2, D, dtype=torch.float64), FullMatrix(2)),
 }
 PAIRS: dict[str, tuple[Factorization, Factorization]] = {
     "C₁ = C₂ = I": (identity(N), identity(N)),

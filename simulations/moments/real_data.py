@@ -25,16 +25,13 @@ from fedmf.mechanisms.closed_forms import identity
 from fedmf.mechanisms.joint import UserRange
 from fedmf.mechanisms.registry import build
 from fedmf.mechanisms.workload import average
-from fedmf.moments.baselines import pp
-from fedmf.moments.density import gaussian_estimate, mean_noise_variances
-from fedmf.moments.mechanism import jme
-from fedmf.moments.moment_stream import MomentStream
-from fedmf.moments.second_moment import FullMatrix
+from fedmf.moments import METHODS, FullMatrix, MomentStream
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "design"))
 from pictures import RESULTS, draw
+from theory import gaussian_estimate, mean_noise_variances
 
 #: Public, round ranges of the ten measurements; not computed from the data.
 LOW = (5, 8, 40, 100, 0.05, 0, 0, 0, 0.1, 0.04)
@@ -65,7 +62,7 @@ def main() -> None:
     cases = [(e, c, m) for e in EPSILONS for c in strategies for m in ("JME", "PP debiased")]
     for epsilon, noise, method in track(cases, description="cases"):
         C, sigma = strategies[noise], gaussian_sigma(epsilon, DELTA)
-        made = jme(C, C, once, users, sigma) if method == "JME" else pp(C, once, users, sigma)
+        made = METHODS["jme" if method == "JME" else "pp"].mechanism([C], once, users, sigma)
         variance = float(mean_noise_variances(made, work)[-1])
         errors = []
         for seed in range(seeds):

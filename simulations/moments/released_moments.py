@@ -1,6 +1,6 @@
 """Running means and covariances as `fedmf stream` releases them last, by the law of their noise.
 
-Drawing takes d² numbers a run where the stream takes n·d²; tests/moments/test_private_gaussian.py measures
+Drawing takes d² numbers a run where the stream takes n·d²; tests/moments/test_density.py measures
 that the law is that of the running stream.
 """
 

@@ -3,7 +3,7 @@
     python simulations/moments/second_moments.py
 
 σ is the noise multiplier of the whole release: τ₁ = 2ζσ·sens(C) for every method (ζ = 1, replace-one, k = 1).
-Errors are the exact expectations of `fedmf.moments.theory`, for the worst data where they depend on it: for
+Errors are the exact expectations of `theory`, for the worst data where they depend on it: for
 post-processing with C = I that is known, with the square root it lies between two bounds, both drawn. Writes
 docs/results/moments-fig*.png and moments.md.
 """
@@ -23,12 +23,11 @@ from fedmf.mechanisms.joint import UserRange
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.mechanisms.workload import ToeplitzWorkload, average, exponential, prefix, window
-from fedmf.moments import theory
-from fedmf.moments.baselines import cs, ime
-from fedmf.moments.mechanism import MomentMechanism, jme
+from fedmf.moments import METHODS, MomentMechanism, jme
 from fedmf.participation import Participation
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "design"))
+import theory
 from pictures import RESULTS, Curves, draw
 
 Array = NDArray[np.float64]
@@ -54,8 +53,14 @@ def figure_1() -> None:
 
     curves = {
         "λ-JME": [point(jme(C, C, once, users, 1.0, float(w))) for w in np.geomspace(0.5, 50, 40)],
-        "IME": [point(ime(C, C, once, users, 1.0, float(a))) for a in np.linspace(0.02, 0.98, 40)],
-        "CS": [point(cs(C, once, users, 1.0, float(t))) for t in np.geomspace(0.02, 50, 40)],
+        "IME": [
+            point(METHODS["ime"].mechanism([C], once, users, 1.0, float(a)))
+            for a in np.linspace(0.02, 0.98, 40)
+        ],
+        "CS": [
+            point(METHODS["cs"].mechanism([C], once, users, 1.0, float(t)))
+            for t in np.geomspace(0.02, 50, 40)
+        ],
     }
     shown = {"d = 10, n = 100, C = I": (curves, "error of the first", "error of the second")}
     draw("moments-fig1", shown, logx=False, logy=True)

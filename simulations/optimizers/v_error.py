@@ -23,7 +23,7 @@ from fedmf.mechanisms.joint import UserRange
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.mechanisms.workload import exponential
-from fedmf.moments.mechanism import jme
+from fedmf.moments import jme
 from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.source import GaussianSource
 from fedmf.noise.stream import NoiseStream

@@ -1,4 +1,8 @@
-"""The Gaussian estimate against scipy and the expectation of its noise."""
+"""The density of a release: coverage of its intervals, its covariance against the unbiased one, its scores.
+
+Releases are drawn by the exact law of their noise; `test_the_law_is_that_of_the_running_stream` measures that
+on the keyed stream.
+"""
 
 from __future__ import annotations
 
@@ -6,67 +10,206 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from support.released_moments import drawn
 
-from fedmf.mechanisms.closed_forms import square_root
+from fedmf.mechanisms.closed_forms import identity, square_root
+from fedmf.mechanisms.errors import query_variances
 from fedmf.mechanisms.joint import UserRange
 from fedmf.mechanisms.workload import average
-from fedmf.moments.density import GaussianEstimate, gaussian_estimate, mean_noise_variances
-from fedmf.moments.mechanism import jme
-from fedmf.moments.moment_stream import MomentStream
-from fedmf.moments.second_moment import FullMatrix
-from fedmf.noise.key import NoiseKey
+from fedmf.moments import (
+    FullMatrix,
+    GaussianEstimate,
+    MomentStream,
+    NoisyMoments,
+    PrivateGaussian,
+    jme,
+    shrunk_covariances,
+)
+from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
+from fedmf.typing import Array
 
-MEAN = torch.tensor([0.3, -1.0], dtype=torch.float64)
-COVARIANCE = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
-
-
-def test_log_density_and_divergence() -> None:
-    p, q = GaussianEstimate(MEAN, COVARIANCE), GaussianEstimate(MEAN * 0, torch.eye(2, dtype=torch.float64))
-    x = torch.randn(7, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    expected = stats.multivariate_normal(MEAN.numpy(), COVARIANCE.numpy()).logpdf(x.numpy())
-    np.testing.assert_allclose(p.log_density(x).numpy(), expected, rtol=1e-12)
-    assert p.kl_to(p) == pytest.approx(0.0, abs=1e-12)
-    drawn = p.sample(200_000, torch.Generator().manual_seed(1))
-    gaps = (p.log_density(drawn) - q.log_density(drawn)).numpy()
-    assert abs(gaps.mean() - p.kl_to(q)) < 5 * gaps.std() / np.sqrt(len(gaps))
+#: Rate at which each test as a whole would fail for correct code.
+ALARM = 1e-6
+RUNS = 20_000
 
 
-def test_projection_is_the_closest_and_shrinkage_keeps_the_trace() -> None:
-    wild = GaussianEstimate(MEAN, torch.tensor([[1.0, 2.0], [2.0, 1.0]], dtype=torch.float64))
-    with pytest.raises(ValueError, match="projected"):
-        wild.log_density(MEAN)
-    near = wild.projected(0.1)
-    assert torch.linalg.eigvalsh(near.covariance).min() == pytest.approx(0.1)
-    assert torch.linalg.eigvalsh(near.covariance).max() == pytest.approx(3.0)
-    shrunk = near.shrunk(0.5)
-    assert shrunk.covariance.trace() == pytest.approx(float(near.covariance.trace()))
-    assert torch.equal(near.projected(0.05).covariance.mT, near.projected(0.05).covariance)
-    for bad in (lambda: wild.projected(0.0), lambda: wild.shrunk(1.5)):
-        with pytest.raises(ValueError, match="must be"):
-            bad()
+def world(d: int, spread: float, mean: float) -> tuple[Array, Array]:
+    """A mean of the given norm and a covariance with the given trace, neighbours correlated by 0.6."""
+    covariance = 0.6 ** np.abs(np.subtract.outer(np.arange(d), np.arange(d)))
+    return mean * np.ones(d) / np.sqrt(d), covariance * spread / d
 
 
-def test_the_covariance_is_unbiased_after_the_stated_correction() -> None:
-    """Mean of the diagonal over d = 300 coordinates of zero data: biased by Var(mean), then not."""
-    n, d = 6, 300
+def least_hits(level: float, tests: int) -> int:
+    return int(stats.binom.ppf(ALARM / tests, RUNS, level))
+
+
+#: (trace of the covariance, norm of the mean, √v, v₂/v): from hardly any noise to hardly any signal.
+WORLDS = [
+    (0.3, 0.5, 0.05, 0.5),
+    (0.2, 0.0, 0.1, 1e-4),
+    (0.2, 0.1, 0.3, 1.0),
+    (0.02, 0.3, 2.0, 4.0),
+    (0.2, 0.173, 0.05, 1e-3),  # a mean of two standard errors: the released one often hides the spread
+]
+
+
+@pytest.mark.parametrize(("trace", "norm", "error", "ratio"), WORLDS)
+@pytest.mark.parametrize("level", [0.95])
+def test_intervals_cover_what_they_promise(
+    trace: float, norm: float, error: float, ratio: float, level: float
+) -> None:
+    """Each entry by itself; the mean's is exact, so that a standard error 10 % too small is found."""
+    mean, covariance = world(3, trace, norm)
+    raw = drawn(mean, covariance, error**2, ratio * error**2, RUNS, np.random.default_rng(7))
+    low, high = raw.covariance_interval(level)
+    hits = ((low <= covariance) & (covariance <= high)).sum(axis=0)
+    assert hits.min() >= least_hits(level, 9)
+    low, high = raw.mean_interval(level)
+    hits = ((low <= mean) & (mean <= high)).sum(axis=0)
+    assert hits.min() >= least_hits(level, 3)
+    if error < 0.2:  # else the norm bound cuts the intervals
+        assert hits.max() <= int(stats.binom.isf(ALARM / 3, RUNS, level))
+        tight = NoisyMoments(raw.mean, raw.covariance, raw.mean_variance / 1.1**2, raw.second_variance, 1.0)
+        low, high = tight.mean_interval(level)
+        assert ((low <= mean) & (mean <= high)).sum(axis=0).min() < least_hits(level, 3)
+    truth = covariance / np.sqrt(np.outer(np.diag(covariance), np.diag(covariance)))
+    low, high = raw.correlation_interval(level)
+    assert ((low <= truth + 1e-12) & (truth <= high + 1e-12)).sum(axis=0).min() >= least_hits(level, 9)
+    low, high = raw.trace_interval(level)
+    assert ((low <= trace) & (trace <= high)).sum() >= least_hits(level, 1)
+
+
+def test_intervals_are_no_wider_than_they_must_where_noise_is_small() -> None:
+    """At little noise those of the covariance hold 95 % and not more than 96.5: one 10 % off is found."""
+    mean, covariance = world(3, 0.4, 0.5)
+    raw = drawn(mean, covariance, 1e-8, 1e-8, RUNS, np.random.default_rng(3))
+    low, high = raw.covariance_interval()
+    share = ((low <= covariance) & (covariance <= high)).mean(axis=0)
+    assert share.min() > 0.945
+    assert share.max() < 0.965
+
+
+@pytest.mark.parametrize(("norm", "ratio"), [(0.5, 0.5), (0.0693, 1e-4)])
+def test_standard_errors_are_those_of_the_covariance(norm: float, ratio: float) -> None:
+    """Also where the mean's noise is all there is, and its square a tenth of the variance."""
+    mean, covariance = world(3, 0.3, norm)
+    raw = drawn(mean, covariance, 4e-4, ratio * 4e-4, RUNS, np.random.default_rng(5))
+    total = ((raw.covariance - covariance) ** 2).sum(axis=0)
+    stated = (raw.covariance_errors() ** 2).mean(axis=0)
+    spread = np.sqrt(2 / RUNS) * stats.norm.isf(ALARM / 18) * 1.2  # a little heavier than Gaussian
+    np.testing.assert_allclose(total / RUNS / stated, 1.0, atol=spread)
+    whole = ((raw.covariance - covariance) ** 2).sum(axis=(1, 2)).mean()
+    assert whole == pytest.approx(float(raw.error_square().mean()), rel=spread)
+    traces = np.trace(raw.covariance, axis1=1, axis2=2)
+    assert traces.var() == pytest.approx(float(raw.trace_variance().mean()), rel=spread)
+
+
+def test_the_covariance_is_positive_definite_and_closer() -> None:
+    """Whatever the noise; nearer than the unbiased one on average, and that one where noise is nothing."""
+    for error in [1e-6, 0.01, 0.1, 3.0, 1e3]:
+        for d in [1, 2, 10, 30]:
+            mean, covariance = world(d, 0.3, 0.5)
+            raw = drawn(mean, covariance, error**2, error**2, 200, np.random.default_rng(d))
+            found, rho = shrunk_covariances(raw)
+            assert (np.linalg.eigvalsh(found) > 0).all()
+            assert (np.trace(found, axis1=1, axis2=2) <= 1 + 1e-9).all()
+            assert ((rho >= 0) & (rho <= 1)).all()
+            np.linalg.cholesky(found)
+            before, after = (
+                ((one - covariance) ** 2).sum(axis=(1, 2)).mean() for one in (raw.covariance, found)
+            )
+            assert after <= before * 1.0001
+            if error == 1e-6:
+                np.testing.assert_allclose(found, raw.covariance, atol=1e-7)
+
+
+def test_a_diagonal_of_variances_is_lifted_likewise() -> None:
+    mean, covariance = world(5, 0.2, 0.4)
+    raw = drawn(mean, covariance, 0.01, 0.01, 100, np.random.default_rng(2))
+    variances = np.diagonal(raw.covariance, axis1=1, axis2=2).copy()
+    one = NoisyMoments(raw.mean[0], variances[0], np.float64(0.01), np.float64(0.01), 1.0)
+    density = PrivateGaussian(one)
+    assert density.covariance.shape == (5,)
+    assert (density.covariance > 0).all()
+    assert density.log_density(mean).shape == ()
+    low, high = density.covariance_interval()
+    np.testing.assert_allclose(low, np.diag(raw.covariance_interval()[0][0]))
+    np.testing.assert_allclose(high, np.diag(raw.covariance_interval()[1][0]))
+    with pytest.raises(ValueError, match=r"must be a matrix for correlations.*\. Release the full"):
+        density.correlations()
+
+
+def test_scores_and_log_densities_are_those_of_scipy() -> None:
+    mean, covariance = world(3, 0.3, 0.5)
+    noisy = drawn(mean, covariance, 1e-4, 1e-4, 1, np.random.default_rng(1))
+    density = PrivateGaussian.of(noisy.mean[0], noisy.covariance[0], 1e-2, 1e-2, 1.0)
+    x = np.random.default_rng(2).normal(size=(4, 5, 3))
+    expected = stats.multivariate_normal(density.mean, density.covariance).logpdf(x)
+    np.testing.assert_allclose(density.log_density(x), expected, rtol=1e-10)
+    centred = x - density.mean
+    squares = np.einsum("...i,ij,...j->...", centred, np.linalg.inv(density.covariance), centred)
+    np.testing.assert_allclose(density.score(x), squares, rtol=1e-9)
+    assert density.score(density.mean) == pytest.approx(0.0, abs=1e-20)
+    for bad in (x[..., :2], 0.5):
+        with pytest.raises(ValueError, match=r"must have shape \(\.\.\., 3\)"):
+            density.score(bad)
+
+
+def test_what_the_noise_leaves_open_is_said() -> None:
+    """No correlation beyond ±1, nothing told of noise, everything told without it."""
+    mean, covariance = world(2, 0.3, 0.5)
+    for error, told in ((1.0, False), (1e-5, True)):
+        noisy = drawn(mean, covariance, error**2, error**2, 1, np.random.default_rng(4))
+        density = PrivateGaussian.of(noisy.mean[0], noisy.covariance[0], error, error, 1.0)
+        value, low, high = density.correlations()
+        assert np.isfinite(value[0, 1]) == told
+        assert ((low >= -1) & (high <= 1)).all()
+        assert bool(density.too_noisy) != told
+    assert value[0, 1] == pytest.approx(0.6, abs=1e-3)
+    for level in (0.0, 1.0, float("nan")):
+        with pytest.raises(ValueError, match="level"):
+            density.mean_interval(level)
+
+
+def test_the_law_is_that_of_the_running_stream() -> None:
+    """Σ̂, m̂ of 2,000 keyed streams against draws: each entry's mean and variance, both laws by their χ²."""
+    n, d, runs = 4, 2, 2000
     C, work = square_root(n), average(n)
-    made = jme(C, C, Participation(n, 1, n), UserRange(1.0, d), 1.0)
-    stream = MomentStream(made, FullMatrix(d), work, key=NoiseKey.from_seed(3))
-    variances = mean_noise_variances(made, work)
-    for t in range(n):
-        release = stream.update(torch.zeros(d))
-        fair = gaussian_estimate(release, float(variances[t])).covariance.diagonal()
-        biased = gaussian_estimate(release).covariance.diagonal()
-        five_errors = 5 * float(fair.std()) / d**0.5
-        assert abs(float(fair.mean())) < five_errors
-        torch.testing.assert_close(fair - biased, torch.full_like(fair, float(variances[t])))
+    made = jme(C, identity(n), Participation(n, 1, n), UserRange(1.0, d, "replace-one"), 0.2)
+    x = np.array([[0.5, 0.1], [0.4, 0.3], [0.1, -0.6], [0.7, 0.2]])
+    v = made.first_std**2 * float(query_variances(made.first, work)[-1])
+    second, std = made.second_noise
+    v2 = std**2 * float(query_variances(second, work)[-1])
+    mean, covariance = x.mean(axis=0), np.cov(x.T, bias=True)
+    means, raw = np.empty((runs, d)), np.empty((runs, d, d))
+    for seed in range(runs):
+        stream = MomentStream(made, FullMatrix(d), work, key=NoiseKey.from_seed(seed))
+        block = stream.extend(torch.from_numpy(x))
+        means[seed] = block.first[-1]
+        raw[seed] = (
+            FullMatrix(d).unpack(block.second[-1]).numpy()
+            - np.outer(means[seed], means[seed])
+            + v * np.eye(d)
+        )
+    law = drawn(mean, covariance, v, v2, 40 * runs, np.random.default_rng(0))
+    limit = stats.norm.isf(ALARM / 40)
+    for found, drawn_ones, true in ((means, law.mean, mean), (raw, law.covariance, covariance)):
+        spread = drawn_ones.std(axis=0)
+        assert (np.abs(found.mean(axis=0) - true) < limit * spread / np.sqrt(runs)).all()
+        fourth = ((drawn_ones - true) ** 4).mean(axis=0) / spread**4
+        error = np.sqrt((fourth - 1) / runs)
+        assert (np.abs(found.var(axis=0) / spread**2 - 1) < 1.1 * limit * error).all()
 
 
-def test_only_full_matrices_make_a_density() -> None:
-    from fedmf.moments.moment_stream import MomentRelease
-    from fedmf.moments.second_moment import DiagonalMoment
-
-    assert DiagonalMoment(2).size == 2
-    with pytest.raises(ValueError, match="FullMatrix"):
-        gaussian_estimate(MomentRelease(1, MEAN, MEAN))
+def test_projection_is_the_closest_definite_covariance() -> None:
+    mean = torch.tensor([0.3, -1.0], dtype=torch.float64)
+    wild = GaussianEstimate(mean, torch.tensor([[1.0, 2.0], [2.0, 1.0]], dtype=torch.float64))
+    with pytest.raises(ValueError, match="projected"):
+        wild.log_density(mean)
+    near = wild.projected(0.1)
+    assert torch.linalg.eigvalsh(near.covariance).tolist() == pytest.approx([0.1, 3.0])
+    drawn_rows = near.sample(100_000, torch.Generator().manual_seed(1))
+    torch.testing.assert_close(drawn_rows.T.cov(), near.covariance, rtol=0.0, atol=0.1)
+    with pytest.raises(ValueError, match="must be"):
+        wild.projected(0.0)

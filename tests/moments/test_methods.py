@@ -5,23 +5,24 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import numpy as np
 import pytest
+from support.moment_methods import cs, ime, pp
+from support.oracles import patterns
 
 from fedmf.mechanisms.closed_forms import identity, square_root
 from fedmf.mechanisms.joint import UserRange
 from fedmf.mechanisms.registry import build
-from fedmf.moments.baselines import cs, ime, pp
-from fedmf.moments.mechanism import MomentMechanism, jme
-from fedmf.moments.methods import METHODS, mechanism_from_dict
+from fedmf.moments.methods import METHODS, MomentMechanism, jme, mechanism_from_dict
 from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment, FullMatrix, second_moment_named
 from fedmf.participation import Participation
 
 PART, USERS, SIGMA = Participation(16, 2, 8), UserRange(0.5, 3), 0.7
 C, D = square_root(16), build("bsr", PART, bands=4).factorization
-BY_HAND = {
+MADE = {
     "jme": (jme(C, D, PART, USERS, SIGMA), jme(C, D, PART, USERS, SIGMA, 0.3)),
     "ime": (ime(C, D, PART, USERS, SIGMA), ime(C, D, PART, USERS, SIGMA, share=0.3)),
-    "cs": (cs(C, PART, USERS, SIGMA, scale=4.0), cs(C, PART, USERS, SIGMA, scale=0.3)),
+    "cs": (cs(C, PART, USERS, SIGMA), cs(C, PART, USERS, SIGMA, scale=0.3)),
     "pp": (pp(C, PART, USERS, SIGMA),),
 }
 FIELDS = ("name", "first_std", "second_std", "noise_multiplier", "sensitivity", "weight", "debiased")
@@ -31,17 +32,9 @@ def same(one: MomentMechanism, other: MomentMechanism) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in FIELDS)
 
 
-def test_every_method_is_tried_here() -> None:
-    assert METHODS.keys() == BY_HAND.keys()
-    assert [name for name, method in METHODS.items() if method.name != name or not method.summary] == []
-
-
-@pytest.mark.parametrize("name", BY_HAND)
-def test_a_method_makes_what_its_function_makes(name: str) -> None:
-    method = METHODS[name]
-    strategies = [C, D][: method.matrices]
-    for weight, made in zip((None, 0.3), BY_HAND[name], strict=False):
-        assert same(method.mechanism(strategies, PART, USERS, SIGMA, weight), made)
+@pytest.mark.parametrize("name", MADE)
+def test_a_mechanism_survives_json_and_knows_stricter_contracts(name: str) -> None:
+    for made in MADE[name]:
         again = mechanism_from_dict(json.loads(json.dumps(made.to_dict())))
         assert same(again, made)
         assert (again.second is again.first) == (made.second is made.first)
@@ -50,7 +43,7 @@ def test_a_method_makes_what_its_function_makes(name: str) -> None:
         assert made.multiplier_under(PART) == pytest.approx(SIGMA, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", BY_HAND)
+@pytest.mark.parametrize("name", MADE)
 def test_a_method_refuses_what_it_does_not_take(name: str) -> None:
     method = METHODS[name]
     with pytest.raises(ValueError, match="once, or twice"):
@@ -85,3 +78,37 @@ def test_second_moments_by_name() -> None:
     for name in ("3,1", "0,3", "-1,4", "2,", "", "magic", "1.5,1.5", "³"):
         with pytest.raises(ValueError, match="must be full, diagonal, energy or block sizes"):
             second_moment_named(name, 3)
+
+
+def test_pareto_dominance_of_jme() -> None:
+    """λ-JME is nowhere above IME or CS (Theorems 3.6, 3.7): same first error, lower or equal second."""
+    n, d = 20, 10
+    C, p, users = identity(n), Participation(n, 1, n), UserRange(1.0, d, "replace-one")
+    for weight in np.geomspace(0.51, 50, 20):
+        own = jme(C, C, p, users, 1.0, weight)
+        assert own.second_std is not None
+        share = (2 / own.first_std) ** 2
+        if 0 < share < 1:
+            other = ime(C, C, p, users, 1.0, share)
+            assert other.first_std == pytest.approx(own.first_std)
+            assert own.second_std < (other.second_std or 0.0)
+        scale = own.first_std**2 / 4 - 1
+        if scale > 0:
+            other = cs(C, p, users, 1.0, scale)
+            assert other.first_std == pytest.approx(own.first_std)
+            assert own.second_std < (other.second_std or 0.0)
+
+
+ROOT = 2**0.5
+#: τ₁ over ζ·sens(C) and τ₂ over ζ²·sens(C) at σ = 1, with the default weight, d = 2 and replace-one.
+LEVELS = {"jme": (2.0, 2 * ROOT), "ime": (2 * ROOT, 2.0), "cs": (2 * ROOT, 2 * ROOT), "pp": (2.0, None)}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_noise_levels_are_those_of_the_worst_user_by_enumeration(name: str) -> None:
+    made = METHODS[name].mechanism([C], PART, UserRange(0.5, 2, "replace-one"), SIGMA)
+    dense = C.materialize()
+    worst = max(float(np.linalg.norm(dense[:, list(p)].sum(axis=1))) for p in patterns(16, 2, 8))
+    first, second = LEVELS[name]
+    assert made.first_std == pytest.approx(SIGMA * worst * first * 0.5, rel=1e-12)
+    assert made.second_std == (second and pytest.approx(SIGMA * worst * second * 0.25, rel=1e-12))

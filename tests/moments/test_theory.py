@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from support import oracles
+from support.moment_methods import cs, ime, pp
+from support.moment_methods import theory as th
 
 from fedmf.mechanisms.closed_forms import identity, square_root
 from fedmf.mechanisms.joint import UserRange
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.mechanisms.workload import average, exponential, prefix, window
-from fedmf.moments import theory as th
-from fedmf.moments.baselines import cs, ime, pp
-from fedmf.moments.mechanism import jme
+from fedmf.moments.methods import jme
 from fedmf.participation import Participation
 
 Array = NDArray[np.float64]
@@ -176,22 +176,6 @@ def test_supremum_bounds_hold(make: Callable[[int], Factorization]) -> None:
     assert low * (1 - 1e-9) <= best <= high * (1 + 1e-9)
     if make is identity:
         assert low == pytest.approx(high)
-
-
-def test_methods_without_second_noise_are_told_so() -> None:
-    with pytest.raises(ValueError, match="by_squaring"):
-        th.second_moment_errors(pp(identity(N), ONCE, UserRange(1.0, 2), 1.0), np.eye(N), 4)
-
-
-def test_second_errors_grow_with_the_square_of_the_norm_bound() -> None:
-    """Where the paper has ζ in (4) and (9): x⊗x is of norm ζ², and the noise grows with it."""
-    A, C = prefix(N).materialize(), square_root(N)
-    for zeta in (0.5, 3.0):
-        one, scaled = (jme(C, C, ONCE, UserRange(z, 2, "replace-one"), 1.0) for z in (1.0, zeta))
-        firsts = [th.first_moment_errors(made, A, 2).sum() for made in (scaled, one)]
-        seconds = [th.second_moment_errors(made, A, 4).sum() for made in (scaled, one)]
-        assert firsts[0] / firsts[1] == pytest.approx(zeta**2)
-        assert seconds[0] / seconds[1] == pytest.approx(zeta**4)
 
 
 def test_noise_variances_of_rows_are_not_those_of_the_paper() -> None:

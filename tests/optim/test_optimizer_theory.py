@@ -13,7 +13,7 @@ from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.registry import build
 from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.mechanisms.workload import exponential
-from fedmf.moments.mechanism import jme
+from fedmf.moments import jme
 from fedmf.optim.energies import (
     averaging_weights,
     energy_weight,

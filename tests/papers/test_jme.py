@@ -8,11 +8,12 @@ import math
 import numpy as np
 import pytest
 from scipy.stats import norm
+from support.moment_methods import theory
 from support.oracles import prefix_sums
 
 from fedmf.mechanisms.closed_forms import identity
 from fedmf.mechanisms.joint import UserRange, joint_diameter_square
-from fedmf.moments import jme, theory
+from fedmf.moments import jme
 from fedmf.participation import Participation
 
 
@@ -94,7 +95,7 @@ def test_budgets_of_table_3(batch: int, sigma: float, printed: float, epsilon: f
 def test_figure_2_where_jme_gets_ahead() -> None:
     """C = I: from σ = 0.706 with noise on d² entries, 0.499 symmetrised; against biased PP 0.547, 0.387.
 
-    The errors in closed form, with S = n(n + 1)/2 and B = Σt², are those of `fedmf.moments.theory`.
+    The errors in closed form, with S = n(n + 1)/2 and B = Σt², are those of `simulations/moments/theory.py`.
     """
 
     def crossing(n: int, d: int, entries: int, biased: bool) -> float:

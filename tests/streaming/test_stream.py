@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from support.moment_methods import theory
 from support.streams import BUDGET, D, N, releases, run_once, sample, write_rows
 
 from fedmf.accounting import gaussian_epsilon
@@ -24,7 +25,7 @@ from fedmf.mechanisms.joint import UserRange
 from fedmf.mechanisms.registry import build
 from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.mechanisms.workload import average
-from fedmf.moments import FullMatrix, MomentStream, gaussian_estimate, jme, mean_noise_variances
+from fedmf.moments import FullMatrix, MomentStream, jme
 from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
 from fedmf.records import PrivacyStatement
@@ -46,7 +47,7 @@ from fedmf.version import SOFTWARE
 
 
 def test_releases_are_those_of_single_steps(tmp_path: Path) -> None:
-    """Built here from its parts: clip, one `update` a row, covariance of `gaussian_estimate`."""
+    """Built here from its parts: clip, one `update` a row, covariance of `theory.gaussian_estimate`."""
     x = sample()
     run_once(tmp_path, Settings(**BUDGET), write_rows(tmp_path / "rows.csv", x), raw=True)
     part, work = Participation(N, 1, N), average(N)
@@ -54,7 +55,7 @@ def test_releases_are_those_of_single_steps(tmp_path: Path) -> None:
     sigma = json.loads((tmp_path / "state/statement.json").read_text())["noise_multiplier"]
     made = jme(C, C, part, UserRange(1.0, D), sigma)
     stream = MomentStream(made, FullMatrix(D), work, key=NoiseKey.from_seed(5))
-    variances = mean_noise_variances(made, work)
+    variances = theory.mean_noise_variances(made, work)
     found = releases(tmp_path / "out.jsonl")
     assert len(found) == N
     for t, row in enumerate(clip_rows(x, 1.0)[0], start=1):
@@ -63,7 +64,7 @@ def test_releases_are_those_of_single_steps(tmp_path: Path) -> None:
         assert got["t"] == t
         assert got["sum"] == got["mean"] == release.first.tolist()
         assert got["sum_of_squares"] == release.second.tolist()
-        density = gaussian_estimate(release, float(variances[t - 1]))
+        density = theory.gaussian_estimate(release, float(variances[t - 1]))
         np.testing.assert_allclose(got["covariance_raw"], density.covariance, rtol=1e-12, atol=1e-12)
         assert np.linalg.eigvalsh(got["covariance"]).min() > 0
 

@@ -10,12 +10,11 @@ import torch
 
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.workload import ToeplitzWorkload
-from fedmf.moments.mechanism import MomentMechanism
-from fedmf.moments.running import MatrixWorkload, RunningWorkload
+from fedmf.moments.methods import MomentMechanism
+from fedmf.moments.running import RunningWorkload
 from fedmf.moments.second_moment import SecondMoment
 from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseKey, NoiseStream
 
-Workload = ToeplitzWorkload | MatrixWorkload
 #: Rows this much over ζ, as float32 rounding makes them, are scaled back to ζ instead of refused.
 _NORM_ROUNDING = 1e-6
 
@@ -89,8 +88,8 @@ class MomentStream:
         self,
         mechanism: MomentMechanism,
         second_moment: SecondMoment,
-        first_workload: Workload,
-        second_workload: Workload | None = None,
+        first_workload: ToeplitzWorkload,
+        second_workload: ToeplitzWorkload | None = None,
         *,
         key: NoiseKey | KeySchedule,
     ) -> None:

@@ -1,4 +1,4 @@
-"""Expected squared errors of the moment estimators, exactly, for given data and in absolute noise levels.
+"""Expected squared errors of the moment estimators, and the plain unbiased estimate of a Gaussian.
 
 τ₁ and τ₂ are standard deviations of the entries of Z₁ and Z₂ (`MomentMechanism.first_std`, `second_std`) and
 Q = C₁⁻¹C₁⁻ᵀ. Errors are squared Frobenius norms, one for each step.
@@ -8,9 +8,12 @@ docs/theory/moments.md derives each; docs/dev/errata.md lists where they differ 
 from __future__ import annotations
 
 import numpy as np
+import torch
 
+from fedmf.mechanisms.errors import query_variances
 from fedmf.mechanisms.matrix import Factorization
-from fedmf.moments.mechanism import MomentMechanism
+from fedmf.mechanisms.workload import ToeplitzWorkload
+from fedmf.moments import GaussianEstimate, MomentMechanism, MomentRelease
 from fedmf.typing import Array
 
 
@@ -162,3 +165,33 @@ def _row_squares(workload: Array, strategy: Factorization) -> Array:
 def _noise_covariance(strategy: Factorization) -> Array:
     inverse = np.linalg.inv(strategy.materialize())
     return inverse @ inverse.T
+
+
+def mean_noise_variances(mechanism: MomentMechanism, workload: ToeplitzWorkload) -> torch.Tensor:
+    """Var of each coordinate of μ̂_t: τ₁²·‖(A₁C₁⁻¹)_t‖², shape (n,)."""
+    variances = query_variances(mechanism.first, workload)
+    return torch.from_numpy(mechanism.first_std**2 * variances)
+
+
+def gaussian_estimate(release: MomentRelease, noise_variance: float | None = None) -> GaussianEstimate:
+    """μ̂ and Σ̂ = Ŝ − μ̂μ̂ᵀ from a release of running averages.
+
+    Args:
+        release: of the running-average workload with the full second moment.
+        noise_variance: the variance of a coordinate of μ̂ at this step (`mean_noise_variances`): E[μ̂μ̂ᵀ]
+            exceeds μμᵀ by that times I, which is added back; None leaves the bias.
+
+    References:
+        Kalinin, Upadhyay and Lampert (2025), section 4.1 and equation (62).
+    """
+    first, second = release.first, release.second
+    covariance = second - torch.outer(first, first)
+    if noise_variance is not None:
+        covariance = covariance + noise_variance * torch.eye(len(first), dtype=covariance.dtype)
+    return GaussianEstimate(first, covariance)
+
+
+def divergence(one: GaussianEstimate, other: GaussianEstimate) -> float:
+    """KL(one ‖ other) in nats."""
+    normal = torch.distributions.MultivariateNormal
+    return float(torch.distributions.kl_divergence(*(normal(g.mean, g.covariance) for g in (one, other))))

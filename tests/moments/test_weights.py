@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from fedmf.mechanisms.closed_forms import identity, square_root
 from fedmf.mechanisms.errors import query_variances
 from fedmf.mechanisms.joint import UserRange
 from fedmf.mechanisms.registry import build
 from fedmf.mechanisms.workload import average, exponential, prefix
-from fedmf.moments.pair_design import Goal, best_pair
+from fedmf.moments.methods import jme
+from fedmf.moments.weights import Goal, best_pair, best_weight
 from fedmf.participation import Participation
 
 
@@ -28,3 +31,18 @@ def test_the_best_pair_has_the_least_error_of_its_mechanism() -> None:
     assert error == min(best_pair([pair], part, users, *goals, 1.3)[2] for pair in pairs)
     with pytest.raises(ValueError, match="positive"):
         Goal(average(n), 2, 0.0)
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
+def test_best_weight_minimises_the_weighted_error(adjacency) -> None:  # type: ignore[no-untyped-def]
+    C1, C2, p = square_root(12), identity(12), Participation(12, 3, 4)
+    users = UserRange(0.7, 2, adjacency)
+    for costs in ((1.0, 0.01), (1.0, 1.0), (1.0, 500.0)):
+        found = best_weight(C1, C2, p, users, *costs)
+
+        def error(weight: float, costs: tuple[float, float] = costs) -> float:
+            made = jme(C1, C2, p, users, 1.0, weight)
+            return costs[0] * made.first_std**2 + costs[1] * (made.second_std or 0.0) ** 2
+
+        tried = [error(found * factor) for factor in np.geomspace(1e-4, 1e4, 400)]
+        assert error(found) <= min(tried) * (1 + 1e-6)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from scipy import stats
+from support.moment_methods import cs, ime, pp
 
 from fedmf.mechanisms.closed_forms import bisr, identity, square_root
 from fedmf.mechanisms.joint import UserRange
@@ -16,29 +17,25 @@ from fedmf.mechanisms.workload import (
     average,
     exponential,
     momentum,
-    parse_workload,
     prefix,
     weighted,
     window,
 )
-from fedmf.moments.baselines import cs, ime, pp
-from fedmf.moments.mechanism import jme
-from fedmf.moments.moment_stream import MomentStream
-from fedmf.moments.running import MatrixWorkload, RunningWorkload
+from fedmf.moments.methods import jme
+from fedmf.moments.running import RunningWorkload
 from fedmf.moments.second_moment import (
     BlockEnergies,
     DiagonalMoment,
     FullMatrix,
-    Projected,
     SecondMoment,
 )
-from fedmf.moments.weights import best_weight
+from fedmf.moments.stream import MomentStream
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
 
 Array = NDArray[np.float64]
 KEY = NoiseKey.from_seed(11)
-ALL_WORKLOADS: list[ToeplitzWorkload | MatrixWorkload] = [
+ALL_WORKLOADS: list[ToeplitzWorkload] = [
     prefix(9),
     average(9),
     exponential(0.8, 9),
@@ -47,7 +44,6 @@ ALL_WORKLOADS: list[ToeplitzWorkload | MatrixWorkload] = [
     window(6, 9),
     ToeplitzWorkload("odd", [1.0, 0.0, 0.3, 0.2] + [0.0] * 5),
     weighted(prefix(9), rows=np.linspace(1, 2, 9), columns=np.linspace(2, 1, 9)),
-    MatrixWorkload(np.tril(np.arange(81.0).reshape(9, 9))),
 ]
 
 
@@ -66,20 +62,10 @@ def test_running_workloads_equal_the_matrix() -> None:
             running.update(x[0])
 
 
-def test_running_memory_is_that_of_the_recursion() -> None:
-    assert [RunningWorkload(w, 1).memory_vectors for w in (prefix(99), average(99), window(9, 99))] == [
-        1,
-        1,
-        10,
-    ]
-    assert RunningWorkload(parse_workload("momentum:0.9", 99), 1).memory_vectors == 2
-
-
 SECOND: list[SecondMoment] = [
     FullMatrix(4),
     DiagonalMoment(4),
     BlockEnergies([1, 3]),
-    Projected(torch.tensor([[0.6, 0.8, 0, 0], [0, 0, 1.0, 0]]), FullMatrix(2)),
 ]
 
 
@@ -97,16 +83,6 @@ def test_second_moments_are_contractions_with_the_stated_bias(second: SecondMome
     torch.testing.assert_close(
         second.features(x), sum(second.features(a[None]) for a in x), rtol=1e-9, atol=1e-9
     )
-
-
-def test_single_block_may_use_the_constant_of_one_dimension() -> None:
-    """‖x − y‖² + ν(‖x‖² − ‖y‖²)² ≤ r_1(ν) for random pairs in R³, and it is reached on a line."""
-    from fedmf.mechanisms.joint import joint_diameter_square
-
-    x, y = rows(20_000, 3, 3).numpy(), rows(20_000, 3, 4).numpy()
-    first, second = np.sum((x - y) ** 2, 1), (np.sum(x**2, 1) - np.sum(y**2, 1)) ** 2
-    for nu in (0.5, 2.0, 2.7, 4.0, 20.0):
-        assert (first + nu * second).max() <= float(joint_diameter_square(nu, 1)) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("second", SECOND, ids=lambda s: type(s).__name__)
@@ -165,7 +141,7 @@ def test_the_two_noises_are_independent() -> None:
     n, d = 4, 20_000
     C = identity(n)
     made = jme(C, C, Participation(n, 1, n), UserRange(1.0, d), noise_multiplier=1.0)
-    stream = MomentStream(made, DiagonalMoment(d), MatrixWorkload(np.eye(n)), key=KEY)
+    stream = MomentStream(made, DiagonalMoment(d), window(1, n), key=KEY)
     releases = [stream.update(torch.zeros(d)) for _ in range(n)]
     both = np.stack([r.first.numpy() for r in releases] + [r.second.numpy() for r in releases])
     both[:n] /= made.first_std
@@ -226,40 +202,6 @@ def test_a_stream_continues_from_its_state(method: str, workload: ToeplitzWorklo
         assert torch.equal(release.second, expected[t].second)
 
 
-def test_pareto_dominance_of_jme() -> None:
-    """λ-JME is nowhere above IME or CS (Theorems 3.6, 3.7): same first error, lower or equal second."""
-    n, d = 20, 10
-    C, p, users = identity(n), Participation(n, 1, n), UserRange(1.0, d, "replace-one")
-    for weight in np.geomspace(0.51, 50, 20):
-        own = jme(C, C, p, users, 1.0, weight)
-        assert own.second_std is not None
-        share = (2 / own.first_std) ** 2
-        if 0 < share < 1:
-            other = ime(C, C, p, users, 1.0, share)
-            assert other.first_std == pytest.approx(own.first_std)
-            assert own.second_std < (other.second_std or 0.0)
-        scale = own.first_std**2 / 4 - 1
-        if scale > 0:
-            other = cs(C, p, users, 1.0, scale)
-            assert other.first_std == pytest.approx(own.first_std)
-            assert own.second_std < (other.second_std or 0.0)
-
-
-@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
-def test_best_weight_minimises_the_weighted_error(adjacency) -> None:  # type: ignore[no-untyped-def]
-    C1, C2, p = square_root(12), identity(12), Participation(12, 3, 4)
-    users = UserRange(0.7, 2, adjacency)
-    for costs in ((1.0, 0.01), (1.0, 1.0), (1.0, 500.0)):
-        found = best_weight(C1, C2, p, users, *costs)
-
-        def error(weight: float, costs: tuple[float, float] = costs) -> float:
-            made = jme(C1, C2, p, users, 1.0, weight)
-            return costs[0] * made.first_std**2 + costs[1] * (made.second_std or 0.0) ** 2
-
-        tried = [error(found * factor) for factor in np.geomspace(1e-4, 1e4, 400)]
-        assert error(found) <= min(tried) * (1 + 1e-6)
-
-
 def test_bad_rows_are_refused_and_consume_nothing() -> None:
     made = jme(identity(2), identity(2), Participation(2, 1, 2), UserRange(1.0, 2), 1.0)
     stream = MomentStream(made, FullMatrix(2), prefix(2), key=KEY)
@@ -276,32 +218,6 @@ def test_bad_rows_are_refused_and_consume_nothing() -> None:
     stream.update(torch.zeros(5, 2))
     with pytest.raises(ValueError, match="horizon"):
         stream.update(torch.zeros(2))
-
-
-def test_bad_settings_are_refused() -> None:
-    C, p, users = identity(4), Participation(4, 1, 4), UserRange(1.0, 1)
-    made = jme(C, C, p, users, 1.0)
-    for call, word in (
-        (lambda: jme(C, C, p, users, 1.0, 0.0), "lambda"),
-        (lambda: jme(C, C, p, users, -1.0), "sigma"),
-        (lambda: ime(C, C, p, users, 1.0, 1.0), "alpha"),
-        (lambda: cs(C, p, users, 1.0, -2.0), "tau"),
-        (lambda: best_weight(C, C, p, users, 0.0, 1.0), "costs"),
-        (
-            lambda: MomentStream(made, FullMatrix(2), prefix(4), key=KEY),
-            "sensitivity dimension",
-        ),
-        (lambda: MomentStream(made, FullMatrix(1), prefix(5), key=KEY), "horizon"),
-        (lambda: Projected(torch.ones(1, 2), FullMatrix(1)), "spectral norm"),
-        (lambda: BlockEnergies([2, 0]), "blocks"),
-        (lambda: MatrixWorkload(np.ones((2, 2))), "look ahead|lower triangular"),
-        (lambda: FullMatrix(0), "dimension"),
-    ):
-        with pytest.raises(ValueError, match=word):
-            call()
-    several = MomentStream(pp(C, p, users, 1.0), FullMatrix(1), prefix(4), key=KEY)
-    with pytest.raises(ValueError, match="one row a step"):
-        several.update(torch.zeros(2, 1))
 
 
 def test_several_blocks_need_the_constant_of_the_plane() -> None:
