@@ -24,6 +24,10 @@ from numpy.typing import NDArray
 from fedmf.data.table_reader import format_of, open_table
 
 types = arrow.types
+_TEXT: Final = (
+    *(types.is_string, types.is_large_string, types.is_string_view),
+    *(types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary),
+)
 #: Whole numbers that float64 tells apart lie below this; of smaller floating types below other powers of 2.
 _EXACT: Final = {16: 2**11, 32: 2**24, 64: 2**53}
 _POINT_ZERO: Final = re.compile(r"([+-]?[0-9]{1,400})\.0*")
@@ -42,17 +46,18 @@ def texts(column: Any, place: str = "column") -> Any:
         ValueError: lists, or another nested type.
     """
     column = _plain(column)
-    kind = column.type
-    if _is_bytes(kind):
-        cells = [None if cell is None else cell.decode(errors="replace") for cell in column.to_pylist()]
-        column = arrow.array(cells, arrow.large_string())
-    elif types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
-        column = _valid(column.cast(arrow.large_string()))
+    if any(test(column.type) for test in _TEXT):
+        encoded = column.cast(arrow.large_binary())
+        try:
+            column = encoded.cast(arrow.large_string())
+        except arrow.ArrowInvalid:  # also columns of strings in Parquet may hold what is no UTF-8
+            cells = [None if cell is None else cell.decode(errors="replace") for cell in encoded.to_pylist()]
+            column = arrow.array(cells, arrow.large_string())
     else:
         try:
             column = column.cast(arrow.large_string())
         except (arrow.ArrowNotImplementedError, arrow.ArrowInvalid):
-            raise ValueError(f"{place} must hold text, numbers or times; got {kind}.") from None
+            raise ValueError(f"{place} must hold text, numbers or times; got {column.type}.") from None
     empty = compute.call_function("equal", [column, arrow.scalar("", arrow.large_string())])
     return compute.call_function("if_else", [empty, arrow.scalar(None, arrow.large_string()), column])
 
@@ -144,23 +149,6 @@ def _plain(column: Any) -> Any:
     if isinstance(column, arrow.ChunkedArray):
         column = column.combine_chunks()
     return column.cast(column.type.value_type) if types.is_dictionary(column.type) else column
-
-
-def _is_bytes(kind: Any) -> bool:
-    tests = (types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary)
-    return any(test(kind) for test in tests)
-
-
-def _valid(column: Any) -> Any:
-    """Text with U+FFFD for bytes that are no UTF-8, which Parquet files may hold in columns of strings."""
-    try:
-        column.validate(full=True)
-    except arrow.ArrowInvalid:
-        cells = column.cast(arrow.large_binary()).to_pylist()
-        return arrow.array(
-            [None if cell is None else cell.decode(errors="replace") for cell in cells], arrow.large_string()
-        )
-    return column
 
 
 def _number(cell: str | None) -> float:

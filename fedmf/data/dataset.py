@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Final, Literal, Self, overload
+from typing import Any, ClassVar, Final, Literal, Self
 
 import numpy as np
 import pyarrow as arrow
@@ -39,36 +39,26 @@ class NumberedUsers(Sequence[str]):
     """The ids ``user-000`` … of U users, in O(1) memory; they sort like their numbers.
 
     >>> user_ids = NumberedUsers(1_000_000)
-    >>> user_ids[7], user_ids.index_of("user-999999"), list(user_ids[2:9:3])
+    >>> user_ids[7], user_ids.index_of("user-999999"), user_ids[2:9:3]
     ('user-000007', 999999, ['user-000002', 'user-000005', 'user-000008'])
     """
 
     def __init__(self, users: int) -> None:
-        if users < 1:
-            raise ValueError(f"users must be at least 1; got {users}.")
-        self._numbers, self._width = range(users), len(str(users - 1))
+        self._users, self._width = users, len(str(users - 1))
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return self._users
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> Self: ...
-    def __getitem__(self, index: int | slice) -> str | Self:
-        if isinstance(index, slice):
-            part = object.__new__(type(self))
-            part._numbers, part._width = self._numbers[index], self._width
-            return part
-        return f"user-{self._numbers[index]:0{self._width}d}"
+    def __getitem__(self, index: Any) -> Any:
+        found = range(self._users)[index]
+        return f"user-{found:0{self._width}d}" if isinstance(found, int) else [self[u] for u in found]
 
     def index_of(self, user_id: str) -> int:
         """The place of an id; KeyError for one that is not here."""
         digits = user_id.removeprefix("user-")
-        known = digits.isascii() and digits.isdigit() and len(digits) == self._width
-        if not known or len(user_id) != self._width + 5 or int(digits) not in self._numbers:
+        if not digits.isdecimal() or int(digits) >= self._users or self[int(digits)] != user_id:
             raise KeyError(user_id)
-        return self._numbers.index(int(digits))
+        return int(digits)
 
     def __contains__(self, user_id: object) -> bool:
         try:

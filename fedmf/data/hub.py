@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import numpy as np
-import pyarrow as arrow
 from numpy.typing import NDArray
 
-from fedmf.data.cells import is_list
 from fedmf.data.dataset import InMemoryDataset
 from fedmf.data.table import Table
 
@@ -66,13 +64,8 @@ class Hub(Table):
             )
         tested = splits.get("test")
         people = self.users_on_roster(self.holds_out_users and tested is None)
-        _check_features(train, column)
-        some = (
-            value
-            for i in range(len(train))
-            if (value := _examples(train, range(i, i + 1), column)[0]) is not None
-        )
-        shape = self.input_shape or next((value.shape for value in some), (1,))
+        firsts = (decoded(train, range(i, i + 1), column)[0] for i in range(len(train)))
+        shape = self.input_shape or next((value.shape for value in firsts if value is not None), (1,))
         rows = self.read(self._columns(train, shape))
         tests = None if tested is None else self.read(self._columns(tested, shape))
         if tests is not None and self.test_owner == "held-out users" and not tests.users:
@@ -110,25 +103,21 @@ class Hub(Table):
                 .with_format("arrow")[:]
             )
             columns = {name: table.column(name) for name in names}
-            values = decoded(split, rows, feature, shape) if shape else table.column(feature)
+            if not shape:
+                yield {feature: table.column(feature), **columns}
+                continue
+            values = np.full((len(rows), math.prod(shape)), np.nan)
+            for place, value in zip(values, decoded(split, rows, feature), strict=True):
+                if value is not None and value.shape == shape:
+                    place[...] = value.ravel()
             yield {feature: values, **columns}
 
 
-def decoded(split: Any, rows: range, column: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Features of these rows, shape (m, d): pixels in [0, 1] with channels first, or numbers as they are.
+def decoded(split: Any, rows: range, column: str) -> list[NDArray[np.float32] | None]:
+    """What the rows hold: pixels in [0, 1] with channels first, or numbers as they are; None for neither.
 
-    A row that cannot be decoded, is of another shape or not finite is all NaN; every row's numbers depend on
-    that row alone.
+    They are decoded together or, if that fails, by halves, so that a row's numbers depend on that row alone.
     """
-    block = np.full((len(rows), math.prod(shape)), np.nan, dtype=np.float32)
-    for place, value in zip(block, _examples(split, rows, column), strict=True):
-        if value is not None and value.shape == shape and np.isfinite(value).all():
-            place[...] = value.ravel()
-    return block
-
-
-def _examples(split: Any, rows: range, column: str) -> list[NDArray[np.float32] | None]:
-    """What the rows hold, decoded together or, if that fails, by halves; None for what is none."""
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")  # what a row makes a decoder say is not for the screen
@@ -138,34 +127,22 @@ def _examples(split: Any, rows: range, column: str) -> list[NDArray[np.float32] 
     except Exception:  # whatever a decoder raises, it concerns one row
         if len(rows) == 1:
             return [None]
-        middle = len(rows) // 2
-        return [*_examples(split, rows[:middle], column), *_examples(split, rows[middle:], column)]
+        middle = rows.start + len(rows) // 2
+        return [
+            value
+            for part in (range(rows.start, middle), range(middle, rows.stop))
+            for value in decoded(split, part, column)
+        ]
 
 
 def _example(value: Any) -> NDArray[np.float32] | None:
-    """One example; None for what is no array of numbers."""
     try:
         numbers = np.asarray(value)
         if numbers.dtype == np.uint8:
-            pixels = numbers[None] if numbers.ndim == 2 else np.moveaxis(numbers, -1, 0)
-            return pixels.astype(np.float32) / np.float32(255)
+            numbers = (numbers[None] if numbers.ndim == 2 else np.moveaxis(numbers, -1, 0)) / np.float32(255)
         return numbers.astype(np.float32) if numbers.dtype.kind in "iuf" else None
     except Exception:
         return None
-
-
-def _check_features(split: Any, column: str) -> None:
-    """Refuse a column that holds neither images nor numbers, by its type alone."""
-    import datasets
-
-    feature = split.features[column]
-    kind = datasets.Features({column: feature}).arrow_schema.field(0).type
-    kind = getattr(kind, "storage_type", kind)
-    while is_list(kind):
-        kind = kind.value_type
-    numeric = arrow.types.is_integer(kind) or arrow.types.is_floating(kind)
-    if not (numeric or isinstance(feature, datasets.Image)):
-        raise ValueError(f"feature_columns must hold images or numbers; got {kind} in {column!r}.")
 
 
 def loaded(name: str) -> Any:

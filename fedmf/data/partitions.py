@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self, overload
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,11 +46,7 @@ class Partition(Sequence[NDArray[np.int64]]):
     def __len__(self) -> int:
         return self.edges.size - 1
 
-    @overload
-    def __getitem__(self, index: int) -> NDArray[np.int64]: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[NDArray[np.int64]]: ...
-    def __getitem__(self, index: int | slice) -> NDArray[np.int64] | Sequence[NDArray[np.int64]]:
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[u] for u in range(len(self))[index]]
         u = range(len(self))[index]

@@ -72,13 +72,8 @@ class Encoded(Column, ABC):
 
     @property
     @abstractmethod
-    def center_and_scale(self) -> tuple[float, float]:
-        """A coordinate z stands for center + scale·z."""
-
-    @property
-    @abstractmethod
-    def bounds(self) -> tuple[float, float]:
-        """Least and largest value of a coordinate in the column's own units."""
+    def units(self) -> tuple[float, float, float, float]:
+        """(center, scale, lower, upper): a coordinate z stands for center + scale·z, within these bounds."""
 
     @property
     @abstractmethod
@@ -140,20 +135,16 @@ class Number(Encoded):
         return ("",)
 
     @property
-    def center_and_scale(self) -> tuple[float, float]:
-        """See `Encoded.center_and_scale`."""
+    def units(self) -> tuple[float, float, float, float]:
+        """See `Encoded.units`."""
         center = (self.lower + self.upper) / 2 if self.center is None else self.center
-        return center, (self.upper - self.lower) / 2 if self.scale is None else self.scale
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """See `Encoded.bounds`."""
-        return self.lower, self.upper
+        scale = (self.upper - self.lower) / 2 if self.scale is None else self.scale
+        return center, scale, self.lower, self.upper
 
     @property
     def largest_square(self) -> float:
         """See `Encoded.largest_square`."""
-        center, scale = self.center_and_scale
+        center, scale, *_ = self.units
         return (max(self.upper - center, center - self.lower) / scale) ** 2
 
     def values(self, cells: Any) -> NDArray[np.float64]:
@@ -167,7 +158,7 @@ class Number(Encoded):
         """See `Encoded.encode`; what is neither missing nor a finite number cannot be read."""
         found = self.values(cells)
         valid = ~np.isnan(found)
-        center, scale = self.center_and_scale
+        center, scale, *_ = self.units
         return np.where(valid, (np.clip(found, self.lower, self.upper) - center) / scale, 0.0)[:, None], valid
 
 
@@ -215,14 +206,9 @@ class Category(Encoded):
         return tuple(f"={one}" for one in self.categories)
 
     @property
-    def center_and_scale(self) -> tuple[float, float]:
-        """See `Encoded.center_and_scale`: shares of rows stay shares."""
-        return 0.0, 1.0
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """See `Encoded.bounds`."""
-        return 0.0, 1.0
+    def units(self) -> tuple[float, float, float, float]:
+        """See `Encoded.units`: shares of rows stay shares."""
+        return 0.0, 1.0, 0.0, 1.0
 
     @property
     def largest_square(self) -> float:
@@ -525,20 +511,23 @@ class Encoding:
         return math.sqrt(sum(column.largest_square for column in self.columns))
 
     @cached_property
+    def _units(self) -> Array:
+        return np.array([column.units for column in self.columns for _ in column.endings])
+
+    @property
     def centers(self) -> Array:
         """Of each coordinate what 0 stands for."""
-        return np.array([column.center_and_scale[0] for column in self.columns for _ in column.endings])
+        return self._units[:, 0]
 
-    @cached_property
+    @property
     def scales(self) -> Array:
         """Of each coordinate what a difference of 1 stands for."""
-        return np.array([column.center_and_scale[1] for column in self.columns for _ in column.endings])
+        return self._units[:, 1]
 
-    @cached_property
+    @property
     def bounds(self) -> tuple[Array, Array]:
         """Least and largest value of each coordinate, in the columns' own units."""
-        ends = np.array([column.bounds for column in self.columns for _ in column.endings])
-        return ends[:, 0], ends[:, 1]
+        return self._units[:, 2], self._units[:, 3]
 
     def encode(self, cells: Sequence[Any]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Coordinates of rows, and which rows are valid; others are zeros.

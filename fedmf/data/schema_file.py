@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +13,7 @@ import pyarrow as arrow
 
 from fedmf.addresses import linked
 from fedmf.data.cells import cells_of
-from fedmf.data.schema import Category, Encoded, Number, Schema, Time, User
+from fedmf.data.schema import Encoded, Number, Schema, Time, User
 from fedmf.data.table_reader import ParquetTable, open_table
 
 _HEAD: Final = """\
@@ -122,36 +121,19 @@ def _key(name: str) -> str:
     return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False)
 
 
-@dataclass
-class Seen:
-    """What was seen of one column. Not private.
-
-    Args:
-        missing: rows without a cell.
-        unreadable: rows whose cell is not what was declared.
-        clipped: rows whose number lies outside its bounds, and counts as the nearer one.
-    """
-
-    missing: int = 0
-    unreadable: int = 0
-    clipped: int = 0
-
-
 def check_rows(schema: Schema, file: Path) -> dict[str, Any]:
     """How many rows of a table keep to a schema, and what is wrong with the others. Not private.
 
     Returns:
-        ``rows``, ``valid``, and ``columns`` with `Seen` of each that is read, JSON-able.
+        ``rows``, ``valid``, and for each of ``columns`` that is read how many cells are ``missing``,
+        ``unreadable``, or ``clipped``, a number that counts as the nearer bound.
 
     Raises:
         ValueError: the table cannot be read, or has other columns.
     """
-    read = {
-        name: column
-        for name, column in schema.columns.items()
-        if isinstance(column, Number | Category | Time | User)
-    }
-    seen, rows, valid = {name: Seen() for name in read}, 0, 0
+    read = {name: one for name, one in schema.columns.items() if isinstance(one, Encoded | Time | User)}
+    seen = {name: {"missing": 0, "unreadable": 0, "clipped": 0} for name in read}
+    rows = valid = 0
     with open_table(file) as table:
         schema.check_header(table.names, str(file))
         table.select(list(read))
@@ -165,12 +147,12 @@ def check_rows(schema: Schema, file: Path) -> dict[str, Any]:
                     readable = column.encode(cells)[1]
                 elif isinstance(column, Time):
                     readable = column.steps_of(cells) >= 0
-                seen[name].missing += int(missing.sum())
-                seen[name].unreadable += int((~readable & ~missing).sum())
+                faults = {"missing": missing, "unreadable": ~readable & ~missing}
                 if isinstance(column, Number):
-                    with np.errstate(invalid="ignore"):
-                        found = column.values(cells)
-                        seen[name].clipped += int(((found < column.lower) | (found > column.upper)).sum())
+                    numbers = np.nan_to_num(column.values(cells), nan=column.lower)
+                    faults["clipped"] = (numbers < column.lower) | (numbers > column.upper)
+                for what, found in faults.items():
+                    seen[name][what] += int(found.sum())
                 good &= readable
             rows, valid = rows + batch.rows, valid + int(good.sum())
-    return {"rows": rows, "valid": valid, "columns": {name: asdict(one) for name, one in seen.items()}}
+    return {"rows": rows, "valid": valid, "columns": seen}

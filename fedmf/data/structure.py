@@ -110,11 +110,6 @@ class TensorStructure:
         """Itself, as `named` gives a single tensor."""
         return {"": self}
 
-    @property
-    def example_bytes(self) -> int:
-        """Bytes of one example."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
     def of_tokens(self, vocabulary: int) -> TensorStructure:
         """The same with tokens 0, …, vocabulary − 1."""
         return replace(self, bound=vocabulary)
@@ -234,11 +229,6 @@ class NamedStructures:
         """
         raise ValueError(f"features must be one tensor here; got several: {', '.join(self.named)}.")
 
-    @property
-    def example_bytes(self) -> int:
-        """See `TensorStructure.example_bytes`."""
-        return sum(structure.example_bytes for structure in self.named.values())
-
     def of_tokens(self, vocabulary: int) -> NamedStructures:
         """The same with tokens 0, …, vocabulary − 1 under the name ``input_ids``.
 
@@ -312,11 +302,6 @@ class ExampleStructure:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", replace(self.labels, padded=True))
-
-    @property
-    def example_bytes(self) -> int:
-        """Bytes of one example."""
-        return self.features.example_bytes + self.labels.example_bytes
 
     def sample(self, generator: torch.Generator, shape: Sequence[int]) -> tuple[Features, Tensor]:
         """Features and labels of made-up examples, which are valid by the declaration.

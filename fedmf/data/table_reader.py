@@ -40,6 +40,7 @@ FORMATS: Final = {
 #: The column of rows that have no names: lines of JSON that are arrays.
 UNNAMED: Final = ""
 _CHUNK: Final = 1 << 20
+_ROWS: Final = 4096
 _MOST_NAMES: Final = 20
 _MOST_CHARACTERS: Final = 100
 #: A field of CSV: in quotes, each inner one doubled, or not beginning with one.
@@ -104,9 +105,12 @@ class TableReader(ABC):
             InputError: the input breaks off.
         """
 
-    @abstractmethod
     def skip(self, rows: int) -> int:
-        """Pass over that many rows without looking at them; how many there were."""
+        """Pass over that many rows; how many there were."""
+        left = rows
+        while left and (batch := self.read(min(left, _ROWS))) is not None:
+            left -= batch.rows
+        return rows - left
 
     def where(self, row: int) -> str:
         """How to find the n-th row of this table again, counted from 1."""
@@ -137,14 +141,6 @@ class _LineReader(TableReader):
         with _readable(self.place):
             lines = self._lines.take(most)
         return self._batch(lines) if lines else None
-
-    def skip(self, rows: int) -> int:
-        """See `TableReader.skip`."""
-        left = rows
-        with _readable(self.place):
-            while left and (lines := self._lines.take(left)):
-                left -= len(lines)
-        return rows - left
 
     def where(self, row: int) -> str:
         """See `TableReader.where`; with the line where no blank line was passed over."""
@@ -326,48 +322,20 @@ class ParquetTable(TableReader):
         #: Of the columns.
         self.schema = self._file.schema_arrow
         self.names = tuple(self.schema.names)
-        self.rows = int(self._file.metadata.num_rows)
-        self._seen = 0
-        self._batches: Iterator[Any] | None = None
+        self._batches: Any = None
         self._rest: Any = None
 
     def read(self, most: int) -> RowBatch | None:
         """See `TableReader.read`."""
+        if self._batches is None:
+            self._batches = self._file.iter_batches(_ROWS, columns=[*self.selected], use_threads=False)
         while self._rest is None or not self._rest.num_rows:
-            self._rest = self._next()
+            with _readable(self.place):
+                self._rest = next(self._batches, None)
             if self._rest is None:
                 return None
         batch, self._rest = self._rest.slice(0, most), self._rest.slice(most)
-        self._seen += batch.num_rows
         return RowBatch(batch.num_rows, {name: batch.column(name) for name in self.selected}, {})
-
-    def skip(self, rows: int) -> int:
-        """See `TableReader.skip`; whole row groups are not read."""
-        target = min(self._seen + rows, self.rows)
-        group, before = 0, 0
-        sizes = [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
-        while group < len(sizes) and before + sizes[group] <= target:
-            before += sizes[group]
-            group += 1
-        self._batches, self._rest, left = self._from(group), None, target - before
-        while left:
-            if (batch := self._next()) is None:
-                raise InputError(
-                    f"{self.place} cannot be read on: it says that it has more rows than it has."
-                )
-            self._rest, left = batch.slice(left), left - min(left, batch.num_rows)
-        passed, self._seen = target - self._seen, target
-        return passed
-
-    def _next(self) -> Any:
-        if self._batches is None:
-            self._batches = self._from(0)
-        with _readable(self.place):
-            return next(self._batches, None)
-
-    def _from(self, group: int) -> Iterator[Any]:
-        groups = list(range(group, self._file.num_row_groups))
-        return self._file.iter_batches(4096, row_groups=groups, columns=[*self.selected], use_threads=False)
 
 
 @contextmanager

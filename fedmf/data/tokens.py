@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Final, Self
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,69 +20,70 @@ from fedmf.data.structure import PADDING
 _WORD: Final = re.compile(r"\w+|[^\w\s]")
 
 
-class Vocabulary(ABC):
+@dataclass(frozen=True)
+class Vocabulary:
     """Numbers for the pieces of a text; 0 is padding and stands for no piece.
+
+    Args:
+        name: by which a configuration asks for it.
+        size: how many numbers there are, padding included: tokens lie in 1..size − 1.
+        digest: SHA-256 in hexadecimal of what decides the numbers.
+        encode: gives the tokens of a text, shape (tokens,); bytes that are no UTF-8 count as U+FFFD, or as
+            what they are.
 
     Guarantees: what a text becomes is a function of that text and the vocabulary alone, and every text, also
     one that is no UTF-8, becomes something.
     """
 
-    #: By which name a configuration asks for it.
-    name: ClassVar[str]
-
-    @property
-    @abstractmethod
-    def size(self) -> int:
-        """How many numbers there are, padding included: tokens lie in 1..size − 1."""
-
-    @property
-    @abstractmethod
-    def digest(self) -> str:
-        """SHA-256 in hexadecimal of what decides the numbers."""
-
-    @abstractmethod
-    def encode(self, text: bytes) -> NDArray[np.int64]:
-        """The tokens of a text, shape (tokens,).
-
-        Args:
-            text: UTF-8; where it is not, the bytes concerned count as U+FFFD, or as what they are.
-        """
+    name: str
+    size: int
+    digest: str
+    encode: Callable[[bytes], NDArray[np.int64]]
 
     def __str__(self) -> str:
         """In words, for lists of public inputs."""
         return f"{self.name}, {self.size} numbers, SHA-256 {self.digest}"
 
 
-@dataclass(frozen=True)
-class ByteVocabulary(Vocabulary):
+def byte_vocabulary() -> Vocabulary:
     """Each byte b is the token b + 1.
 
-    >>> ByteVocabulary().encode("aé".encode()).tolist(), ByteVocabulary().size
+    >>> byte_vocabulary().encode("aé".encode()).tolist(), byte_vocabulary().size
     ([98, 196, 170], 257)
     """
-
-    name: ClassVar[str] = "bytes"
-
-    @property
-    def size(self) -> int:
-        """257."""
-        return 257
-
-    @property
-    def digest(self) -> str:
-        """Of the rule."""
-        return hashlib.sha256(b"fedmf bytes: token = byte + 1").hexdigest()
-
-    def encode(self, text: bytes) -> NDArray[np.int64]:
-        """See `Vocabulary.encode`."""
-        return np.frombuffer(text, dtype=np.uint8).astype(np.int64) + 1
+    rule = b"fedmf bytes: token = byte + 1"
+    return Vocabulary(
+        "bytes", 257, _digest(rule), lambda text: np.frombuffer(text, dtype=np.uint8).astype(np.int64) + 1
+    )
 
 
-@dataclass(frozen=True, eq=False)
-class BpeVocabulary(Vocabulary):
+def word_vocabulary(texts: tuple[bytes, ...], size: int) -> Vocabulary:
+    """The most frequent words and signs; of equally frequent ones the first in the order of characters.
+
+    1 is whatever is none of them, and word i has the number i + 2.
+
+    Args:
+        texts: public.
+        size: numbers at most, padding and the unknown word included.
+
+    >>> words = word_vocabulary((b"to be, or not to be",), 300)  # be, to, ",", not, or
+    >>> words.size, words.encode(b"not to see").tolist()
+    (7, [5, 3, 1])
+    """
+    times = Counter(word for text in texts for word in _words(text))
+    words = sorted(times, key=lambda word: (-times[word], word))[: size - 2]
+    number = {word: place + 2 for place, word in enumerate(words)}
+
+    def encode(text: bytes) -> NDArray[np.int64]:
+        return np.array([number.get(word, 1) for word in _words(text)], dtype=np.int64)
+
+    return Vocabulary("words", len(words) + 2, _digest("\n".join(words).encode()), encode)
+
+
+def bpe_vocabulary(description: str) -> Vocabulary:
     """Byte pair encoding by the library tokenizers (extra ``lm``); token i of its file has the number i + 1.
 
-    A text that a tokenizer of somebody's own refuses is an empty one.
+    A text that a tokenizer of somebody's own rejects is an empty one.
 
     Args:
         description: what a ``tokenizer.json`` holds.
@@ -90,112 +91,45 @@ class BpeVocabulary(Vocabulary):
     Raises:
         ValueError: the library is missing, or the description is none of a tokenizer.
     """
+    tokenizers = _library()
+    try:
+        tokenizer = tokenizers.Tokenizer.from_str(description)
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"vocabulary must be a tokenizer of the library tokenizers: {reason}.") from None
 
-    name: ClassVar[str] = "bpe"
-    description: str
-
-    def __post_init__(self) -> None:
-        self._tokenizer  # noqa: B018 (refuses what is no tokenizer)
-
-    @classmethod
-    def made_from(cls, texts: tuple[bytes, ...], size: int) -> Self:
-        """One of byte pieces, made from public texts.
-
-        Args:
-            texts: public.
-            size: numbers at most, padding and the 256 bytes included: above 257.
-
-        Guarantees: a function of the texts and the size.
-        """
-        tokenizers = _library()
-        from tokenizers import decoders, models, pre_tokenizers, trainers
-
-        tokenizer = tokenizers.Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.decoder = decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(
-            vocab_size=size - 1,
-            show_progress=False,
-            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        )
-        decoded = [text.decode("utf-8", "replace") for text in texts]
-        tokenizer.train_from_iterator(decoded, trainer, length=len(decoded))
-        return cls(tokenizer.to_str())
-
-    @cached_property
-    def _tokenizer(self) -> Any:
-        tokenizers = _library()
+    def encode(text: bytes) -> NDArray[np.int64]:
         try:
-            return tokenizers.Tokenizer.from_str(self.description)
-        except Exception as error:
-            reason = " ".join(str(error).split())
-            raise ValueError(f"vocabulary must be a tokenizer of the library tokenizers: {reason}.") from None
-
-    @property
-    def size(self) -> int:
-        """One more than the tokenizer's largest number and one."""
-        return max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 2
-
-    @property
-    def digest(self) -> str:
-        """Of the description."""
-        return hashlib.sha256(self.description.encode()).hexdigest()
-
-    def encode(self, text: bytes) -> NDArray[np.int64]:
-        """See `Vocabulary.encode`."""
-        try:
-            encoded = self._tokenizer.encode(text.decode("utf-8", "replace"), add_special_tokens=False)
+            encoded = tokenizer.encode(text.decode("utf-8", "replace"), add_special_tokens=False)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException:  # the library's panics are no Exception; a text must not stop the others
             return np.zeros(0, dtype=np.int64)
         return np.asarray(encoded.ids, dtype=np.int64) + 1
 
+    size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 2
+    return Vocabulary("bpe", size, _digest(description.encode()), encode)
 
-@dataclass(frozen=True)
-class WordVocabulary(Vocabulary):
-    """Words and signs of punctuation; 1 is whatever is none of them, and word i has the number i + 2.
+
+def trained_bpe(texts: tuple[bytes, ...], size: int) -> str:
+    """The description of a tokenizer of byte pieces, a function of public texts and the size.
 
     Args:
-        words: in their order.
-
-    >>> words = WordVocabulary.made_from((b"to be, or not to be",), 300)
-    >>> words.words, words.encode(b"not to see").tolist()
-    (('be', 'to', ',', 'not', 'or'), [5, 3, 1])
+        texts: public.
+        size: numbers at most, padding and the 256 bytes included: above 257.
     """
-
-    name: ClassVar[str] = "words"
-    words: tuple[str, ...]
-
-    @classmethod
-    def made_from(cls, texts: tuple[bytes, ...], size: int) -> Self:
-        """The most frequent ones; of equally frequent ones the first in the order of characters.
-
-        Args:
-            texts: public.
-            size: numbers at most, padding and the unknown word included.
-        """
-        times = Counter(word for text in texts for word in _words(text))
-        return cls(tuple(sorted(times, key=lambda word: (-times[word], word))[: size - 2]))
-
-    @cached_property
-    def _number(self) -> dict[str, int]:
-        return {word: place + 2 for place, word in enumerate(self.words)}
-
-    @property
-    def size(self) -> int:
-        """Two more than words."""
-        return len(self.words) + 2
-
-    @property
-    def digest(self) -> str:
-        """Of the words."""
-        return hashlib.sha256("\n".join(self.words).encode()).hexdigest()
-
-    def encode(self, text: bytes) -> NDArray[np.int64]:
-        """See `Vocabulary.encode`."""
-        numbers = [self._number.get(word, 1) for word in _words(text)]
-        return np.array(numbers, dtype=np.int64)
+    tokenizers = _library()
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=size - 1,
+        show_progress=False,
+        initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
+    )
+    decoded = [text.decode("utf-8", "replace") for text in texts]
+    tokenizer.train_from_iterator(decoded, trainer, length=len(decoded))
+    return tokenizer.to_str()
 
 
 def public_vocabulary(name: str, path: Path | None, texts: tuple[bytes, ...], size: int) -> Vocabulary:
@@ -210,8 +144,8 @@ def public_vocabulary(name: str, path: Path | None, texts: tuple[bytes, ...], si
     Raises:
         ValueError: the file cannot be used, or the library tokenizers is not there.
     """
-    if name == ByteVocabulary.name:
-        return ByteVocabulary()
+    if name == "bytes":
+        return byte_vocabulary()
     if path is not None:
         try:
             texts = (path.read_bytes(),)
@@ -221,21 +155,24 @@ def public_vocabulary(name: str, path: Path | None, texts: tuple[bytes, ...], si
 
 
 @lru_cache(maxsize=4)
-def _made(name: str, given: bool, texts: tuple[bytes, ...], size: int) -> Vocabulary:
-    if name == WordVocabulary.name:
-        return WordVocabulary.made_from(texts, size)
-    return (
-        BpeVocabulary(texts[0].decode("utf-8", "replace")) if given else BpeVocabulary.made_from(texts, size)
-    )
+def _made(name: str, described: bool, texts: tuple[bytes, ...], size: int) -> Vocabulary:
+    if name == "words":
+        return word_vocabulary(texts, size)
+    return bpe_vocabulary(texts[0].decode("utf-8", "replace") if described else trained_bpe(texts, size))
 
 
 def _words(text: bytes) -> list[str]:
     return _WORD.findall(text.decode("utf-8", "replace"))
 
 
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 def _library() -> Any:
     try:
         import tokenizers
+        import tokenizers.trainers
     except ImportError:
         raise ValueError("vocabulary 'bpe' needs the extra: pip install 'fedmf[lm]'.") from None
     return tokenizers

@@ -150,14 +150,3 @@ def test_holding_out_leaves_every_owner_something_or_nothing(
     others = np.where(owner == 0, 0, (owner * 7 + 1) % 10 + 1)  # other users with other rows
     assert np.array_equal(mine[owner == 0], hold_out_of_each_user(others, fraction, seed)[owner == 0])
     assert set(owner[~mine]) == set(range(users))
-
-
-def test_a_partition_is_a_sequence_of_its_parts() -> None:
-    parts = Partition.of([np.array([3, 1]), np.array([0]), np.array([2, 4, 5])])
-    assert [part.tolist() for part in parts] == [[3, 1], [0], [2, 4, 5]]
-    assert parts[-1].tolist() == [2, 4, 5]
-    assert [part.tolist() for part in parts[1:]] == [[0], [2, 4, 5]]
-    assert parts.rows(np.array([2, 0, 2])).tolist() == [2, 4, 5, 3, 1, 2, 4, 5]
-    assert parts.rows(np.array([], dtype=np.int64)).tolist() == []
-    with pytest.raises(IndexError):
-        parts[3]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmf.data import Table
-from fedmf.data.tokens import BpeVocabulary, WordVocabulary, padded, public_vocabulary
+from fedmf.data.tokens import bpe_vocabulary, padded, public_vocabulary, trained_bpe, word_vocabulary
 
 laws = settings(derandomize=True, max_examples=60, deadline=None, database=None)
 PUBLIC = "the cat sat on the mat . the dog sat too\n"
@@ -126,7 +126,7 @@ def test_a_text_keeps_its_first_tokens_and_its_label(tmp_path: Path) -> None:
 @laws
 @given(st.text(max_size=80), st.integers(258, 300))
 def test_words_are_numbered_by_how_often_they_occur(text: str, size: int) -> None:
-    words = WordVocabulary.made_from((text.encode(),), size)
+    words = word_vocabulary((text.encode(),), size)
     numbers = words.encode(text.encode())
     assert words.size <= size
     assert numbers.size == 0 or 2 <= numbers.min() <= numbers.max() < words.size
@@ -144,9 +144,10 @@ def test_pieces_are_a_function_of_the_text(text: bytes) -> None:
 
 
 def test_a_tokenizers_file_is_used_as_it_is(tmp_path: Path) -> None:
-    made = BpeVocabulary.made_from((PUBLIC.encode(),), 300)
+    description = trained_bpe((PUBLIC.encode(),), 300)
+    made = bpe_vocabulary(description)
     assert len(made.encode(PUBLIC.encode())) < len(PUBLIC)
-    (tmp_path / "tokenizer.json").write_text(made.description)
+    (tmp_path / "tokenizer.json").write_text(description)
     given_one = public_vocabulary("bpe", tmp_path / "tokenizer.json", (), 258)
     assert given_one.digest == made.digest
     assert given_one.encode(b"the cat").tolist() == made.encode(b"the cat").tolist()
