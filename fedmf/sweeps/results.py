@@ -24,28 +24,29 @@ _COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4
 
 
 class Interval(NamedTuple):
-    """An estimate from ``count`` independent values, and an interval that covers what it estimates."""
+    """An estimate from so many independent values, and an interval that covers what it estimates."""
 
     estimate: float
     low: float
     high: float
-    count: int
+    size: int
 
 
 def mean_interval(values: Sequence[float], confidence: float) -> Interval:
     """x̄ ± t_{m−1}·s/√m of x_1 … x_m; infinite for one value, NaN for none.
 
     >>> mean_interval([1.0, 2.0, 3.0], 0.95)
-    Interval(estimate=2.0, low=-0.48..., high=4.48..., count=3)
+    Interval(estimate=2.0, low=-0.48..., high=4.48..., size=3)
     """
     from scipy import stats
 
     x = np.asarray(values, dtype=np.float64)
+    mean = float(x.mean()) if x.size else math.nan
     if x.size < 2 or not np.isfinite(x).all():
-        mean = float(x.mean()) if x.size else math.nan
-        return Interval(mean, *((-math.inf, math.inf) if math.isfinite(mean) else (math.nan,) * 2), x.size)
-    half = float(stats.t.ppf((1 + confidence) / 2, x.size - 1) * stats.sem(x))
-    return Interval(float(x.mean()), float(x.mean()) - half, float(x.mean()) + half, x.size)
+        reach = math.inf if math.isfinite(mean) else math.nan
+    else:
+        reach = float(stats.t.ppf((1 + confidence) / 2, x.size - 1) * stats.sem(x))
+    return Interval(mean, mean - reach, mean + reach, x.size)
 
 
 def paired_interval(
@@ -63,8 +64,9 @@ def paired_interval(
     if compare == "difference":
         return mean_interval([x - y for x, y in pairs], confidence)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        *ends, count = mean_interval([float(np.log(x) - np.log(y)) for x, y in pairs], confidence)
-        return Interval(*(float(np.exp(end)) for end in ends), count)
+        logs = mean_interval([float(np.log(x) - np.log(y)) for x, y in pairs], confidence)
+        ends = [float(np.exp(end)) for end in logs[:3]]
+    return Interval(ends[0], ends[1], ends[2], logs.size)
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class SweepResult:
     failures: tuple[str, ...]
 
     def _reported(self, cell: Cell) -> pd.DataFrame:
-        return self.runs[(self.runs["cell"] == str(cell)) & (self.runs["part"] == "reported")]
+        return self.runs.loc[(self.runs["cell"] == str(cell)) & (self.runs["part"] == "reported")]
 
     def values(self, cell: Cell) -> dict[int, float]:
         """The metric of a cell by reported seed, of the runs that did not fail."""
@@ -157,7 +159,7 @@ class SweepResult:
                 ends = [f"{end:.4g}" if ratio else show(end, "+") for end in against[:3]] if against else []
                 word, percent = "÷" if ratio else "−", f"{100 * self.sweep.confidence:g} %"
                 name = f"{word} {self.sweep.baseline}, paired, {percent}"
-                row[name] = f"{ends[0]} [{ends[1]}, {ends[2]}]" if against and against.count else ""
+                row[name] = f"{ends[0]} [{ends[1]}, {ends[2]}]" if against and against.size else ""
             rows.append({name: f"{v:g}" if type(v) is float else str(v) for name, v in row.items()})
             rows[-1]["seeds"] = str(len(values))
         return pd.DataFrame(rows)
@@ -236,7 +238,7 @@ class SweepResult:
         for at, (name, cells) in enumerate(lines.items()):
             means, scale = [self.interval(cell) for cell in cells], self.metric.scale
             xs = [(at if len(cells) == 1 else i) + 0.03 * at for i in range(len(cells))]
-            reach = [scale * (one.high - one.estimate) if one.count > 1 else 0.0 for one in means]
+            reach = [scale * (one.high - one.estimate) if one.size > 1 else 0.0 for one in means]
             style = {"color": _COLOURS[at % 7], "marker": "osD^vPX*"[at % 8], "capsize": 3, "label": name}
             axes.errorbar(xs, [scale * one.estimate for one in means], yerr=reach, **style)
         ticks = next(iter(self.sweep.grid.values()), lines)

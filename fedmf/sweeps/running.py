@@ -110,7 +110,8 @@ class _Work:
             delayed(_attempt)(digest, self._asked[digest].keys, self._folder, self._keep, os.getpid())
             for digest in left
         )
-        for digest, error in Parallel(return_as="generator_unordered")(jobs):
+        results: Any = Parallel(return_as="generator_unordered")(jobs)
+        for digest, error in results:
             line = ""
             if error is None:
                 file = _finished(self._folder, digest)

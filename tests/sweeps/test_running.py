@@ -54,7 +54,7 @@ def test_intervals_are_scipys() -> None:
         1,
     )
     assert math.isnan(paired_interval({0: 1.0}, {0: -1.0}, "ratio", 0.95).estimate)
-    assert mean_interval([], 0.95).count == 0
+    assert mean_interval([], 0.95).size == 0
 
 
 @pytest.fixture(scope="module")
