@@ -67,8 +67,6 @@ RUNS = {
     "grid, per-user": "execution.messages=per-user",
     "grid, several users a message": "execution.messages=per-user execution.users-per-message=3",
 }
-#: What a version before this one calls otherwise.
-BEFORE = {"example-level": f"{EXAMPLES} privacy.kind=example-level"}
 STREAMS = {
     "stream, average": "",
     "stream, prefix": "--workload prefix",
@@ -97,6 +95,17 @@ OPTIONS = {
     "--rows-per-user": "--max-participations", "--second-moment": "--second", "independent": "ime",
     "concatenated": "cs", "post-processing": "pp",
 }
+KEYS = {"cohorts.users-per-round": "cohorts.size", "client.": "local.", "server.": "optimizer."}
+def asked(given):
+    from fedmf.errors import ConfigError
+    from fedmf.runs import parse_assignments, run_of
+    words = [f"{key}={value}" for key, value in given.items() if value]
+    try:
+        return run_of(parse_assignments(words))
+    except ConfigError:
+        for new, old in KEYS.items():
+            words = [old + word[len(new):] if word.startswith(new) else word for word in words]
+        return run_of(parse_assignments(words))
 def figures(statement):
     return {name: statement[name] if name in statement else statement[old] for name, old in FIGURES.items()}
 def told(path, models, name):
@@ -113,15 +122,13 @@ def told(path, models, name):
 def run(name, text):
     import fedmf
     from fedmf.flower import InProcessGrid, run_on_grid
-    from fedmf.runs import parse_assignments, run_of
     try:
         from fedmf.runs import run_in_process
     except ImportError:
         from fedmf.rounds import run_in_process
     from support.small_runs import client_for
     models, given = [], dict(word.split("=", 1) for word in text.split())
-    keys = parse_assignments([f"{key}={value}" for key, value in given.items() if value])
-    with fedmf.start(run_of(keys), name) as session:
+    with fedmf.start(asked(given), name) as session:
         def after(*_):
             models.append(session.server.parameters.double().numpy().copy())
         if name.startswith("grid"):
@@ -244,8 +251,7 @@ def main() -> int:
             for name, tree in (("before", given.before), ("after", ROOT))
         )
         for how, name, what in chosen:
-            earlier = f"{SMALL} {BEFORE[name]}" if name in BEFORE else what
-            wrong = difference(old.facts(how, name, earlier), new.facts(how, name, what))
+            wrong = difference(old.facts(how, name, what), new.facts(how, name, what))
             print(f"{name:32s} {'; '.join(wrong) or 'equal'}", flush=True)
             different += bool(wrong)
         old.close()
