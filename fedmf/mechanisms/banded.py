@@ -1,19 +1,27 @@
-"""Banded strategy matrices that need not be Toeplitz, and the optimal one (BandMF)."""
+"""Banded strategy matrices that need not be Toeplitz, and the optimal one (BandMF).
+
+Where LTT(a)⁻¹ has few coefficients, K = C A⁻¹ is banded too, and K⁻¹z is a linear recurrence. Cut into blocks
+of s rows, K is block bidiagonal with diagonal blocks L_i and blocks N_i below them, and the covariance of
+block i of K⁻¹z is
+
+    Q_0 = L_0⁻¹L_0⁻ᵀ,    Q_{i+1} = L_{i+1}⁻¹(I + N_i Q_i N_iᵀ)L_{i+1}⁻ᵀ.
+
+So the variances of the queries are the diagonals of the Q_i, in O(np²); the dense A C⁻¹ is never formed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
 from fedmf.mechanisms.cache import remembered
-from fedmf.mechanisms.errors import RMSE, Objective, PowerMean
+from fedmf.mechanisms.errors import RMSE, Objective
 from fedmf.mechanisms.matrix import Factorization
-from fedmf.mechanisms.optimise import Descent, single_threaded
 from fedmf.mechanisms.registry import BANDS, DesignRequest, Family, Free, Values, at_once, register
 from fedmf.mechanisms.series import check_leading, column_factors, reciprocal, trimmed
 from fedmf.mechanisms.streaming import Recurrence
@@ -21,132 +29,17 @@ from fedmf.mechanisms.workload import ToeplitzWorkload, prefix
 from fedmf.participation import Participation
 from fedmf.typing import Array, Vector
 
-_SMALLEST_BLOCK = 16
-
-
-def inverse_norm(band: Array, weigh: Callable[[Vector], Vector]) -> tuple[float, Array]:
-    """Σ_t v_t‖(K⁻¹)_{t,:}‖², v held fixed in its gradient with respect to the entries of K inside the band.
-
-    The derivative with respect to Q_i is Λ_i = diag(v of block i) + N_iᵀTᵀΛ_{i+1}T N_i with T = L_{i+1}⁻¹;
-    the gradient is 2TᵀΛ_{i+1}T N_i Q_i in N_i and −2TᵀΛ_{i+1}Q_{i+1} in L_{i+1}.
-
-    Args:
-        band: shape (n, w + 1), band[j, d] = K_{j+d,j}, zero where j + d ≥ n; K_{jj} ≠ 0.
-        weigh: v, shape (n,), from the squared row norms of K⁻¹.
-
-    Returns:
-        The value and the gradient, of the band's shape, zero where j + d ≥ n. (inf, 0) on overflow.
-
-    >>> inverse_norm(np.array([[2.0, -1.0], [1.0, 0.0]]), np.ones_like)
-    (1.5, array([[-0.5, -0.5],
-           [-2.5,  0. ]]))
-    """
-    diagonal, below = _blocks(band)
-    size = diagonal.shape[1]
-    with np.errstate(over="ignore", invalid="ignore"):
-        inverses, throughs, covariances = _covariances(diagonal, below)
-        norms = np.diagonal(covariances, axis1=1, axis2=2).reshape(-1)[: len(band)]
-        counted = np.zeros((len(diagonal), size))
-        counted.reshape(-1)[: len(band)] = weigh(norms)
-        value = float(np.einsum("ij,ijj->", counted, covariances))
-    if not np.isfinite(value) or value > 1e200:
-        return float("inf"), np.zeros_like(band)
-    adjoints = np.zeros_like(covariances)
-    np.einsum("ijj->ij", adjoints)[...] = counted
-    for i in range(len(diagonal) - 1, 0, -1):
-        adjoints[i - 1] += throughs[i - 1].T @ adjoints[i] @ throughs[i - 1]
-    solved = inverses.swapaxes(1, 2) @ adjoints
-    slopes = np.zeros((len(diagonal), 2 * size, size))
-    np.matmul(-2.0 * solved, covariances, out=slopes[:, :size])
-    np.matmul(2.0 * solved[1:] @ throughs, covariances[:-1], out=slopes[:-1, size:])
-    return value, _gathered(slopes, band.shape)
-
-
-def inverse_row_norms(band: Array) -> Array:
-    """‖(K⁻¹)_{t,:}‖², shape (n,); see `inverse_norm` for the band.
-
-    >>> inverse_row_norms(np.array([[2.0, -1.0], [1.0, 0.0]]))
-    array([0.25, 1.25])
-    """
-    covariances = _covariances(*_blocks(band))[2]
-    return np.diagonal(covariances, axis1=1, axis2=2).reshape(-1)[: len(band)].copy()
-
-
-def _block_size(n: int, width: int) -> int:
-    return min(n, max(width - 1, _SMALLEST_BLOCK))
-
-
-def _columns(stacked: Array, width: int) -> Array:
-    """Entry [i, c, d] is that of diagonal d in column c of the i-th L above the N below it: a view.
-
-    Diagonals from s + 1 on are of no column: they occur only where all of K is one block, and are zero there.
-    """
-    count, _, size = stacked.shape
-    block, row, entry = stacked.strides
-    shape, strides = (count, size, min(width, size + 1)), (block, row + entry, row)
-    return np.lib.stride_tricks.as_strided(stacked, shape, strides)
-
-
-def _blocks(band: Array) -> tuple[Array, Array]:
-    """L of shape (m, s, s) and N of shape (m − 1, s, s); rows past n are those of the identity."""
-    n, width = band.shape
-    size = _block_size(n, width)
-    stacked = np.zeros((-(-n // size), 2 * size, size))
-    columns = _columns(stacked, width)
-    whole, rest = divmod(n, size)
-    columns[:whole] = band[: n - rest, : columns.shape[2]].reshape(whole, size, -1)
-    if rest:
-        columns[-1, :rest] = band[n - rest :, : columns.shape[2]]
-        columns[-1, rest:, 0] = 1.0
-    return stacked[:, :size], stacked[:-1, size:]
-
-
-def _covariances(diagonal: Array, below: Array) -> tuple[Array, Array, Array]:
-    """L_i⁻¹ and Q_i for every block, and L_{i+1}⁻¹N_i."""
-    inverses = _lower_inverses(diagonal)
-    throughs = inverses[1:] @ below
-    covariances = inverses @ inverses.swapaxes(1, 2)
-    for i, through in enumerate(throughs):
-        covariances[i + 1] += through @ covariances[i] @ through.T
-    return inverses, throughs, covariances
-
-
-def _lower_inverses(blocks: Array) -> Array:
-    """L⁻¹ of lower-triangular blocks, shape (m, s, s), by halves.
-
-    Only NumPy's BLAS: SciPy brings its own threads, and two pools that take turns wait for each other.
-    """
-    count, size, _ = blocks.shape
-    if size <= _SMALLEST_BLOCK:
-        return np.where(np.tri(size, dtype=bool), np.linalg.inv(blocks), 0.0)
-    half = size // 2
-    if size % 2:
-        first, last = _lower_inverses(blocks[:, :half, :half]), _lower_inverses(blocks[:, half:, half:])
-    else:
-        halves = np.concatenate([blocks[:, :half, :half], blocks[:, half:, half:]])
-        first, last = np.split(_lower_inverses(halves), [count])
-    inverses = np.zeros_like(blocks)
-    inverses[:, :half, :half], inverses[:, half:, half:] = first, last
-    np.negative(last @ blocks[:, half:, :half] @ first, out=inverses[:, half:, :half])
-    return inverses
-
-
-def _gathered(stacked: Array, shape: tuple[int, int]) -> Array:
-    """The blocks' entries inside the band, in the band's layout."""
-    n, width = shape
-    columns = _columns(stacked, width)
-    band = np.zeros(shape)
-    whole, rest = divmod(n, stacked.shape[2])
-    band[: n - rest, : columns.shape[2]] = columns[:whole].reshape(n - rest, -1)
-    if rest:
-        band[n - rest :, : columns.shape[2]] = columns[-1, :rest]
-    for j in range(max(0, n - width + 1), n):
-        band[j, n - j :] = 0.0
-    return band
-
-
 _LONGEST_INVERSE = 8
 _CHUNK_ENTRIES = 4_000_000
+_SMALLEST_BLOCK = 16
+_LARGEST_DENSE = 2048
+_LEAST_COUNTED = 1e-4
+# Columns of one user overlap for p > b; to bound the sensitivity then takes all of CᵀC.
+_LARGEST_OVERLAPPING = 10_240
+# A quarter of a million coefficients take a minute.
+_MOST_ENTRIES = 2**21
+# General banded matrices have n·p coefficients: at n = 4000, p = 64 takes a minute and p = 400 several.
+_WIDEST, _MOST_BY_DEFAULT = 64, 2**18
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,6 +63,7 @@ class Banded(Factorization, kind="banded"):
 
     band: Array
     rounds: int = field(init=False)
+    stored = ("band",)
 
     def __post_init__(self) -> None:
         band = np.array(self.band, dtype=np.float64)
@@ -181,7 +75,7 @@ class Banded(Factorization, kind="banded"):
         if not (band[:, 0] > 0).all():
             at = int(np.flatnonzero(band[:, 0] <= 0)[0])
             raise ValueError(f"C_jj (diagonal) must be positive; got {band[at, 0]} at j={at}.")
-        outside = np.add.outer(np.arange(len(band)), np.arange(band.shape[1])) >= len(band)
+        outside = _outside(*band.shape)
         if band[outside].any():
             j, d = np.argwhere(outside & (band != 0))[0].tolist()
             raise ValueError(f"C (band) must end at row n={len(band)}; got {band[j, d]} at row {j + d}.")
@@ -206,9 +100,8 @@ class Banded(Factorization, kind="banded"):
         """Σ_j C_{:,j} over distinct 0-based indices j, shape (n,)."""
         chosen = np.asarray(indices, dtype=np.int64)
         n, p = self.band.shape
-        rows = np.add.outer(chosen, np.arange(p)).reshape(-1)
         total = np.zeros(n + p)
-        np.add.at(total, rows, self.band[chosen].reshape(-1))
+        np.add.at(total, np.add.outer(chosen, np.arange(p)), self.band[chosen])
         return total[:n]
 
     def gram_diagonal(self, gap: int) -> Vector:
@@ -228,28 +121,24 @@ class Banded(Factorization, kind="banded"):
 
     def noise_row_variances(self) -> Vector:
         """diag(C⁻¹C⁻ᵀ), shape (n,), in O(np²)."""
-        return inverse_row_norms(self.band)
+        return _inverse_row_norms(self.band)
 
     def query_variances(self, workload: Vector) -> Vector:
         """‖(A C⁻¹)_{t,:}‖², shape (n,).
 
-        O(np²) where A⁻¹ has few coefficients (prefix sums, exponential averages, momentum), as that of the
-        inverse of the banded C A⁻¹; else O(n²p) time and bounded memory.
+        O(np²) where A⁻¹ has few coefficients (prefix sums, exponential averages, momentum); else O(n²p) time
+        and bounded memory.
         """
-        inverse = workload_inverse(workload)
+        inverse = _few_inverse(workload)
         if inverse is not None:
-            return inverse_row_norms(without_workload(self.band, inverse))
-        return self._general_query_variances(workload)
-
-    def _general_query_variances(self, workload: Vector) -> Vector:
+            return _inverse_row_norms(without_workload(self.band, inverse))
         from scipy.linalg import solve_banded
 
         n, p = self.band.shape
         transposed = np.zeros((p, n))  # rows of Cᵀ: [Cᵀ]_{j,j+d} = band[j, d]
         for d in range(p):
             transposed[p - 1 - d, d:] = self.band[: n - d, d]
-        norms = np.empty(n)
-        step = max(1, _CHUNK_ENTRIES // n)
+        norms, step = np.empty(n), max(1, _CHUNK_ENTRIES // n)
         for start in range(0, n, step):
             rows = np.arange(start, min(n, start + step))
             lag = np.subtract.outer(rows, np.arange(n)).T
@@ -262,7 +151,7 @@ class Banded(Factorization, kind="banded"):
         """The leading T×T block of C."""
         check_leading(rounds, self.rounds)
         band = self.band[:rounds, :rounds].copy()
-        band[np.add.outer(np.arange(rounds), np.arange(band.shape[1])) >= rounds] = 0.0
+        band[_outside(*band.shape)] = 0.0
         return Banded(band)
 
     def columns_divided_by(self, factors: Vector) -> Banded:
@@ -270,10 +159,14 @@ class Banded(Factorization, kind="banded"):
         return Banded(self.band / column_factors(factors, self.rounds)[:, None])
 
 
-def workload_inverse(workload: Vector) -> Vector | None:
+def _outside(n: int, p: int) -> NDArray[np.bool_]:
+    return np.add.outer(np.arange(n), np.arange(p)) >= n
+
+
+def _few_inverse(workload: Vector) -> Vector | None:
     """The coefficients of A⁻¹ for A = LTT(workload), if they are few; else None.
 
-    >>> workload_inverse(np.ones(5)), workload_inverse(np.arange(20, 0, -1.0) ** 2)
+    >>> _few_inverse(np.ones(5)), _few_inverse(np.arange(20, 0, -1.0) ** 2)
     (array([ 1., -1.]), None)
     """
     inverse = reciprocal(workload, workload.size)
@@ -282,96 +175,96 @@ def workload_inverse(workload: Vector) -> Vector | None:
     return short if short.size <= _LONGEST_INVERSE else None
 
 
-def without_workload(band: Array, inverse: Vector) -> Array:
+def without_workload(band: Any, inverse: Vector) -> Any:
     """The band of C·LTT(inverse) in C's layout, with as many more diagonals as the inverse has lags.
 
-    [C A⁻¹]_{j+d,j} = Σ_m inverse_m·C_{j+d,j+m}.
+    [C A⁻¹]_{j+d,j} = Σ_m inverse_m·C_{j+d,j+m}. Takes and gives an array or a tensor.
 
     >>> without_workload(np.array([[1.0, 0.5], [1.0, 0.0]]), np.array([1.0, -1.0]))
     array([[ 1. , -0.5,  0. ],
            [ 1. ,  0. ,  0. ]])
     """
-    n, p = band.shape
-    wide = np.zeros((n, p + inverse.size - 1))
-    wide[:, :p] = inverse[0] * band
-    for m, value in enumerate(inverse[1:n], 1):
-        wide[: n - m, m : m + p] += value * band[m:]
-    return wide
+    q = inverse.size
+    return sum(
+        value * _padded(band[m:], m, q - 1 - m, m) for m, value in enumerate(inverse[: len(band)].tolist())
+    )
 
 
-_LARGEST_DENSE = 2048
-_LEAST_COUNTED = 1e-4
-# Columns of one user overlap for p > b; to bound the sensitivity then takes all of CᵀC.
-_LARGEST_OVERLAPPING = 10_240
-# A quarter of a million coefficients take a minute.
-_MOST_ENTRIES = 2**21
-# It ends at steps that win less than 2e-10 (relative), when less than 1e-7 is left: half that of the RMSE.
-_DESCENT = Descent(tolerance=2e-10, gradient=1e-10, evaluations=4000, memory=5)
+def _padded(band: Any, before: int, after: int, rows: int) -> Any:
+    """With columns of zeros before and after, and rows of zeros below."""
+    if isinstance(band, np.ndarray):
+        return np.pad(band, ((0, rows), (before, after)))
+    import torch
+
+    return torch.nn.functional.pad(band, (before, after, 0, rows))
 
 
-def log_error(
-    directions: Array, workload: ToeplitzWorkload, norms: Vector | None = None, order: float = 1.0
-) -> tuple[float, Array, Vector]:
-    """log ‖A C⁻¹‖_F² for columns C_j = s_j·r_j/‖r_j‖, and its gradients in r and s.
+def _stacked(band: Any) -> Any:
+    """L_i above N_i for each block, shape (m, 2s, s); rows past n are those of the identity.
 
-    Of another order it is the power mean of the rows of A C⁻¹ (`PowerMean`).
+    Row c of a block of columns, widened to 2s + 1 and read off at width 2s, moves c places to the right.
+    """
+    n, width = band.shape
+    size = min(n, max(width - 1, _SMALLEST_BLOCK, n // 1024))
+    count = -(-n // size)
+    wide = _padded(band, 0, 2 * size + 1 - width, count * size - n)
+    wide[n:, 0] = 1.0
+    return wide.reshape(count, -1)[:, : 2 * size * size].reshape(count, size, 2 * size).swapaxes(1, 2)
 
-    Args:
-        directions: r, shape (n, p), in the layout of `Banded`.
-        workload: A, weights included.
-        norms: s, shape (n,); ones by default.
-        order: q ≥ 1 of the power mean.
 
-    Returns:
-        The value and the gradients, shapes (n, p) and (n,). (inf, 0, 0) on overflow.
+def _inverse_row_norms(band: Array) -> Vector:
+    """‖(K⁻¹)_{t,:}‖², shape (n,), for K with this band.
+
+    >>> _inverse_row_norms(np.array([[2.0, -1.0], [1.0, 0.0]]))
+    array([0.25, 1.25])
+    """
+    stacked = _stacked(band)
+    size = stacked.shape[2]
+    inverses = np.where(np.tri(size, dtype=bool), np.linalg.inv(stacked[:, :size]), 0.0)
+    covariances = inverses @ inverses.swapaxes(1, 2)
+    for i, through in enumerate(inverses[1:] @ stacked[:-1, size:]):
+        covariances[i + 1] += through @ covariances[i] @ through.T
+    return np.diagonal(covariances, axis1=1, axis2=2).reshape(-1)[: len(band)].copy()
+
+
+def _inverse_row_norms_of(band: Any) -> Any:
+    """The same of a tensor, differentiable."""
+    import torch
+
+    stacked = _stacked(band)
+    size = stacked.shape[2]
+    diagonal, below = stacked.split(size, 1)
+    inverses = torch.linalg.solve_triangular(diagonal, torch.eye(size, dtype=torch.float64), upper=False)
+    throughs, made = inverses[1:] @ below[:-1], (inverses @ inverses.mT).unbind()
+    covariances = [made[0]]
+    for own, through in zip(made[1:], throughs.unbind(), strict=True):
+        covariances.append(own + through @ covariances[-1] @ through.T)
+    return torch.cat([covariance.diagonal() for covariance in covariances])[: len(band)]
+
+
+def variances_of_band(queries: ToeplitzWorkload, shape: tuple[int, int]) -> Any:
+    """The variances of queries ‖(LTT(a)·diag(η)·C⁻¹)_{t,:}‖² as a function of the band of C.
 
     References:
-        McKenna (2024), Algorithm 3. Where LTT(a)⁻¹ has few coefficients (prefix sums, momentum, exponential
-        averages), in O(np²) time instead of O(n²p), as the inverse of the banded C A⁻¹; else in O(n³).
+        McKenna (2024), Algorithm 3.
     """
-    scale = np.ones((len(directions), 1)) if norms is None else norms[:, None]
-    lengths = np.sqrt(np.einsum("jd,jd->j", directions, directions))[:, None]
-    unit = directions / lengths
-    inverse = workload_inverse(workload.coefficients)
-    if inverse is None:
-        value, slope = _dense_error(unit * scale, workload, order)
-    else:
-        value, slope = _banded_error(unit * scale, workload, inverse, order)
-    if not np.isfinite(value):
-        return value, np.zeros_like(unit), np.zeros(len(unit))
-    along = np.einsum("jd,jd->j", unit, slope)
-    unit *= along[:, None]
-    slope -= unit
-    slope *= scale / (lengths * value)
-    return float(np.log(value)), slope, along / value
+    import torch
 
+    (n, p), inverse = shape, _few_inverse(queries.coefficients)
+    rates = (
+        torch.ones(n, 1) if queries.column_weights is None else torch.tensor(queries.column_weights)[:, None]
+    )
+    inside = torch.tensor(~_outside(n, p))
+    if inverse is not None:
+        return lambda band: _inverse_row_norms_of(without_workload(inside * band / rates, inverse))
+    rows, columns = (torch.arange(n)[:, None] + torch.arange(p))[inside], torch.where(inside)[0]
+    A = torch.tensor(replace(queries, row_weights=None).materialize())
 
-def _banded_error(
-    band: Array, workload: ToeplitzWorkload, inverse: Vector, order: float
-) -> tuple[float, Array]:
-    """‖diag(r)·K⁻¹‖_F² with K = C·diag(η)⁻¹·LTT(a)⁻¹, and its gradient in C."""
-    n, p = band.shape
-    rates = workload.column_weights
-    rated = band if rates is None else band / rates[:, None]
-    value, slope = inverse_norm(without_workload(rated, inverse), PowerMean.of(workload, order))
-    pulled = inverse[0] * slope[:, :p]
-    for m, weight in enumerate(inverse[1:n], 1):
-        pulled[m:] += weight * slope[: n - m, m : m + p]
-    return value, pulled if rates is None else pulled / rates[:, None]
+    def variances(band: Any) -> Any:
+        C = torch.zeros(n, n, dtype=torch.float64).index_put((rows, columns), band[inside])
+        return (torch.linalg.solve_triangular(C, A, upper=False, left=False) ** 2).sum(1)
 
-
-def _dense_error(band: Array, workload: ToeplitzWorkload, order: float) -> tuple[float, Array]:
-    """‖B‖_F² with B = A C⁻¹ and its gradient −2BᵀB C⁻ᵀ, or those of the power mean of its rows."""
-    from scipy.linalg import solve_triangular
-
-    C = Banded(band).materialize()
-    B = solve_triangular(C, workload.materialize().T, lower=True, trans=1, check_finite=False).T
-    B = B * np.sqrt(PowerMean(np.ones(len(B)), order)(np.einsum("ij,ij->i", B, B)))[:, None]
-    slope = -2.0 * solve_triangular(C, B.T @ B, lower=True, check_finite=False).T
-    n, p = band.shape
-    row = np.add.outer(np.arange(n), np.arange(p))
-    pulled = np.where(row < n, slope[np.minimum(row, n - 1), np.arange(n)[:, None]], 0.0)
-    return float(np.einsum("ij,ij->", B, B)), pulled
+    return variances
 
 
 def banded(
@@ -381,7 +274,7 @@ def banded(
     objective: Objective = RMSE,
     equal_norms: bool = False,
 ) -> Banded:
-    """Minimise the objective over p-banded C by L-BFGS; column norms are equal or fall from block to block.
+    """Minimise the objective over p-banded C; column norms are equal or fall from block to block.
 
     For p ≤ b the columns that one user meets are orthogonal, so that sens_{k,b}(C)² is the largest sum of
     squared column norms over a pattern. With equal norms it is k (BandMF). Otherwise column j has norm s_l in
@@ -401,8 +294,8 @@ def banded(
         C, its first column of norm 1.
 
     Raises:
-        ValueError: the objective leaves queries out, p is out of range, the workload is of the slow kind
-            (`log_error`) and n > 2048, p > b, k > 1 and n > 10240, or n·p > 2,097,152.
+        ValueError: the objective leaves queries out, p is out of range, A⁻¹ has many coefficients and n >
+            2048, p > b, k > 1 and n > 10240, or n·p > 2,097,152.
 
     Guarantees:
         For p ≤ b no worse than the column-normalised optimal banded Toeplitz matrix, from which it starts.
@@ -418,7 +311,7 @@ def banded(
     n, k, b = participation.rounds, participation.max_participations, participation.min_separation
     objective.check_counts_all("banded")
     queries = counting_all_rows(objective.queries(prefix(n) if workload is None else workload))
-    if n > _LARGEST_DENSE and workload_inverse(queries.coefficients) is None:
+    if n > _LARGEST_DENSE and _few_inverse(queries.coefficients) is None:
         raise ValueError(
             f"n (rounds) must be at most {_LARGEST_DENSE} for a banded C and this workload; got {n}. "
             "Use banded-toeplitz."
@@ -433,8 +326,11 @@ def banded(
             f"n*p (coefficients) must be at most {_MOST_ENTRIES} for a banded C; got {n}*{bands}. "
             "Use fewer bands, or banded-toeplitz."
         )
+    c = banded_toeplitz(bands, participation, objective=objective).coefficients
+    start = np.where(_outside(n, bands), 0.0, np.pad(c, (0, bands - c.size)))
+    start = start / np.linalg.norm(start, axis=1, keepdims=True)
     block = None if equal_norms or k == 1 else np.minimum(np.arange(n) // b, k - 1)
-    directions, norms = _minimize(_start(bands, participation, objective), queries, block, objective.orders)
+    directions, norms = _minimised(start, queries, block, objective.orders)
     directions = directions * np.sign(directions[:, :1])  # a column and its negative serve equally
     lengths = np.linalg.norm(directions, axis=1)
     return Banded(directions * (norms / (norms[0] * lengths))[:, None])
@@ -452,79 +348,67 @@ def counting_all_rows(workload: ToeplitzWorkload) -> ToeplitzWorkload:
     return replace(workload, row_weights=np.maximum(rows, _LEAST_COUNTED * rows.max()))
 
 
-def _minimize(
-    start: Array,
-    workload: ToeplitzWorkload,
-    block: NDArray[np.intp] | None,
-    orders: tuple[float, ...],
+def _minimised(
+    start: Array, queries: ToeplitzWorkload, block: NDArray[np.int64] | None, orders: tuple[float, ...]
 ) -> tuple[Array, Vector]:
-    """L-BFGS over directions and, with blocks, over θ in s_l² = Σ_{m ≥ l} exp(θ_m), for each order.
+    """Over directions r of C_j = s_j·r_j/‖r_j‖ and, with blocks, over θ in s_l² = Σ_{m ≥ l} exp(θ_m).
 
     The norms start like those of the optimal diagonal matrix. The start with equal norms is returned if it is
     better than what was found.
     """
-    n = len(start)
-    steps = np.zeros(0)
+    import torch
+
+    from fedmf.mechanisms.optimise import log_mean, optimise
+
+    n, steps, variances = (
+        len(start),
+        np.zeros(0),
+        variances_of_band(queries, (start.shape[0], start.shape[1])),
+    )
     if block is not None:
         squares = np.sqrt(1.0 - np.searchsorted(block, np.arange(block[-1] + 1)) / n)
         steps = np.log(squares - np.append(squares[1:], 0.0))
 
-    def unpack(x: Vector) -> tuple[Array, Vector]:
-        # Entries past row n are 0 and have no slope.
-        directions = x[steps.size :].reshape(start.shape)
-        squares = _tail_sums(np.exp(x[: steps.size]))
-        return directions, np.ones(n) if block is None else np.sqrt(squares)[block]
-
-    def error(x: Vector, order: float) -> tuple[float, Vector]:
-        directions, norms = unpack(x)
-        value, slope, slope_norms = log_error(directions, workload, norms, order)
+    def norms_of(x: Any) -> Any:
         if block is None:
-            return value, slope.reshape(-1)
-        squares = _tail_sums(np.exp(x[: steps.size]))
-        slope_squares = np.bincount(block, slope_norms / (2 * norms)) + 1.0 / squares.sum()
-        slope_steps = np.exp(x[: steps.size]) * np.cumsum(slope_squares)
-        return value + float(np.log(squares.sum())), np.concatenate([slope_steps, slope.reshape(-1)])
+            return torch.ones(1, dtype=torch.float64)
+        return torch.sqrt(torch.exp(x[: steps.size]).flip(0).cumsum(0).flip(0))
 
-    x, least = np.concatenate([steps, start.reshape(-1)]), np.inf
+    def loss(x: Any, order: float) -> Any:
+        # Entries past row n are 0 and have no slope.
+        directions, norms = x[steps.size :].reshape(start.shape), norms_of(x)
+        scale = norms if block is None else norms[torch.tensor(block)]
+        band = directions * (scale / torch.linalg.vector_norm(directions, dim=1))[:, None]
+        return log_mean(variances(band), queries, order) + torch.log((norms**2).sum())
+
+    x = np.concatenate([steps, start.reshape(-1)])
     for order in orders:
-        x = _DESCENT.least(partial(error, order=order), x)
-        least = error(x, order)[0]
-    equal = log_error(start, workload, order=orders[-1])[0] + float(np.log(max(1, steps.size)))
-    return unpack(x) if least < equal else (start, np.ones(n))
+        last = order == orders[-1]
+        x = optimise(lambda x, order=order: loss(x, order), x, tolerance=2e-11 if last else 1e-9)
+    found = float(loss(torch.tensor(x), orders[-1]))
+    equal = float(log_mean(variances(torch.tensor(start)), queries, orders[-1]) + np.log(max(1, steps.size)))
+    if found >= equal:
+        return start, np.ones(n)
+    norms = np.ones(n) if block is None else norms_of(torch.tensor(x)).numpy()[block]
+    return x[steps.size :].reshape(start.shape), norms
 
 
-def _tail_sums(values: Vector) -> Vector:
-    return np.cumsum(values[::-1])[::-1]
-
-
-def _start(bands: int, participation: Participation, objective: Objective) -> Array:
-    """The column-normalised optimal banded Toeplitz matrix."""
-
-    n = participation.rounds
-    c = banded_toeplitz(bands, participation, objective=objective).coefficients
-    inside = np.add.outer(np.arange(n), np.arange(bands)) < n
-    band = np.where(inside, np.pad(c, (0, bands - c.size)), 0.0)
-    return band / np.linalg.norm(band, axis=1, keepdims=True)
-
-
-# General banded matrices have n·p coefficients: at n = 4000, p = 64 takes a minute and p = 400 several.
-_WIDEST_BANDED, _MOST_COMPARED = 64, 2**18
-_banded = lru_cache(maxsize=8)(remembered(single_threaded(banded), version=5))
+_banded = remembered(banded, version=6)
 
 
 def _affordable_width(request: DesignRequest, values: Values) -> float:
-    return min(request.separation, _WIDEST_BANDED, max(1, _MOST_COMPARED // request.rounds))
+    return min(request.separation, _WIDEST, max(1, _MOST_BY_DEFAULT // request.rounds))
 
 
 register(
     Family(
         "banded",
         "the best C with p bands",
-        lambda ask, v: _banded(v["bands"], *ask.target, equal_norms=False),
+        lambda ask, v: _banded(v["bands"], *ask.target, False),
         (Free(BANDS, at_once(_affordable_width)),),
         largest=65_536,
         largest_compared=1024,
-        normalize=lambda make: lambda ask, v: _banded(v["bands"], *ask.target, equal_norms=True),
+        make_normalized=lambda ask, v: _banded(v["bands"], *ask.target, True),
         optimized=True,
         entrywise=True,
     )

@@ -1,24 +1,35 @@
-"""Buffered linear Toeplitz (BLT) strategy matrices: sums of m exponentials, streamed with m vectors."""
+"""Buffered linear Toeplitz (BLT) strategy matrices: sums of m exponentials, streamed with m vectors.
+
+The loss is log(E·Q) as a function of (u, v) with θ_i = 1/(1 + e^{−u_i}) and ω_i = e^{v_i}/(1 + Σ_l e^{v_l}),
+so that Σω < 1 and c is positive and decreasing: the sensitivity is exactly √Q with Q = ‖Σ_{l<k} C_{:,lb}‖².
+C⁻¹ is a sum of exponentials too, so that for prefix sums both factors are sums over a few hundred rounds at
+any horizon.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmf.mechanisms.cache import remembered
-from fedmf.mechanisms.errors import RMSE, Objective, StrategyError
-from fedmf.mechanisms.optimise import Descent, single_threaded
-from fedmf.mechanisms.registry import BUFFERS, DesignRequest, Family, Free, Values, at_once, register
-from fedmf.mechanisms.sensitivity import comb_sum, comb_sum_adjoint
-from fedmf.mechanisms.series import frozen_vector, reciprocal
+from fedmf.mechanisms.errors import RMSE, Objective
+from fedmf.mechanisms.registry import DesignRequest, Family, Free, Parameter, Values, at_once, register
+from fedmf.mechanisms.series import check_count, check_leading, positive_vector
 from fedmf.mechanisms.streaming import StateSpace
 from fedmf.mechanisms.toeplitz import ScaledToeplitz
 from fedmf.mechanisms.workload import ToeplitzWorkload, prefix
 from fedmf.participation import Participation
-from fedmf.typing import Array, Vector
+from fedmf.typing import Vector
+
+_MOST_BUFFERS, _WORTH_A_BUFFER = 5, 1e-3
+# A buffer may fade so slowly that it is constant: 1 − θ ≥ 1/(10⁹n).
+_SLOWEST = 1e9
+# Decays a further buffer starts from, as fractions of log(separation), and its share of the weight.
+_ADDED_AT, _ADDED_WEIGHT = (0.15, 0.5, 0.9, 1.2), 0.03
+# Other workloads than prefix sums take products of whole series.
+_LARGEST_GENERAL = 131_072
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,59 +58,42 @@ class BufferedToeplitz(ScaledToeplitz, kind="buffered-toeplitz"):
     decays: Vector
     weights: Vector
     rounds: int
+    stored = ("decays", "weights", "rounds")
 
     def __post_init__(self) -> None:
-        decays = frozen_vector(self.decays, "theta", "buffer decays")
-        weights = frozen_vector(self.weights, "omega", "buffer weights")
+        decays = positive_vector(self.decays, "theta", "buffer decays")
+        weights = positive_vector(self.weights, "omega", "buffer weights")
         if weights.size != decays.size:
             raise ValueError(
                 f"omega (buffer weights) must have m={decays.size} entries like theta; got {weights.size}."
             )
-        if not ((decays > 0) & (decays < 1)).all():
-            at = int(np.flatnonzero(~((decays > 0) & (decays < 1)))[0])
+        if not (decays < 1).all():
+            at = int(np.flatnonzero(decays >= 1)[0])
             raise ValueError(f"theta (buffer decays) must be in (0, 1); got {decays[at]} at index {at}.")
-        if not (weights > 0).all():
-            at = int(np.flatnonzero(weights <= 0)[0])
-            raise ValueError(f"omega (buffer weights) must be positive; got {weights[at]} at index {at}.")
-        if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds < 1:
-            raise ValueError(f"n (rounds) must be an integer of at least 1; got {self.rounds!r}.")
+        check_count(self.rounds, "n (rounds)")
         object.__setattr__(self, "decays", decays)
         object.__setattr__(self, "weights", weights)
 
     def _strategy(self) -> Vector:
-        powers = self.decays ** np.arange(self.rounds - 1)[:, None]
-        return np.concatenate([[1.0], powers @ self.weights])
+        return np.append(1.0, _exponentials(self.decays, self.weights, self.rounds - 1))
 
     def _correlation(self) -> Vector:
-        return reciprocal(self.strategy, self.rounds)
+        return np.append(1.0, -_exponentials(*self.inverse_pair(), self.rounds - 1))
 
-    def polynomials(self) -> tuple[Vector, Vector]:
-        """N and D with c(x) = N(x)/D(x), coefficients of x^0 … x^m.
+    def inverse_pair(self) -> tuple[Vector, Vector]:
+        """θ̂, ω̂ with [C⁻¹]_{j,0} = −Σ_i ω̂_i θ̂_i^{j−1}, j ≥ 1.
 
-        >>> BufferedToeplitz([0.5], [0.25], 4).polynomials()
-        (array([ 1.  , -0.25]), array([ 1. , -0.5]))
-        """
-        denominator = _with_roots(self.decays)
-        numerator = denominator.copy()
-        for i, weight in enumerate(self.weights):
-            numerator[1:] += weight * _with_roots(np.delete(self.decays, i))
-        return numerator, denominator
+        C keeps s ← Θs + 1·z and adds ωᵀs; its inverse keeps s ← (Θ − 1ωᵀ)s + 1·y and takes ωᵀs away. So entry
+        j is −rᵀ(Θ − rrᵀ)^{j−1}r with r = √ω, and the eigenvalues of a symmetric matrix are well conditioned
+        where decays are close to each other as well. Between two neighbouring θ lies one θ̂, the last lies
+        below all θ and may be negative, and all ω̂ are positive.
 
-    def inverse_pair(self) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:
-        """θ̂, ω̂ with [C⁻¹]_{j,0} = −Σ_i ω̂_i θ̂_i^{j−1}, j ≥ 1; θ̂_i are the roots of x^m·N(1/x).
-
-        All θ are different here. Between two neighbouring θ lies one θ̂, the last lies below all θ and may be
-        negative, and all ω̂ are positive.
-
-        >>> theta, omega = BufferedToeplitz([0.5], [0.25], 4).inverse_pair()
-        >>> theta.real, omega.real
+        >>> BufferedToeplitz([0.5], [0.25], 4).inverse_pair()
         (array([0.25]), array([0.25]))
         """
-        numerator, denominator = self.polynomials()
-        roots = np.roots(numerator).astype(np.complex128)
-        # D(x)/N(x) has the residue −ω̂_i at θ̂_i; with y = 1/x both become monic polynomials of y.
-        slopes = np.polyval(np.polyder(numerator), roots)
-        return roots, -np.polyval(denominator, roots) / slopes
+        root = np.sqrt(self.weights)
+        decays, vectors = np.linalg.eigh(np.diag(self.decays) - np.outer(root, root))
+        return decays, (vectors.T @ root) ** 2
 
     def recurrence(self) -> StateSpace:
         """C y = z solved forward with θ and ω themselves: keeps m sums of past outputs, draws no z again."""
@@ -107,71 +101,77 @@ class BufferedToeplitz(ScaledToeplitz, kind="buffered-toeplitz"):
 
     def leading(self, rounds: int) -> BufferedToeplitz:
         """The same θ and ω at the horizon T."""
-        if not 1 <= rounds <= self.rounds:
-            raise ValueError(f"T (leading rounds) must be between 1 and n={self.rounds}; got {rounds}.")
+        check_leading(rounds, self.rounds)
         return BufferedToeplitz(self.decays, self.weights, rounds)
 
 
-def _with_roots(decays: Vector) -> Vector:
-    """Π_i (1 − θ_i x), shape (m + 1,)."""
-    product = np.ones(1)
-    for decay in decays:
-        product = np.append(product, 0.0) - decay * np.append(0.0, product)
-    return product
+def _exponentials(bases: Vector, weights: Vector, count: int) -> Vector:
+    """Σ_i ω_i θ_i^j for j < count, in blocks whose first powers are taken one by one."""
+    block = 1 << (count.bit_length() + 1) // 2
+    fine = bases[:, None] ** np.arange(block)
+    coarse = bases[:, None] ** (block * np.arange(-(-count // block)))
+    return np.einsum("ib,ia->ba", coarse, weights[:, None] * fine).reshape(-1)[:count]
 
 
-_DESCENT = Descent(tolerance=1e-11, gradient=1e-7, evaluations=500, memory=20)
-_MOST_BUFFERS, _WORTH_A_BUFFER = 5, 1e-3
-# A buffer may fade so slowly that it is constant: 1 − θ ≥ 1/(10⁹n).
-_SLOWEST = 1e9
-# Decays a further buffer starts from, as fractions of log(separation), and its share of the weight.
-_ADDED_AT, _ADDED_WEIGHT = (0.15, 0.5, 0.9, 1.2), 0.03
+class _BufferedLoss:
+    def __init__(self, participation: Participation, queries: ToeplitzWorkload, order: float) -> None:
+        import torch
 
+        from fedmf.mechanisms.optimise import summation
 
-class BufferedObjective:
-    """log(E·Q) as a function of 2m unconstrained parameters (u, v).
-
-    θ_i = 1/(1 + e^{−u_i}) and ω_i = e^{v_i}/(1 + Σ_l e^{v_l}), so that Σω < 1 and c is positive and
-    decreasing: the sensitivity is exactly √Q with Q = ‖Σ_{l<k} C_{:,lb}‖². E is ‖A C⁻¹‖_F² or a power mean of
-    its rows (`StrategyError`).
-
-    Args:
-        participation: (n, k, b).
-        workload: A of the same horizon; with column weights at most 4096 rounds.
-        order: q ≥ 1 of the power mean.
-
-    Raises:
-        ValueError: the workload does not fit.
-    """
-
-    def __init__(self, participation: Participation, workload: ToeplitzWorkload, order: float = 1.0) -> None:
-        if workload.rounds != participation.rounds:
+        self.participation, self._queries, self._order = participation, queries, order
+        n, later = participation.rounds, queries.counted
+        self._t, count = summation(n)
+        at = self._t.numpy().astype(np.int64)
+        self._counted = count * torch.tensor(later[at])
+        even = abs(float(self._counted.sum()) - later.sum()) <= 1e-7 * later.sum()
+        prefix_sums = bool((queries.coefficients == 1.0).all()) and queries.column_weights is None
+        self._in_closed_form = prefix_sums and order == 1.0 and even
+        if not self._in_closed_form and n > _LARGEST_GENERAL:
             raise ValueError(
-                f"A (workload) must have n={participation.rounds} rounds; got {workload.rounds}. "
-                "Use a workload of the same horizon."
+                f"n (rounds) must be at most {_LARGEST_GENERAL} for blt and this workload; got {n}. "
+                "Use prefix sums, bisr or banded-toeplitz."
             )
-        self.participation = participation
-        self._error = StrategyError(workload, order)
 
-    def __call__(self, parameters: Vector) -> tuple[float, Vector]:
-        """The value and the gradient, shape (2m,)."""
-        theta, omega = self.pair(parameters)
-        n, k, b = (
-            self.participation.rounds,
-            self.participation.max_participations,
-            self.participation.min_separation,
+    def __call__(self, parameters: Any) -> Any:
+        import torch
+
+        from fedmf.mechanisms.optimise import log_earliest_exponentials, log_error, series_reciprocal
+
+        u, v = parameters.chunk(2)
+        theta, omega = torch.sigmoid(u), torch.exp(v) / (1.0 + torch.exp(v).sum())
+        rho = omega / theta
+        square = log_earliest_exponentials(1.0 - rho.sum(), rho, theta, self.participation)
+        if self._in_closed_form:
+            w = self._running_sums(theta, omega)
+            return square + torch.log((self._counted * w * w).sum())
+        n = self.participation.rounds
+        powers = theta[:, None] ** torch.arange(n - 1, dtype=torch.float64)
+        c = torch.cat([torch.ones(1, dtype=torch.float64), omega @ powers])
+        return square + log_error(series_reciprocal(c, n), self._queries, self._order)
+
+    def _running_sums(self, theta: Any, omega: Any) -> Any:
+        """w_t = Σ_{j ≤ t} h_j at the rounds of `summation`, from the poles of C⁻¹.
+
+        c(1/y) = g(y) = 1 + Σ_i ω_i/(y − θ_i), so h_j = Σ_i θ̂_i^{j−1}/g′(θ̂_i) with g(θ̂_i) = 0. The θ̂ are
+        the eigenvalues of diag(θ) − √ω√ωᵀ; a Newton step on g gives them their derivatives.
+        """
+        import torch
+
+        root = torch.sqrt(omega.detach())
+        poles = torch.linalg.eigvalsh(torch.diag(theta.detach()) - torch.outer(root, root))
+        away = poles[:, None] - theta
+        slope = -(omega.detach() / away.detach() ** 2).sum(1)
+        poles = poles - (1.0 + (omega / away).sum(1)) / slope
+        residues = -1.0 / (omega / (poles[:, None] - theta) ** 2).sum(1)
+        slow = poles > 0.5
+        logs = torch.log(torch.where(slow, poles, 0.5))
+        grown = torch.where(
+            slow[:, None],
+            torch.expm1(logs[:, None] * self._t),
+            torch.where(slow, 0.25, poles)[:, None] ** self._t - 1.0,
         )
-        powers = _powers(theta, n - 1)
-        c = np.concatenate([[1.0], powers @ omega])
-        error, slope = self._error(c, _inverse(theta, omega, n))
-        earliest = comb_sum(c, k, b)
-        square = float(earliest @ earliest)
-        slope = (slope / error + 2.0 * comb_sum_adjoint(earliest, k, b) / square)[1:]
-        slope_omega = slope @ powers
-        # d θ^{j−1}/du = (j−1)·θ^{j−1}·(1 − θ)
-        slope_u = omega * (1.0 - theta) * ((slope * np.arange(n - 1)) @ powers)
-        slope_v = omega * (slope_omega - float(omega @ slope_omega))
-        return float(np.log(error) + np.log(square)), np.concatenate([slope_u, slope_v])
+        return 1.0 + (residues / (poles - 1.0)) @ grown
 
     def pair(self, parameters: Vector) -> tuple[Vector, Vector]:
         """θ and ω."""
@@ -179,31 +179,10 @@ class BufferedObjective:
         raised = np.exp(v)
         return 1.0 / (1.0 + np.exp(-u)), raised / (1.0 + raised.sum())
 
-    def parameters(self, theta: Vector, omega: Vector) -> Vector:
-        """(u, v) of θ and ω with Σω < 1."""
-        return np.concatenate([np.log(theta / (1.0 - theta)), np.log(omega / (1.0 - omega.sum()))])
 
-
-def _powers(bases: Vector, count: int) -> Array:
-    """θ_i^j for j < count, shape (count, m), twice as many at a time."""
-    powers, known, step = np.ones((count, bases.size)), 1, bases
-    while known < count:
-        more = min(known, count - known)
-        powers[known : known + more] = powers[:more] * step
-        known, step = known + more, step * step
-    return powers
-
-
-def _inverse(theta: Vector, omega: Vector, rounds: int) -> Vector:
-    """The first column of C⁻¹, which is 1 − Σ_i ω̂_i θ̂_i^{j−1}.
-
-    C keeps s ← Θs + 1·z and adds ωᵀs; its inverse keeps s ← (Θ − 1ωᵀ)s + 1·y and takes ωᵀs away. So row j is
-    −ωᵀ(Θ − 1ωᵀ)^{j−1}1 = −rᵀ(Θ − rrᵀ)^{j−1}r with r = √ω, and the eigenvalues θ̂ of a symmetric matrix are
-    well conditioned where decays are close to each other as well; they lie in (−1, 1) as Σω < 1.
-    """
-    root = np.sqrt(omega)
-    decays, vectors = np.linalg.eigh(np.diag(theta) - np.outer(root, root))
-    return np.concatenate([[1.0], -_powers(decays, rounds - 1) @ (vectors.T @ root) ** 2])
+def _parameters(theta: Vector, omega: Vector) -> Vector:
+    """(u, v) of θ and ω with Σω < 1."""
+    return np.concatenate([np.log(theta / (1.0 - theta)), np.log(omega / (1.0 - omega.sum()))])
 
 
 def blt(
@@ -212,7 +191,7 @@ def blt(
     workload: ToeplitzWorkload | None = None,
     objective: Objective = RMSE,
 ) -> BufferedToeplitz:
-    """Minimise the error over θ and ω with the exact sensitivity under (k, b), by L-BFGS from several starts.
+    """Minimise the error over θ and ω with the exact sensitivity under (k, b), from several starts.
 
     m buffers start from geometric grids of decays and from the best m − 1 buffers with one more added in
     several places, since there are local minima.
@@ -238,9 +217,7 @@ def blt(
     """
     if isinstance(buffers, bool) or not isinstance(buffers, int) or not 1 <= buffers <= 10:
         raise ValueError(f"m (buffers) must be an integer between 1 and 10; got {buffers!r}.")
-    workload = _prefix(participation.rounds) if workload is None else workload
-    means = _means(participation, workload, objective)
-    return _value(means[-1], _optimum(participation, workload, objective, buffers))
+    return _optima(buffers, participation, workload, objective, 0.0)
 
 
 def blt_with_fewest_buffers(
@@ -251,90 +228,76 @@ def blt_with_fewest_buffers(
     >>> blt_with_fewest_buffers(Participation(20, 20, 1)).decays.size
     1
     """
-    workload = _prefix(participation.rounds) if workload is None else workload
-    error = _means(participation, workload, objective)[-1]
-    parameters = _optimum(participation, workload, objective, 1)
-    for m in range(2, _MOST_BUFFERS + 1):
-        more = _optimum(participation, workload, objective, m)
-        # The logarithm of a squared error.
-        if error(parameters)[0] - error(more)[0] < 2.0 * _WORTH_A_BUFFER:
-            break
-        parameters = more
-    return _value(error, parameters)
+    return _optima(_MOST_BUFFERS, participation, workload, objective, 2.0 * _WORTH_A_BUFFER)
 
 
-@lru_cache(maxsize=8)
-def _prefix(rounds: int) -> ToeplitzWorkload:
-    """One object per horizon: workloads are compared by identity."""
-    return prefix(rounds)
+def _optima(
+    most: int,
+    participation: Participation,
+    workload: ToeplitzWorkload | None,
+    objective: Objective,
+    worth: float,
+) -> BufferedToeplitz:
+    """One buffer after the other, until the next is not worth it; the loss is the logarithm of a square."""
+    import torch
 
-
-def _means(
-    participation: Participation, workload: ToeplitzWorkload, objective: Objective
-) -> list[BufferedObjective]:
-    """What is minimised, one after the other; the last one decides."""
+    workload = prefix(participation.rounds) if workload is None else workload
+    if workload.rounds != participation.rounds:
+        raise ValueError(
+            f"A (workload) must have n={participation.rounds} rounds; got {workload.rounds}. "
+            "Use a workload of the same horizon."
+        )
     goal = objective.for_toeplitz(workload)
-    queries = goal.queries(workload)
-    return [BufferedObjective(participation, queries, order) for order in goal.orders]
+    losses = [_BufferedLoss(participation, goal.queries(workload), order) for order in goal.orders]
 
+    def value(parameters: Vector) -> float:
+        return float(losses[-1](torch.tensor(parameters)))
 
-@lru_cache(maxsize=64)
-def _optimum(
-    participation: Participation, workload: ToeplitzWorkload, objective: Objective, buffers: int
-) -> Vector:
-    fewer = _optimum(participation, workload, objective, buffers - 1) if buffers > 1 else None
-    return _best(_means(participation, workload, objective), fewer, buffers)
-
-
-def _value(objective: BufferedObjective, parameters: Vector) -> BufferedToeplitz:
-    theta, omega = objective.pair(parameters)
+    best = min((_descended(losses, start) for start in _grids(participation, 1)), key=value)
+    for m in range(2, most + 1):
+        starts = _grids(participation, m) + _extended(best, participation, _ADDED_WEIGHT, losses[0])
+        more = min((_descended(losses, start) for start in starts), key=value)
+        if worth and value(best) - value(more) < worth:
+            break
+        same = _extended(best, participation, 1e-9, losses[0])[0]
+        best = min(more, same, key=value)
+    theta, omega = losses[-1].pair(best)
     order = np.argsort(-theta, kind="stable")
-    return BufferedToeplitz(theta[order], omega[order], objective.participation.rounds)
+    return BufferedToeplitz(theta[order], omega[order], participation.rounds)
 
 
-def _best(means: list[BufferedObjective], fewer: Vector | None, buffers: int) -> Vector:
-    """The best of several descents; the best of one buffer fewer is among the candidates."""
-    first, last = means[0], means[-1]
-    starts = _grids(first, buffers) + ([] if fewer is None else _extended(first, fewer))
-    candidates = [_minimize(first, start) for start in starts]
-    for mean in means[1:]:
-        candidates = [_minimize(mean, candidate) for candidate in candidates]
-    if fewer is not None:
-        candidates.append(_extended(first, fewer, weight=1e-9)[0])
-    return min(candidates, key=lambda x: last(x)[0])
-
-
-def _grids(objective: BufferedObjective, buffers: int) -> list[Vector]:
+def _grids(participation: Participation, buffers: int) -> list[Vector]:
     """Decays 1 − T^{−x} for even x, with weights in proportion to √(1 − θ) as in sums for j^{−1/2}."""
-    n, b = objective.participation.rounds, objective.participation.min_separation
     starts = []
-    for slowest in {max(b, 4.0), max(n / 2.0, 4.0)}:
+    for slowest in {max(participation.min_separation, 4.0), max(participation.rounds / 2.0, 4.0)}:
         rates = slowest ** -np.linspace(1.0, 0.2 if buffers > 1 else 1.0, buffers)
         weights = 0.5 * np.sqrt(rates) / max(np.sqrt(rates).sum(), 1.0)
-        starts.append(objective.parameters(1.0 - rates, weights))
+        starts.append(_parameters(1.0 - rates, weights))
     return starts
 
 
-def _extended(objective: BufferedObjective, fewer: Vector, weight: float = _ADDED_WEIGHT) -> list[Vector]:
-    theta, omega = objective.pair(fewer)
-    slowest = max(objective.participation.min_separation, 4.0)
-    return [
-        objective.parameters(
-            np.append(theta, 1.0 - slowest**-place),
-            np.append(omega * (1.0 - weight), weight * (1.0 - omega.sum())),
-        )
-        for place in _ADDED_AT
-    ]
+def _extended(
+    fewer: Vector, participation: Participation, weight: float, loss: _BufferedLoss
+) -> list[Vector]:
+    theta, omega = loss.pair(fewer)
+    added, share = weight * (1.0 - omega.sum()), 1.0 - weight
+    places = 1.0 - max(participation.min_separation, 4.0) ** -np.array(_ADDED_AT)
+    return [_parameters(np.append(theta, place), np.append(omega * share, added)) for place in places]
 
 
-def _minimize(objective: BufferedObjective, start: Vector) -> Vector:
-    m = start.size // 2
-    slowest = np.log(_SLOWEST * objective.participation.rounds)
-    return _DESCENT.least(objective, start, np.repeat([-5.0, -25.0], m), np.repeat([slowest, 8.0], m))
+def _descended(losses: list[_BufferedLoss], start: Vector) -> Vector:
+    from fedmf.mechanisms.optimise import optimise
+
+    m, slowest = start.size // 2, np.log(_SLOWEST * losses[0].participation.rounds)
+    low, high = np.repeat([-5.0, -25.0], m), np.repeat([slowest, 8.0], m)
+    for loss in losses:
+        start = optimise(loss, start, low, high, evaluations=500)
+    return start
 
 
-_buffered = lru_cache(maxsize=32)(remembered(single_threaded(blt), version=4))
-_few_buffered = remembered(single_threaded(blt_with_fewest_buffers), version=4)
+_BUFFERS = Parameter("buffers", "state vectors kept", integer=True, highest=10, letter="m")
+_buffered = remembered(blt, version=5)
+_few_buffered = remembered(blt_with_fewest_buffers, version=5)
 
 
 def _few_buffers(request: DesignRequest, values: Values) -> float:
@@ -346,9 +309,9 @@ register(
         "blt",
         "the best buffered linear Toeplitz C",
         lambda ask, v: _buffered(v["buffers"], *ask.rated_target),
-        (Free(BUFFERS, at_once(_few_buffers)),),
-        largest=131_072,
-        largest_compared=16_384,
+        (Free(_BUFFERS, at_once(_few_buffers)),),
+        largest=1_000_000,
+        largest_compared=1_000_000,
         optimized=True,
     )
 )

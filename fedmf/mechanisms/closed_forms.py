@@ -1,20 +1,19 @@
-"""Factorizations known in closed form, and the exact formulas that go with them.
+"""Factorizations known in closed form: truncated fractional powers of a workload's series and of its inverse.
 
-(1 − x)^{−1} is the series of the prefix workload; its fractional powers and their truncations give most.
+For a Toeplitz workload a(x) = Σ a_j x^j, and (1 − x)^{−1} for prefix sums, C is a power of a(x)/a_0 cut after
+p terms, or C⁻¹ one of a_0/a(x). Row weights do not enter, except in the diagonal; column weights neither.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
+from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.registry import (
     BANDS,
     FREE_BANDS,
-    FREE_GAMMA,
-    FREE_LAMBDA,
-    FREE_NU,
-    FREE_ROOT_SHIFT,
-    FREE_SHIFT,
     Accuracy,
     DesignRequest,
     Error,
@@ -26,9 +25,9 @@ from fedmf.mechanisms.registry import (
     best_on_interval,
     register,
 )
-from fedmf.mechanisms.series import binomial_series, factored_power, power
+from fedmf.mechanisms.series import check_count, factored_power, power
 from fedmf.mechanisms.toeplitz import ColumnScaled, Diagonal, InverseToeplitz, Toeplitz
-from fedmf.mechanisms.workload import ToeplitzWorkload
+from fedmf.mechanisms.workload import ToeplitzWorkload, prefix
 from fedmf.typing import Vector
 
 
@@ -40,178 +39,6 @@ def identity(rounds: int) -> Toeplitz:
            [0., 1.]])
     """
     return Toeplitz(np.ones(1), rounds)
-
-
-def square_root(rounds: int) -> InverseToeplitz:
-    """C = LTT((1 − x)^{−1/2}), the square root of the prefix workload.
-
-    Streamed through C⁻¹ = LTT((1 − x)^{1/2}), which keeps no vectors and draws all past noise again.
-
-    References:
-        Fichtenberger, Henzinger & Upadhyay (2023), "Constant Matters".
-
-    >>> square_root(4).strategy
-    array([1.    , 0.5   , 0.375 , 0.3125])
-    """
-    return InverseToeplitz(binomial_series(0.5, _horizon(rounds)), rounds)
-
-
-def bsr(bands: int, rounds: int) -> Toeplitz:
-    """Banded square root: C has the first p coefficients of (1 − x)^{−1/2}.
-
-    References:
-        Kalinin & Lampert (2024), "Banded Square Root Matrix Factorization".
-
-    >>> bsr(2, 3).strategy
-    array([1. , 0.5, 0. ])
-    """
-    return bfr(0.5, bands, rounds)
-
-
-def bisr(bands: int, rounds: int) -> InverseToeplitz:
-    """Banded inverse square root: C⁻¹ has the first p coefficients of (1 − x)^{1/2}.
-
-    >>> bisr(2, 3).strategy
-    array([1.  , 0.5 , 0.25])
-    """
-    return bifr(0.5, bands, rounds)
-
-
-def bifr(gamma: float, bands: int, rounds: int) -> InverseToeplitz:
-    """γ-BIFR: C⁻¹ has the first p coefficients of (1 − x)^γ.
-
-    γ = ½ is BISR; p = 2 is DP-λCGD with λ = γ.
-
-    Args:
-        gamma: γ in (0, 1].
-        bands: p, 1 ≤ p ≤ n.
-        rounds: n.
-
-    Raises:
-        ValueError: γ or p is out of range.
-
-    >>> bifr(0.9, 2, 3).correlation
-    array([ 1. , -0.9,  0. ])
-    """
-    return InverseToeplitz(binomial_series(_fraction(gamma), _bandwidth(bands, rounds)), rounds)
-
-
-def bfr(gamma: float, bands: int, rounds: int) -> Toeplitz:
-    """γ-BFR: C has the first p coefficients of (1 − x)^{−γ}.
-
-    Args:
-        gamma: γ in (0, 1].
-        bands: p, 1 ≤ p ≤ n.
-        rounds: n.
-
-    Raises:
-        ValueError: γ or p is out of range.
-
-    >>> bfr(1.0, 2, 3).strategy
-    array([1., 1., 0.])
-    """
-    return Toeplitz(binomial_series(-_fraction(gamma), _bandwidth(bands, rounds)), rounds)
-
-
-def cgd(decay: float, rounds: int) -> InverseToeplitz:
-    """DP-λCGD: C⁻¹ = LTT(1, −λ) and C = LTT(λ^j); the noise of the last round is partly taken back.
-
-    For n = kb, sens_{k,b}(C)² = (1 − λ^{2b}) / ((1 − λ²)(1 − λ^b)²) · Σ_{j=1..k} (1 − λ^{bj})².
-
-    Args:
-        decay: λ in [0, 1).
-        rounds: n.
-
-    Raises:
-        ValueError: λ is out of range.
-
-    References:
-        Kalinin, McKenna, Pagh & Lampert (2026), arXiv:2601.22334, eq. (14).
-
-    >>> cgd(0.5, 3).strategy
-    array([1.  , 0.5 , 0.25])
-    """
-    if not 0 <= decay < 1:
-        raise ValueError(f"lambda (noise cancelled per round) must be in [0, 1); got {decay}.")
-    return InverseToeplitz(np.array([1.0, -decay])[: _horizon(rounds)], rounds)
-
-
-def nu_ftrl(nu: float, rounds: int) -> InverseToeplitz:
-    """ν-DP-FTRL: C⁻¹ = LTT((1 − (1−ν)x)^{1/2}), C = LTT((1 − (1−ν)x)^{−1/2}).
-
-    ν → 0 is the square root, ν = 1 the identity. The coefficients do not depend on the horizon.
-
-    Args:
-        nu: ν in (0, 1].
-        rounds: n.
-
-    Raises:
-        ValueError: ν is out of range.
-
-    References:
-        Choquette-Choo, Dvijotham, Pillutla, Ganesh, Steinke & Thakurta (2024), arXiv:2310.06771.
-
-    >>> nu_ftrl(0.5, 3).strategy
-    array([1.     , 0.25   , 0.09375])
-    """
-    if not 0 < nu <= 1:
-        raise ValueError(f"nu (damping) must be in (0, 1]; got {nu}. The limit nu = 0 is square-root.")
-    powers = (1.0 - nu) ** np.arange(_horizon(rounds))
-    return InverseToeplitz(binomial_series(0.5, rounds) * powers, rounds)
-
-
-def one_parameter(shift: float, bands: int, rounds: int) -> Toeplitz:
-    """The banded Toeplitz family C ∝ LTT(1/i + c), i = 1 … p, scaled to a unit diagonal.
-
-    Args:
-        shift: c > −1, of either sign.
-        bands: p, 1 ≤ p ≤ n.
-        rounds: n.
-
-    Raises:
-        ValueError: c or p is out of range.
-
-    References:
-        McKenna (2024), "Scaling up the Banded Matrix Factorization Mechanism", Appendix J.
-
-    >>> one_parameter(0.0, 3, 3).strategy
-    array([1.        , 0.5       , 0.33333333])
-    """
-    if not -1 < shift < float("inf"):
-        raise ValueError(
-            f"c (shift) must be finite and above -1; got {shift}. The diagonal 1 + c must be positive."
-        )
-    i = np.arange(1, _bandwidth(bands, rounds) + 1)
-    return Toeplitz((1.0 / i + shift) / (1.0 + shift), rounds)
-
-
-def optimal_diagonal(rounds: int) -> Diagonal:
-    """C = diag((n − t)^{1/4}), t = 0 … n−1: the best independent noise for prefix sums if k = n and b = 1.
-
-    Minimises Σ_t (n − t)/d_t² · Σ_t d_t² (Cauchy–Schwarz: d_t² ∝ √(n − t)).
-
-    >>> optimal_diagonal(16).entries[[0, -1]]
-    array([2., 1.])
-    """
-    return Diagonal(np.arange(_horizon(rounds), 0, -1, dtype=np.float64) ** 0.25)
-
-
-def _horizon(rounds: int) -> int:
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
-        raise ValueError(f"n (rounds) must be an integer of at least 1; got {rounds!r}.")
-    return rounds
-
-
-def _bandwidth(bands: int, rounds: int) -> int:
-    if isinstance(bands, bool) or not isinstance(bands, int) or not 1 <= bands <= _horizon(rounds):
-        raise ValueError(f"p (bands) must be an integer between 1 and n={rounds}; got {bands!r}.")
-    return bands
-
-
-def _fraction(gamma: float) -> float:
-    if not 0 < gamma <= 1:
-        raise ValueError(f"gamma (exponent) must be in (0, 1]; got {gamma}.")
-    return gamma
 
 
 def power_series(workload: ToeplitzWorkload, exponent: float, terms: int) -> Vector:
@@ -227,7 +54,7 @@ def power_series(workload: ToeplitzWorkload, exponent: float, terms: int) -> Vec
 
 
 def strategy_power(workload: ToeplitzWorkload, gamma: float, bands: int) -> Toeplitz:
-    """C = the first p coefficients of (a(x)/a_0)^γ: BSR for γ = ½, else γ-BFR.
+    """γ-BFR, and BSR for γ = ½: C = the first p coefficients of (a(x)/a_0)^γ.
 
     Args:
         workload: A of n rounds.
@@ -237,11 +64,75 @@ def strategy_power(workload: ToeplitzWorkload, gamma: float, bands: int) -> Toep
     Raises:
         ValueError: γ or p is out of range.
 
-    >>> from fedmf.mechanisms.workload import prefix
+    References:
+        Kalinin & Lampert (2024), "Banded Square Root Matrix Factorization"; "Beyond Square Roots" (2026).
+
     >>> strategy_power(prefix(3), 0.5, 2).strategy
     array([1. , 0.5, 0. ])
     """
     return Toeplitz(_checked_power(workload, gamma, 1.0, bands), workload.rounds)
+
+
+def inverse_power(workload: ToeplitzWorkload, gamma: float, bands: int) -> InverseToeplitz:
+    """γ-BIFR, and BISR for γ = ½: C⁻¹ = the first p coefficients of (a(x)/a_0)^{−γ}.
+
+    Raises:
+        ValueError: γ or p is out of range.
+
+    References:
+        Kalinin et al. (2025), "Back to square roots"; "Beyond Square Roots" (2026).
+
+    >>> from fedmf.mechanisms.workload import momentum
+    >>> inverse_power(momentum(0.5, 3), 0.5, 2).correlation
+    array([ 1.  , -0.75,  0.  ])
+    """
+    return InverseToeplitz(_checked_power(workload, gamma, -1.0, bands), workload.rounds)
+
+
+def square_root(rounds: int) -> InverseToeplitz:
+    """C = LTT((1 − x)^{−1/2}), the square root of the prefix workload.
+
+    Streamed through C⁻¹ = LTT((1 − x)^{1/2}), which keeps no vectors and draws all past noise again.
+
+    References:
+        Fichtenberger, Henzinger & Upadhyay (2023), "Constant Matters".
+
+    >>> square_root(4).strategy
+    array([1.    , 0.5   , 0.375 , 0.3125])
+    """
+    return bifr(0.5, rounds, rounds)
+
+
+def bsr(bands: int, rounds: int) -> Toeplitz:
+    """Banded square root: C has the first p coefficients of (1 − x)^{−1/2}."""
+    return bfr(0.5, bands, rounds)
+
+
+def bisr(bands: int, rounds: int) -> InverseToeplitz:
+    """Banded inverse square root: C⁻¹ has the first p coefficients of (1 − x)^{1/2}.
+
+    >>> bisr(2, 3).strategy
+    array([1.  , 0.5 , 0.25])
+    """
+    return bifr(0.5, bands, rounds)
+
+
+def bifr(gamma: float, bands: int, rounds: int) -> InverseToeplitz:
+    """γ-BIFR of prefix sums: C⁻¹ has the first p coefficients of (1 − x)^γ; p = 2 is DP-λCGD with λ = γ.
+
+    >>> bifr(0.9, 2, 3).correlation
+    array([ 1. , -0.9,  0. ])
+    """
+    return inverse_power(prefix(check_count(rounds, "n (rounds)")), gamma, bands)
+
+
+def bfr(gamma: float, bands: int, rounds: int) -> Toeplitz:
+    """γ-BFR of prefix sums: C has the first p coefficients of (1 − x)^{−γ}.
+
+    >>> bfr(1.0, 2, 3).strategy
+    array([1., 1., 0.])
+    """
+    return strategy_power(prefix(check_count(rounds, "n (rounds)")), gamma, bands)
 
 
 def rated_power(
@@ -272,17 +163,74 @@ def rated_power(
     return plain.columns_divided_by((rates / rates[0]) ** -alpha)
 
 
-def inverse_power(workload: ToeplitzWorkload, gamma: float, bands: int) -> InverseToeplitz:
-    """C⁻¹ = the first p coefficients of (a(x)/a_0)^{−γ}: BISR for γ = ½, else γ-BIFR.
+def cgd(decay: float, rounds: int) -> InverseToeplitz:
+    """DP-λCGD: C⁻¹ = LTT(1, −λ) and C = LTT(λ^j); the noise of the last round is partly taken back.
+
+    For n = kb, sens_{k,b}(C)² = (1 − λ^{2b}) / ((1 − λ²)(1 − λ^b)²) · Σ_{j=1..k} (1 − λ^{bj})².
+
+    Args:
+        decay: λ in [0, 1).
+        rounds: n.
 
     Raises:
-        ValueError: γ or p is out of range.
+        ValueError: λ is out of range.
 
-    >>> from fedmf.mechanisms.workload import momentum
-    >>> inverse_power(momentum(0.5, 3), 0.5, 2).correlation
-    array([ 1.  , -0.75,  0.  ])
+    References:
+        Kalinin, McKenna, Pagh & Lampert (2026), arXiv:2601.22334, eq. (14).
+
+    >>> cgd(0.5, 3).strategy
+    array([1.  , 0.5 , 0.25])
     """
-    return InverseToeplitz(_checked_power(workload, gamma, -1.0, bands), workload.rounds)
+    if not 0 <= decay < 1:
+        raise ValueError(f"lambda (noise cancelled per round) must be in [0, 1); got {decay}.")
+    return InverseToeplitz(np.array([1.0, -decay])[: check_count(rounds, "n (rounds)")], rounds)
+
+
+def damped_root(workload: ToeplitzWorkload, nu: float) -> InverseToeplitz:
+    """C = the square root of the workload with coefficient j multiplied by (1 − ν)^j.
+
+    Raises:
+        ValueError: ν is outside (0, 1].
+    """
+    if not 0 < nu <= 1:
+        raise ValueError(f"nu (damping) must be in (0, 1]; got {nu}. The limit nu = 0 is square-root.")
+    n = workload.rounds
+    return InverseToeplitz(power_series(workload, -0.5, n) * (1.0 - nu) ** np.arange(n), n)
+
+
+def nu_ftrl(nu: float, rounds: int) -> InverseToeplitz:
+    """ν-DP-FTRL: C⁻¹ = LTT((1 − (1−ν)x)^{1/2}), C = LTT((1 − (1−ν)x)^{−1/2}).
+
+    ν → 0 is the square root, ν = 1 the identity. The coefficients do not depend on the horizon.
+
+    References:
+        Choquette-Choo, Dvijotham, Pillutla, Ganesh, Steinke & Thakurta (2024), arXiv:2310.06771.
+
+    >>> nu_ftrl(0.5, 3).strategy
+    array([1.     , 0.25   , 0.09375])
+    """
+    return damped_root(prefix(check_count(rounds, "n (rounds)")), nu)
+
+
+def one_parameter(shift: float, bands: int, rounds: int) -> Toeplitz:
+    """The banded Toeplitz family C ∝ LTT(1/i + c), i = 1 … p, scaled to a unit diagonal.
+
+    Args:
+        shift: c > −1, of either sign.
+        bands: p, 1 ≤ p ≤ n.
+        rounds: n.
+
+    Raises:
+        ValueError: c or p is out of range.
+
+    References:
+        McKenna (2024), "Scaling up the Banded Matrix Factorization Mechanism", Appendix J.
+
+    >>> one_parameter(0.0, 3, 3).strategy
+    array([1.        , 0.5       , 0.33333333])
+    """
+    i = np.arange(1, check_count(bands, "p (bands)", check_count(rounds, "n (rounds)")) + 1)
+    return Toeplitz(_shifted(1.0 / i, shift), rounds)
 
 
 def shifted_root(workload: ToeplitzWorkload, shift: float, bands: int) -> Toeplitz:
@@ -301,50 +249,54 @@ def shifted_root(workload: ToeplitzWorkload, shift: float, bands: int) -> Toepli
     Raises:
         ValueError: c or p is out of range.
 
-    >>> from fedmf.mechanisms.workload import prefix
     >>> shifted_root(prefix(3), 0.25, 2).strategy
     array([1. , 0.6, 0. ])
     """
-    if not -1 < shift < float("inf"):
-        raise ValueError(
-            f"c (shift) must be finite and above -1; got {shift}. The diagonal 1 + c must be positive."
-        )
-    root = _checked_power(workload, 0.5, 1.0, bands)
-    return Toeplitz((root + shift) / (1.0 + shift), workload.rounds)
-
-
-def damped_root(workload: ToeplitzWorkload, nu: float) -> InverseToeplitz:
-    """C = the square root of the workload with coefficient j multiplied by (1 − ν)^j; ν-DP-FTRL for prefix.
-
-    Raises:
-        ValueError: ν is outside (0, 1].
-    """
-    if not 0 < nu <= 1:
-        raise ValueError(f"nu (damping) must be in (0, 1]; got {nu}. The limit nu = 0 is square-root.")
-    n = workload.rounds
-    return InverseToeplitz(power_series(workload, -0.5, n) * (1.0 - nu) ** np.arange(n), n)
+    return Toeplitz(_shifted(_checked_power(workload, 0.5, 1.0, bands), shift), workload.rounds)
 
 
 def workload_diagonal(workload: ToeplitzWorkload) -> Diagonal:
     """C = diag(α_t^{1/4}), α = diag(AᵀA): the best independent noise if k = n and b = 1 (Cauchy–Schwarz).
 
     Rounds that enter no query (α_t = 0) get the least positive entry.
-
-    >>> from fedmf.mechanisms.workload import prefix
-    >>> workload_diagonal(prefix(16)).entries[[0, -1]]
-    array([2., 1.])
     """
     squares = np.maximum(workload.column_squares(), 0.0)
     return Diagonal(np.maximum(squares, squares[squares > 0].min()) ** 0.25)
 
 
+def optimal_diagonal(rounds: int) -> Diagonal:
+    """C = diag((n − t)^{1/4}), t = 0 … n−1: the best independent noise for prefix sums if k = n and b = 1.
+
+    >>> optimal_diagonal(16).entries[[0, -1]]
+    array([2., 1.])
+    """
+    return workload_diagonal(prefix(check_count(rounds, "n (rounds)")))
+
+
 def _checked_power(workload: ToeplitzWorkload, gamma: float, sign: float, bands: int) -> Vector:
-    n = workload.rounds
-    if isinstance(bands, bool) or not isinstance(bands, int) or not 1 <= bands <= n:
-        raise ValueError(f"p (bands) must be an integer between 1 and n={n}; got {bands!r}.")
+    check_count(bands, "p (bands)", workload.rounds)
     if not 0 < gamma <= 1:
         raise ValueError(f"gamma (exponent) must be in (0, 1]; got {gamma}.")
     return power_series(workload, sign * gamma, bands)
+
+
+def _shifted(coefficients: Vector, shift: float) -> Vector:
+    if not -1 < shift < math.inf:
+        raise ValueError(
+            f"c (shift) must be finite and above -1; got {shift}. The diagonal 1 + c must be positive."
+        )
+    return (coefficients + shift) / (1.0 + shift)
+
+
+def _free_shift(reach: float) -> Free:
+    """The interesting scale of c is where the last of p coefficients of order p^{−reach} vanishes."""
+    return Free(
+        Parameter("c", "shift added to every coefficient"),
+        best_on_interval(
+            lambda n, p: (-1.0, 4.0) if p > 1 else (0.0, 0.0),
+            lambda u, p: max(math.copysign(10 ** abs(u) - 1, u) / p**reach, -0.9),
+        ),
+    )
 
 
 def _rate_power(request: DesignRequest, values: Values, error: Error, accuracy: Accuracy) -> float:
@@ -353,50 +305,48 @@ def _rate_power(request: DesignRequest, values: Values, error: Error, accuracy: 
     return best_on_interval(lambda n, p: (0.0, 1.0), lambda u, p: u)(request, values, error, accuracy)
 
 
+_FREE_GAMMA = Free(
+    Parameter("gamma", "exponent of the workload"), best_on_interval(lambda n, p: (0.01, 1.0), lambda u, p: u)
+)
 _FREE_ALPHA = Free(Parameter("alpha", "power of the learning rates in the columns"), _rate_power)
+_FREE_LAMBDA = Free(
+    Parameter("lambda", "share of the last round's noise that is taken back"),
+    best_on_interval(lambda n, p: (0.0, math.log(10.0 * n)), lambda u, p: -math.expm1(-u)),
+)
+_FREE_NU = Free(
+    Parameter("nu", "damping of the square root"),
+    best_on_interval(lambda n, p: (math.log(1e-3 / n), 0.0), lambda u, p: math.exp(u)),
+)
+
+
+def _power(request: DesignRequest, values: Values) -> Factorization:
+    return strategy_power(request.workload, values.get("gamma", 0.5), values["bands"])
+
+
+def _inverse(request: DesignRequest, values: Values) -> Factorization:
+    return inverse_power(request.workload, values.get("gamma", 0.5), values.get("bands", request.rounds))
+
 
 register(
     Family(
         "identity",
         "independent noise of one size, as in DP-FedAvg",
         lambda ask, v: identity(ask.rounds),
-        largest_normalized_compared=0,
+        compares_normalized=False,
         also=("dp-sgd", "dp-fedavg", "independent"),
     ),
+    Family("square-root", "the square root of the workload", _inverse),
+    Family("bsr", "the first p coefficients of the square root", _power, (FREE_BANDS,)),
     Family(
-        "square-root",
-        "the square root of the workload",
-        lambda ask, v: inverse_power(ask.workload, 0.5, ask.rounds),
+        "bisr", "the first p coefficients of the inverse square root, as an inverse", _inverse, (FREE_BANDS,)
     ),
-    Family(
-        "bsr",
-        "the first p coefficients of the square root",
-        lambda ask, v: strategy_power(ask.workload, 0.5, v["bands"]),
-        (FREE_BANDS,),
-    ),
-    Family(
-        "bisr",
-        "the first p coefficients of the inverse square root, as an inverse",
-        lambda ask, v: inverse_power(ask.workload, 0.5, v["bands"]),
-        (FREE_BANDS,),
-    ),
-    Family(
-        "bifr",
-        "bisr with another exponent than 1/2",
-        lambda ask, v: inverse_power(ask.workload, v["gamma"], v["bands"]),
-        (FREE_BANDS, FREE_GAMMA),
-    ),
-    Family(
-        "bfr",
-        "bsr with another exponent than 1/2",
-        lambda ask, v: strategy_power(ask.workload, v["gamma"], v["bands"]),
-        (FREE_BANDS, FREE_GAMMA),
-    ),
+    Family("bifr", "bisr with another exponent than 1/2", _inverse, (FREE_BANDS, _FREE_GAMMA)),
+    Family("bfr", "bsr with another exponent than 1/2", _power, (FREE_BANDS, _FREE_GAMMA)),
     Family(
         "rated-bfr",
         "bfr with columns scaled by a power of the learning rates",
         lambda ask, v: rated_power(ask.workload, v["gamma"], v["bands"], v["alpha"]),
-        (Free(BANDS, at_once(lambda ask, v: ask.separation)), FREE_GAMMA, _FREE_ALPHA),
+        (Free(BANDS, at_once(lambda ask, v: ask.separation)), _FREE_GAMMA, _FREE_ALPHA),
         largest=131_072,
         largest_compared=16_384,
     ),
@@ -404,22 +354,22 @@ register(
         "cgd",
         "takes back a share of the last round's noise",
         lambda ask, v: cgd(v["lambda"], ask.rounds),
-        (FREE_LAMBDA,),
+        (_FREE_LAMBDA,),
         also=("lambda-cgd",),
     ),
     Family(
-        "nu-ftrl", "the square root, damped", lambda ask, v: damped_root(ask.workload, v["nu"]), (FREE_NU,)
+        "nu-ftrl", "the square root, damped", lambda ask, v: damped_root(ask.workload, v["nu"]), (_FREE_NU,)
     ),
     Family(
         "one-parameter",
         "coefficients 1/i + c",
         lambda ask, v: one_parameter(v["c"], v["bands"], ask.rounds),
-        (FREE_BANDS, FREE_SHIFT),
+        (FREE_BANDS, _free_shift(1.0)),
     ),
     Family(
         "shifted-root",
         "coefficients of the square root plus c",
         lambda ask, v: shifted_root(ask.workload, v["c"], v["bands"]),
-        (FREE_BANDS, FREE_ROOT_SHIFT),
+        (FREE_BANDS, _free_shift(0.5)),
     ),
 )

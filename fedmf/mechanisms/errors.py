@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, Self, get_args
 
@@ -11,18 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.mechanisms.matrix import Factorization
-from fedmf.mechanisms.sensitivity import (
-    Sensitivity,
-    comb_sum,
-    earliest_pattern,
-    monotone_envelope,
-    quick_upper_bound,
-)
-from fedmf.mechanisms.series import multiply, padded, product, reciprocal, scaled_query_variances
+from fedmf.mechanisms.sensitivity import Sensitivity, comb_sum, monotone_envelope, quick_upper_bound
+from fedmf.mechanisms.series import multiply, padded
+from fedmf.mechanisms.streaming import Stream
 from fedmf.mechanisms.workload import ToeplitzWorkload, weighted
 from fedmf.participation import Participation
-from fedmf.typing import Array, Vector
+from fedmf.typing import Vector
 
+#: With learning rates an error of all entries of A C⁻¹ is minimised: a quarter of a second for each here.
+LARGEST_RATED: Final = 4096
+# Up to this many products per round, lags are summed one by one.
+_FEW_LAGS = 4
 ObjectiveKind = Literal["rmse", "max", "last", "weights"]
 _LABELS: Final = {"rmse": "RMSE", "max": "MaxSE", "last": "last SE", "weights": "weighted RMSE"}
 # The largest variance is approached by power means of these orders, each search started from the last.
@@ -161,241 +159,6 @@ MAX: Final = Objective("max")
 LAST: Final = Objective("last")
 
 
-@dataclass(frozen=True, eq=False)
-class PowerMean:
-    """E_q = (Σ_t (r_t² v_t)^q)^{1/q} of query variances v, written as Σ_t ρ_t v_t.
-
-    With ρ_t = r_t²(r_t² v_t/E_q)^{q−1} the sum Σ ρ_t v_t is E_q, and so is its gradient with ρ held fixed:
-    ∂E_q/∂v_t = E_q^{1−q}(r_t² v_t)^{q−1} r_t² = ρ_t. So whatever computes a weighted sum with its gradient
-    computes E_q. It is the sum for q = 1, and at most n^{1/q} times the largest r_t² v_t.
-
-    Args:
-        squares: r², shape (n,).
-        order: q ≥ 1.
-
-    >>> power = PowerMean(np.ones(2), 8.0)
-    >>> v = np.array([1.0, 2.0])
-    >>> bool(abs(power(v) @ v - (1 + 2**8) ** (1 / 8)) < 1e-12)
-    True
-    """
-
-    squares: Vector
-    order: float = 1.0
-
-    @classmethod
-    def of(cls, workload: ToeplitzWorkload, order: float) -> Self:
-        """With the row weights of a workload."""
-        rows = workload.row_weights
-        return cls(np.ones(workload.rounds) if rows is None else rows**2, order)
-
-    def __call__(self, variances: Vector) -> Vector:
-        """ρ, shape (n,)."""
-        if self.order == 1.0:
-            return self.squares
-        x = self.squares * variances
-        largest = float(x.max())
-        if not 0 < largest < math.inf:
-            return self.squares
-        shares = x / largest
-        total = float((shares**self.order).sum()) ** (1.0 / self.order)
-        return self.squares * (shares / total) ** (self.order - 1.0)
-
-
-#: A value with its derivatives takes O(n²): a quarter of a second here.
-LARGEST_RATED = 4096
-
-
-class RatedError:
-    """E(h, d) = Σ_{ij} d_i d_j M_ij K_ij with M = LTT(a)ᵀ·diag(r²)·LTT(a) and K = LTT(h)·LTT(h)ᵀ.
-
-    It is ‖diag(r)·LTT(a)·diag(d)·LTT(h)‖_F²: d = η for C = LTT(1/h), and d = ηs for LTT(1/h)·diag(s)⁻¹.
-    Diagonals of M and K are running sums, so that value and derivatives take O(n²) time and O(n) memory
-    (O(n²) memory for a workload with row weights that is not of prefix sums).
-
-    Of another order q it is the power mean of the rows' squared norms (`PowerMean`), with ρ for r².
-
-    Args:
-        workload: A = diag(r)·LTT(a)·diag(η), of which r and a are used.
-        order: q ≥ 1.
-
-    >>> from fedmf.mechanisms.workload import prefix
-    >>> RatedError(prefix(2))(np.array([1.0, -0.5]), np.array([1.0, 2.0]))[0]
-    5.0
-    """
-
-    def __init__(self, workload: ToeplitzWorkload, order: float = 1.0) -> None:
-        self._a, self._power = workload.coefficients, PowerMean.of(workload, order)
-        self._gram = _WorkloadGram(self._a, self._power.squares)
-
-    def __call__(self, h: Vector, d: Vector) -> tuple[float, Vector, Vector]:
-        """E and its derivatives in d and h, each of shape (n,), one diagonal of M and K after the other."""
-        n, error, workload = h.size, 0.0, self._gram
-        if self._power.order != 1.0:
-            workload = _WorkloadGram(self._a, self._power(scaled_query_variances(self._a, h, d)))
-        slope_scale, slope_h = np.zeros(n), np.zeros(n)
-        for gap in range(n):
-            early, late = slice(None, n - gap), slice(gap, None)
-            both = 1.0 if gap == 0 else 2.0
-            covariance = np.cumsum(h[early] * h[late])
-            gram = both * workload.diagonal(gap)
-            weight = gram * (d[early] * d[late])
-            error += float(weight @ covariance)
-            pull = gram * covariance
-            slope_scale[early] += pull * d[late]
-            slope_scale[late] += pull * d[early]
-            later = np.cumsum(weight[::-1])[::-1]
-            slope_h[early] += later * h[late]
-            slope_h[late] += later * h[early]
-        return error, slope_scale, slope_h
-
-
-class _WorkloadGram:
-    """[M]_{j,j+g} = Σ_{t ≥ j+g} r_t² a_{t−j} a_{t−j−g}, one diagonal at a time."""
-
-    def __init__(self, coefficients: Vector, squares: Vector) -> None:
-        self._a, self._squares = coefficients, squares
-        self._ones, self._equal = bool((coefficients == 1.0).all()), bool((squares == 1.0).all())
-        self._suffix = np.cumsum(squares[::-1])[::-1]
-        self._diagonals: dict[int, Vector] = {}
-
-    def diagonal(self, gap: int) -> Vector:
-        n = self._a.size
-        if self._ones:
-            return self._suffix[gap:]
-        products = self._a[gap:] * self._a[: n - gap]
-        if self._equal:
-            return np.cumsum(products)[::-1]
-        if gap not in self._diagonals:
-            self._diagonals[gap] = multiply(products, self._squares[gap:][::-1], n - gap)[::-1]
-        return self._diagonals[gap]
-
-
-#: Makes a fresh operator: called with x_t, shape (m,), round by round, it returns [Ax]_t.
-StreamingQueries = Callable[[], Callable[[Array], Array]]
-_WIDTH = 256
-
-
-def streamed_query_variances(
-    factorization: Factorization, queries: StreamingQueries, width: int = _WIDTH
-) -> NDArray[np.float64]:
-    """‖(A C⁻¹)_{t,:}‖² for queries A that need not be Toeplitz, shape (n,).
-
-    [A C⁻¹]_{t,:} is what the streaming rule of A makes of the rows of C⁻¹, and those are what C's streaming
-    rule makes of unit vectors. Columns are taken in groups of m, so that n·m numbers are kept instead of n²;
-    the time is n² times what one round of both rules costs.
-
-    Args:
-        factorization: C.
-        queries: A, lower triangular, as a rule; it is started anew for each group of columns.
-        width: m ≥ 1, columns at a time.
-
-    Raises:
-        ValueError: m is not positive, or the rule changes the shape of a row.
-
-    References:
-        McKenna (2024), Algorithm 5 and Definition D.1.
-
-    >>> from fedmf.mechanisms.closed_forms import identity
-    >>> def sums():
-    ...     total = np.zeros(1)
-    ...     def add(row):
-    ...         nonlocal total
-    ...         total = total + row
-    ...         return total
-    ...     return add
-    >>> streamed_query_variances(identity(3), sums)
-    array([1., 2., 3.])
-    """
-    if width < 1:
-        raise ValueError(f"m (width) must be at least 1; got {width}. It is the number of columns at a time.")
-    n = factorization.rounds
-    rule, variances = factorization.recurrence(), np.zeros(n)
-    for start in range(0, n, width):
-        columns = np.arange(start, min(start + width, n))
-        # Columns before round `start` are zero there, but the rules may depend on t.
-        unit = np.zeros((n, columns.size))
-        unit[columns, columns - start] = 1.0
-        query = queries()
-        for t, row in enumerate(rule.apply(unit)):
-            answer = np.asarray(query(row))
-            if answer.shape != row.shape:
-                raise ValueError(
-                    f"A (queries) must return a row of shape {row.shape} in round {t}; got {answer.shape}."
-                )
-            variances[t] += float(answer @ answer)
-    return variances
-
-
-_OVERFLOW, _OVERFLOWING_INVERSE = 1e200, 1e100
-
-
-class StrategyError:
-    """Σ_t S_t w_t² with w = LTT(c)⁻¹a and S_t = Σ_{i ≥ t} ρ_i, for A = diag(r)·LTT(a).
-
-    ρ = r² gives ‖A C⁻¹‖_F²; of another order it is `PowerMean` of the variances v_t = Σ_{s ≤ t} w_s². With
-    learning rates, A = diag(r)·LTT(a)·diag(η), it is `RatedError`, which takes O(n²).
-
-    Args:
-        workload: A; with column weights of at most 4096 rounds.
-        order: q ≥ 1 of the power mean of r_t² v_t.
-
-    Raises:
-        ValueError: A has column weights and n > 4096.
-
-    >>> from fedmf.mechanisms.workload import prefix
-    >>> StrategyError(prefix(3))(np.array([1.0, 0.5]))
-    (4.0625, array([-7.125, -2.   ]))
-    """
-
-    def __init__(self, workload: ToeplitzWorkload, order: float = 1.0) -> None:
-        rates = workload.column_weights
-        if rates is not None and workload.rounds > LARGEST_RATED:
-            raise ValueError(
-                f"n (rounds) must be at most {LARGEST_RATED} to optimise for column weights; got "
-                f"{workload.rounds}. Optimise without them: errors include them for every C."
-            )
-        self._rates, self._rated = rates, None if rates is None else RatedError(workload, order)
-        self._a, self._power = workload.coefficients, PowerMean.of(workload, order)
-        self._prefix = bool((self._a == 1.0).all())
-
-    def __call__(self, c: Vector, inverse: Vector | None = None) -> tuple[float, Vector]:
-        """E and its gradient, shape of c: ∂E/∂c_j = −2·Σ_t v_t w_{t−j} with v = LTT(c)⁻ᵀ(S w).
-
-        (inf, 0) where w overflows.
-
-        Args:
-            c: the first column of C.
-            inverse: that of C⁻¹, shape (n,), where it is known.
-        """
-        n = self._a.size
-        inverse = reciprocal(c, n) if inverse is None else inverse
-        if self._rated is not None and self._rates is not None:
-            return self._with_rates(self._rated, self._rates, inverse, c.size)
-        with np.errstate(over="ignore", invalid="ignore"):
-            w = np.cumsum(inverse) if self._prefix else multiply(self._a, inverse, n)
-            rows = self._power(np.cumsum(w * w))
-            weighted = np.cumsum(rows[::-1])[::-1] * w
-            error = float(weighted @ w)
-        if not error < _OVERFLOW:
-            return float("inf"), np.zeros_like(c)
-        later = weighted[::-1]
-        if self._prefix:  # w is h/(1 − x)
-            slope = np.cumsum(product((inverse, inverse, later), n))
-        else:
-            slope = product((inverse, w, later), n)
-        return error, -2.0 * slope[::-1][: c.size]
-
-    @staticmethod
-    def _with_rates(rated: RatedError, rates: Vector, inverse: Vector, terms: int) -> tuple[float, Vector]:
-        """From h·c = 1 follows dh = −h·h·dc as power series; its adjoint carries the slope from h to c."""
-        if not (np.abs(inverse) < _OVERFLOWING_INVERSE).all():
-            return float("inf"), np.zeros(terms)
-        n = inverse.size
-        error, _, slope = rated(inverse, rates)
-        adjoint = multiply(inverse, slope[::-1], n)[::-1]
-        return error, -multiply(inverse, adjoint[::-1], n)[::-1][:terms]
-
-
 @dataclass(frozen=True)
 class Errors:
     """Errors of the released queries per coordinate, for clip norm ζ = 1.
@@ -474,12 +237,27 @@ def errors(
     return Errors(*(deviation * square**0.5 for square in squares))
 
 
-# Up to this many products per round, lags are summed one by one.
-_FEW_LAGS = 4
+def streamed_query_variances(factorization: Factorization, queries: Stream) -> NDArray[np.float64]:
+    """‖(A C⁻¹)_{t,:}‖² for queries A that need not be Toeplitz, shape (n,), in O(n²) memory.
+
+    Args:
+        factorization: C.
+        queries: A, lower triangular, as a rule.
+
+    References:
+        McKenna (2024), Algorithm 5 and Definition D.1.
+
+    >>> from fedmf.mechanisms.closed_forms import identity
+    >>> sums = Stream(lambda shape: np.zeros(shape), lambda total, t, x: (total + x, total + x))
+    >>> streamed_query_variances(identity(3), sums)
+    array([1., 2., 3.])
+    """
+    made = (queries @ factorization.recurrence().stream()).materialize(factorization.rounds)
+    return np.einsum("ij,ij->i", made, made)
 
 
 class QuickError:
-    """The objective times the cheapest sound bound on the sensitivity, as a function of C.
+    """The objective times the cheapest sound bound on the sensitivity, as a function of C: for searches.
 
     For Toeplitz C without learning rates in A a mean is Σ_t S_t w_t² with w = a·h, S_t = Σ_{i ≥ t} r_i² (the
     weights of the objective included; where A has no weights, the largest error is the last), and the norm
@@ -506,20 +284,12 @@ class QuickError:
         self._participation, self._workload, self._objective = participation, workload, objective
         toeplitz = objective.for_toeplitz(workload)
         self._settles = workload.column_weights is None and toeplitz.kind != "max"
-        queries = toeplitz.queries(workload)
-        rows = np.ones(n) if queries.row_weights is None else queries.row_weights**2
-        self._counted = np.cumsum(rows[::-1])[::-1]
+        self._counted = toeplitz.queries(workload).counted
         self._rest = np.append(np.cumsum(self._counted[::-1])[::-1], 0.0)
-        self._prefix = bool((workload.coefficients == 1.0).all())
         self._reached = np.minimum(k, -(-(n - np.arange(n)) // b)).astype(np.float64)
 
-    def __call__(self, strategy: Factorization, limit: float = math.inf) -> float:
+    def __call__(self, strategy: Factorization) -> float:
         """The error; σ and the budget left out.
-
-        Args:
-            strategy: C.
-            limit: an error above it need not be told exactly. Where the bound on the sensitivity takes a
-                search, the error of the user of the earliest pattern is returned if it is above.
 
         Raises:
             NotRepresentable: C or its inverse overflows.
@@ -529,19 +299,14 @@ class QuickError:
             with np.errstate(over="ignore", invalid="ignore"):
                 error = self._variance(pair[1]) * self._square(pair[0])
             return math.sqrt(error / self._participation.rounds) if error < math.inf else math.inf
-        deviation = math.sqrt(self._objective.squared_error(query_variances(strategy, self._workload)))
-        if limit < math.inf:
-            k, b = self._participation.max_participations, self._participation.min_separation
-            least = deviation * float(np.linalg.norm(strategy.column_sum(earliest_pattern(k, b))))
-            if least > limit:
-                return least
-        return deviation * quick_upper_bound(strategy, self._participation)
+        variances = query_variances(strategy, self._workload)
+        bound = quick_upper_bound(strategy, self._participation)
+        return math.sqrt(self._objective.squared_error(variances)) * bound
 
     def _variance(self, h: Vector) -> float:
         """Σ_t S_t w_t²."""
-        n = self._participation.rounds
-        if not self._prefix:
-            w = multiply(self._workload.coefficients, h, n)
+        if not (self._workload.coefficients == 1.0).all():
+            w = multiply(self._workload.coefficients, h, self._participation.rounds)
             return float((self._counted * w) @ w)
         w = np.cumsum(h)
         settled = float(w[-1] * w[-1] * self._rest[w.size])
@@ -549,11 +314,8 @@ class QuickError:
 
     def _square(self, c: Vector) -> float:
         """The squared bound on the sensitivity: Σ_h (2 − [h = 0])·Σ_l (N_l − h)⁺ ĉ_l ĉ_{l+hb}."""
-        n, k, b = (
-            self._participation.rounds,
-            self._participation.max_participations,
-            self._participation.min_separation,
-        )
+        contract = self._participation
+        n, k, b = contract.rounds, contract.max_participations, contract.min_separation
         if k == 1 or c.size <= b:
             return float((self._reached[: c.size] * c) @ c)
         envelope = monotone_envelope(np.abs(c))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedmf.mechanisms.matrix import Factorization
-from fedmf.mechanisms.registry import EIGENVALUES, ETA, MU, SMOOTHNESS, Family, Free, at_once, register
+from fedmf.mechanisms.registry import DesignRequest, Family, Free, Parameter, Values, at_once, register
 from fedmf.mechanisms.series import fft_size, frozen_vector
 from fedmf.mechanisms.toeplitz import InverseToeplitz
 from fedmf.typing import Vector
@@ -251,10 +251,21 @@ def _horizon(rounds: int) -> None:
 
 
 # A curvature that was given belongs to the spectrum.
+def _curvature(symbol: str, meaning: str, rule: Callable[[DesignRequest, Values], float]) -> Free:
+    return Free(Parameter(symbol, meaning, above=0.0), at_once(rule))
+
+
 FREE_SPECTRUM = (
-    Free(SMOOTHNESS, at_once(lambda ask, v: max(1.0, v.get("mu", 1.0)))),
-    Free(ETA, at_once(lambda ask, v: 0.5 / v["smoothness"])),
-    Free(MU, at_once(lambda ask, v: settling_curvature(ask.rounds, v["eta"], v["smoothness"]))),
+    _curvature("smoothness", "largest curvature of the objective", lambda ask, v: max(1.0, v.get("mu", 1.0))),
+    _curvature("eta", "learning rate of gradient descent", lambda ask, v: 0.5 / v["smoothness"]),
+    _curvature(
+        "mu",
+        "smallest curvature of the objective",
+        lambda ask, v: settling_curvature(ask.rounds, v["eta"], v["smoothness"]),
+    ),
+)
+_EIGENVALUES = Parameter(
+    "eigenvalues", "number of curvatures, in geometric steps", integer=True, highest=4096
 )
 
 register(
@@ -262,7 +273,7 @@ register(
         "quadratic-lti",
         "the best Toeplitz C for the last iterate on a quadratic",
         lambda ask, v: geometric_lti(ask.rounds, v["mu"], v["smoothness"], v["eta"], v["eigenvalues"]),
-        (*FREE_SPECTRUM, Free(EIGENVALUES, at_once(lambda ask, v: 16))),
+        (*FREE_SPECTRUM, Free(_EIGENVALUES, at_once(lambda ask, v: 16))),
         largest=1_000_000,
         largest_compared=0,
     )

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedmf.mechanisms.series import check_leading, column_factors
+from fedmf.mechanisms.series import check_count, check_leading, column_factors
 from fedmf.mechanisms.streaming import Recurrence, StreamingInverse
 from fedmf.typing import Array, Vector
 
 _KINDS: dict[str, type[Factorization]] = {}
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Factorization):
-        return value.to_dict()
-    return value.tolist() if isinstance(value, np.ndarray) else value
-
-
-def _read(value: Any) -> Any:
-    return factorization_from_dict(value) if isinstance(value, Mapping) else value
+class NotRepresentable(ValueError):
+    """A matrix or its inverse overflows float64 before the horizon."""
 
 
 class Factorization(ABC):
@@ -37,14 +31,15 @@ class Factorization(ABC):
 
     #: n, the horizon.
     rounds: int
-    #: How records call the class.
+    #: How records call the class, and the fields that describe a matrix of it.
     kind: ClassVar[str]
+    stored: ClassVar[tuple[str, ...]]
 
     def __init_subclass__(cls, kind: str = "") -> None:
         super().__init_subclass__()
         if kind:
             cls.kind = kind
-            _KINDS[kind] = cls
+            _KINDS.setdefault(kind, cls)
 
     @property
     @abstractmethod
@@ -103,19 +98,17 @@ class Factorization(ABC):
             ValueError: s is not of this form, or the result has no form that can be kept.
         """
 
-    @classmethod
-    def stored(cls) -> list[str]:
-        """The fields that describe it."""
-        return [part.name for part in fields(cast(Any, cls)) if part.init]
-
     def to_dict(self) -> dict[str, Any]:
         """{"type", the fields it is made from}, JSON-able and exact; `factorization_from_dict` reads it."""
-        return {"type": self.kind, **{name: _plain(getattr(self, name)) for name in self.stored()}}
+        return {"type": self.kind, **{name: _plain(getattr(self, name)) for name in self.stored}}
 
     @classmethod
     def from_stored(cls, values: Mapping[str, Any]) -> Factorization:
         """Made from the fields of a description."""
-        return cls(**{name: _read(value) for name, value in values.items()})
+        read = {
+            name: factorization_from_dict(v) if isinstance(v, Mapping) else v for name, v in values.items()
+        }
+        return cls(**read)
 
     def toeplitz_bound(self) -> tuple[Vector, Vector] | None:
         """(a, s) with |C_{ij}| ≤ a_{i−j}/s_j, s non-increasing, s > 0; None where no such form is kept.
@@ -160,6 +153,7 @@ class Dense(Factorization, kind="dense"):
 
     matrix: Array
     rounds: int = field(init=False)
+    stored = ("rows",)
 
     def __post_init__(self) -> None:
         matrix = _lower_triangular(self.matrix)
@@ -242,18 +236,14 @@ class Dense(Factorization, kind="dense"):
         """C with column j divided by s_j."""
         return Dense(self.matrix / column_factors(factors, self.rounds))
 
-    def to_dict(self) -> dict[str, Any]:
-        """{"type": "dense", "rows"}: row t has the t + 1 entries up to the diagonal."""
-        return {"type": "dense", "rows": [row[: t + 1].tolist() for t, row in enumerate(self.matrix)]}
+    @property
+    def rows(self) -> list[list[float]]:
+        """Row t has the t + 1 entries up to the diagonal."""
+        return [row[: t + 1].tolist() for t, row in enumerate(self.matrix)]
 
     @classmethod
-    def stored(cls) -> list[str]:
-        """The rows."""
-        return ["rows"]
-
-    @classmethod
-    def from_stored(cls, values: Mapping[str, Any]) -> Dense:
-        """Read the rows that `to_dict` wrote.
+    def from_stored(cls, values: Mapping[str, Any]) -> Factorization:
+        """Made from its rows.
 
         Raises:
             ValueError: row t does not have t + 1 entries.
@@ -340,11 +330,10 @@ class Stamped(Factorization, kind="stamped"):
 
     base: Factorization
     rounds: int
+    stored = ("base", "rounds")
 
     def __post_init__(self) -> None:
-        if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds < 1:
-            raise ValueError(f"n (rounds) must be an integer of at least 1; got {self.rounds!r}.")
-        if self.rounds < self.base.rounds:
+        if check_count(self.rounds, "n (rounds)") < self.base.rounds:
             object.__setattr__(self, "base", self.base.leading(self.rounds))
 
     @property
@@ -473,9 +462,15 @@ def factorization_from_dict(description: Mapping[str, Any]) -> Factorization:
     """
     values = dict(description)
     kind = _KINDS.get(values.pop("type", None))
-    if kind is None or values.keys() != set(kind.stored()):
+    if kind is None or values.keys() != set(kind.stored):
         raise ValueError(
             f"type (factorization) must be {', '.join(_KINDS)}, with its fields; "
             f"got {description.get('type')!r} with {sorted(description)}."
         )
     return kind.from_stored(values)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Factorization):
+        return value.to_dict()
+    return value.tolist() if isinstance(value, np.ndarray) else value

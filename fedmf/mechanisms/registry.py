@@ -7,26 +7,29 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from fedmf.mechanisms.errors import LARGEST_RATED, RMSE, Objective, QuickError
-from fedmf.mechanisms.matrix import Factorization, Stamped, normalized
-from fedmf.mechanisms.optimise import minimize_from, minimize_on_interval
-from fedmf.mechanisms.toeplitz import NotRepresentable
+from fedmf.mechanisms.matrix import Factorization, NotRepresentable, Stamped, normalized
 from fedmf.mechanisms.workload import ToeplitzWorkload, prefix
 from fedmf.participation import LARGEST_HORIZON, Participation
 
-# The first step of a search that starts where a similar one ended, and the fewest bands that tell.
-_NEAR, _TELLING_BANDS = 0.04, 8
-
-#: Beyond this many rounds searches spare evaluations: they start where coarser ones ended.
-LONG: Final = 65_536
-
-#: What an optimiser is given besides its parameters.
-Target = tuple[Participation, ToeplitzWorkload | None, Objective]
 #: Parameters by symbol: an int where the parameter is an integer, else a float.
 Values = Mapping[str, Any]
+#: What an optimiser is given besides its parameters.
+Target = tuple[Participation, ToeplitzWorkload | None, Objective]
+#: The error with a value in the place of the parameter that is chosen.
+Error = Callable[[float], float]
+#: Parameters by symbol, the chosen ones included, and C.
+Built = tuple[dict[str, float | int], Factorization]
+
+# Beyond this many rounds searches spare evaluations: they start where coarser ones ended.
+_LONG: Final = 65_536
+# The window of a search that starts where another ended, as a share of the interval; bands that tell
+# something.
+_NEAR, _TELLING_BANDS = 0.08, 8
+# n for normalised columns, which take seconds for an error there, and in a comparison.
+_LARGEST_NORMALIZED, _LARGEST_NORMALIZED_COMPARED = 1_000_000, 16_384
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ class DesignRequest:
 
     @property
     def target(self) -> Target:
-        """Contract, A (None for prefix sums: workloads are compared by identity) and objective."""
+        """Contract, A (None for prefix sums) and objective."""
         weighted = self.workload.row_weights is not None or self.workload.column_weights is not None
         known = weighted or bool((self.workload.coefficients != 1.0).any())
         return self.participation, self.workload if known else None, self.objective
@@ -119,15 +122,9 @@ class DesignRequest:
 
 @dataclass
 class Trail:
-    """Where the last of several similar searches ended.
-
-    Args:
-        place: as a point of its interval; None at first.
-        here: whether the next search starts there, rather than with a grid.
-    """
+    """Where the last of several similar searches ended; None at first."""
 
     place: float | None = None
-    here: bool = True
 
 
 @dataclass(frozen=True)
@@ -145,14 +142,7 @@ class Accuracy:
     trail: Trail | None = None
 
 
-class Error(Protocol):
-    """The error with a value in the place of the parameter that is chosen."""
-
-    def __call__(self, value: float, limit: float = math.inf, /) -> float:
-        """Of an error above the limit no more is told than a bound from below that is above it as well."""
-        ...
-
-
+_FINE, _COARSE = Accuracy(17, 1e-6), Accuracy(9, 0.01)
 #: Choose a value, given the request, the values fixed already, and the error with a value in its place.
 Choose = Callable[[DesignRequest, Values, Error, Accuracy], float]
 
@@ -176,12 +166,37 @@ def chosen(
     """The value chosen and its error."""
     judged: dict[float, float] = {}
 
-    def recorded(value: float, limit: float = math.inf) -> float:
-        judged[value] = min(latest := error(value, limit), judged.get(value, math.inf))
-        return latest
+    def recorded(value: float) -> float:
+        if value not in judged:
+            judged[value] = error(value)
+        return judged[value]
 
     value = free.choose(request, values, recorded, accuracy)
-    return value, judged[value] if value in judged else error(value)
+    return value, recorded(value)
+
+
+def least_on(error: Error, low: float, high: float, grid: int, tolerance: float) -> float:
+    """The best point found in [low, high]: an even grid, then Brent's method around its best point.
+
+    The grid makes the search safe for functions of several minima at least one grid step apart; the ends are
+    part of it, so that a minimum at an end is found exactly. Infinity marks points that do not count.
+
+    >>> round(least_on(lambda x: (x - 0.3) ** 2, 0.0, 1.0, 17, 1e-4), 3)
+    0.3
+    """
+    from scipy.optimize import minimize_scalar
+
+    points = [low + (high - low) * i / (grid - 1) for i in range(grid)]
+    seen = {x: error(x) for x in points}
+
+    def finite(x: float) -> float:
+        seen[float(x)] = latest = error(float(x))
+        return min(latest, 1e300)
+
+    at = min(range(grid), key=lambda i: seen[points[i]])
+    around = points[max(0, at - 1)], points[min(grid - 1, at + 1)]
+    minimize_scalar(finite, bounds=around, method="bounded", options={"xatol": tolerance * (high - low)})
+    return min(seen, key=seen.__getitem__)
 
 
 def best_on_interval(
@@ -190,7 +205,6 @@ def best_on_interval(
     """Search u over an interval for the least error of value(u); both may depend on p, the interval on n.
 
     >>> square = best_on_interval(lambda n, p: (0.0, 2.0), lambda u, p: u * u)
-    >>> from fedmf.mechanisms.workload import prefix
     >>> asked = DesignRequest(Participation(4, 1, 4), prefix(4))
     >>> round(square(asked, {}, lambda x: abs(x - 1.0), Accuracy(17, 1e-4)), 3)
     1.0
@@ -205,11 +219,15 @@ def best_on_interval(
         def judged(u: float) -> float:
             return error(value(u, p))
 
-        trail, tolerance = accuracy.trail or Trail(), accuracy.tolerance
-        if trail.place is None or not trail.here:
-            u, _ = minimize_on_interval(judged, low, high, accuracy.grid, tolerance)
-        else:
-            u, _ = minimize_from(judged, min(max(trail.place, low), high), low, high, _NEAR, tolerance)
+        trail, reach = accuracy.trail or Trail(), _NEAR * (high - low)
+        u, precise = None, accuracy.tolerance * (high - low)
+        if trail.place is not None:
+            near = max(low, trail.place - reach), min(high, trail.place + reach)
+            u = least_on(judged, *near, 3, precise / (near[1] - near[0]))
+            if min(u - near[0], near[1] - u) <= 2 * precise and u not in (low, high):
+                u = None  # it may lie outside
+        if u is None:
+            u = least_on(judged, low, high, accuracy.grid, accuracy.tolerance)
         # With few bands the parameter hardly matters, and says little about more.
         trail.place = u if "bands" not in values or p >= _TELLING_BANDS else None
         return value(u, p)
@@ -218,23 +236,8 @@ def best_on_interval(
 
 
 def one_of(*candidates: float) -> Choose:
-    """The candidate of least error, the first among equals; what cannot be it is not looked at closely.
-
-    >>> from fedmf.mechanisms.workload import prefix
-    >>> asked = DesignRequest(Participation(4, 1, 4), prefix(4))
-    >>> one_of(3, 2, 1)(asked, {}, lambda value, limit=math.inf: abs(value - 1.5), Accuracy(3, 0.1))
-    2
-    """
-
-    def choose(request: DesignRequest, values: Values, error: Error, accuracy: Accuracy) -> float:
-        lowest = {value: error(value, 0.0) for value in candidates}
-        errors: dict[float, float] = {}
-        for value in sorted(candidates, key=lowest.__getitem__):
-            if lowest[value] <= (least := min(errors.values(), default=math.inf)):
-                errors[value] = error(value, least)
-        return min((value for value in candidates if value in errors), key=errors.__getitem__)
-
-    return choose
+    """The candidate of least error, the first among equals."""
+    return lambda request, values, error, accuracy: min(candidates, key=error)
 
 
 def at_once(rule: Callable[[DesignRequest, Values], float]) -> Choose:
@@ -247,7 +250,7 @@ def widths(request: DesignRequest) -> list[int]:
     return sorted({*(2**i for i in range(request.rounds.bit_length())), request.separation})
 
 
-def best_width(request: DesignRequest, values: Values, error: Error, accuracy: Accuracy) -> float:
+def _best_width(request: DesignRequest, values: Values, error: Error, accuracy: Accuracy) -> float:
     """The bands of least error among powers of two and b.
 
     At long horizons no more is tried once twice in a row wider ones than b were worse than the best.
@@ -258,81 +261,13 @@ def best_width(request: DesignRequest, values: Values, error: Error, accuracy: A
             least, best, worse = latest, p, 0
         elif p > request.separation:
             worse += 1
-        if worse == 2 and request.rounds > LONG:
+        if worse == 2 and request.rounds > _LONG:
             break
     return best
 
 
 BANDS: Final = Parameter("bands", "number of diagonals of C or of its inverse", integer=True, letter="p")
-LAMBDA: Final = Parameter("lambda", "share of the last round's noise that is taken back")
-GAMMA: Final = Parameter("gamma", "exponent of the workload")
-NU: Final = Parameter("nu", "damping of the square root")
-SHIFT: Final = Parameter("c", "shift added to every coefficient")
-FULL: Final = Parameter("full", "1 for the full estimator, 0 for online", integer=True, lowest=0, highest=1)
-ARITY: Final = Parameter("arity", "children of a node", integer=True, lowest=2, highest=4096)
-BUFFERS: Final = Parameter("buffers", "state vectors kept", integer=True, highest=10, letter="m")
-TAPER: Final = Parameter(
-    "taper", "separation from which coefficients fall to 0", integer=True, lowest=0, letter="b_0"
-)
-ETA: Final = Parameter("eta", "learning rate of gradient descent", above=0.0)
-MU: Final = Parameter("mu", "smallest curvature of the objective", above=0.0)
-SMOOTHNESS: Final = Parameter("smoothness", "largest curvature of the objective", above=0.0)
-EIGENVALUES: Final = Parameter(
-    "eigenvalues", "number of curvatures, in geometric steps", integer=True, highest=4096
-)
-LAGS: Final = Parameter("lags", "multipliers on each side", integer=True, lowest=0, highest=32)
-VARIANCE: Final = Parameter("variance", "of the stochastic gradients, where that of the noise is 1")
-
-FREE_BANDS: Final = Free(BANDS, best_width)
-FREE_LAMBDA: Final = Free(
-    LAMBDA, best_on_interval(lambda n, p: (0.0, math.log(10.0 * n)), lambda u, p: -math.expm1(-u))
-)
-FREE_GAMMA: Final = Free(GAMMA, best_on_interval(lambda n, p: (0.01, 1.0), lambda u, p: u))
-FREE_NU: Final = Free(NU, best_on_interval(lambda n, p: (math.log(1e-3 / n), 0.0), lambda u, p: math.exp(u)))
-# The interesting scale of c is 1/p: at c = -1/p the last coefficient vanishes.
-FREE_SHIFT: Final = Free(
-    SHIFT,
-    best_on_interval(
-        lambda n, p: (-1.0, 4.0) if p > 1 else (0.0, 0.0),
-        lambda u, p: max(math.copysign(10 ** abs(u) - 1, u) / p, -0.9),
-    ),
-)
-# The square root falls like j^{-1/2}: at c = -1/sqrt(p) its end is near zero.
-FREE_ROOT_SHIFT: Final = Free(
-    SHIFT,
-    best_on_interval(
-        lambda n, p: (-1.0, 4.0) if p > 1 else (0.0, 0.0),
-        lambda u, p: max(math.copysign(10 ** abs(u) - 1, u) / math.sqrt(p), -0.9),
-    ),
-)
-
-
-#: n for normalised columns, which take seconds for an error there.
-_LARGEST_NORMALIZED: Final = 1_000_000
-_LARGEST_NORMALIZED_COMPARED: Final = 16_384
-_FINE, _NORMALIZED_COLUMNS, _COARSE = Accuracy(17, 1e-4), Accuracy(9, 5e-4), Accuracy(9, 0.01)
-
-Make = Callable[[DesignRequest, Values], Factorization]
-#: Parameters by symbol, the chosen ones included, and C.
-Built = tuple[dict[str, float | int], Factorization]
-
-
-def check_rounds(rounds: int) -> None:
-    """Refuse a horizon that no mechanism is built for.
-
-    Raises:
-        ValueError: n > 10,000,000.
-    """
-    if rounds > LARGEST_HORIZON:
-        raise ValueError(
-            f"n (rounds) must be at most {LARGEST_HORIZON}; got {rounds}. No mechanism is built for more: "
-            "plan a shorter run."
-        )
-
-
-def normalized_columns(make: Make) -> Make:
-    """The same C with every column divided by its norm."""
-    return lambda request, values: normalized(make(request, values))
+FREE_BANDS: Final = Free(BANDS, _best_width)
 
 
 @dataclass(frozen=True)
@@ -348,6 +283,9 @@ class Option:
     build: Callable[[Form, DesignRequest, int, Values], Built]
 
 
+Make = Callable[[DesignRequest, Values], Factorization]
+
+
 @dataclass(frozen=True, eq=False)
 class Family:
     """One mechanism, complete: everything that any part of the package asks about it.
@@ -360,11 +298,10 @@ class Family:
         options: parameters that are never searched.
         largest: the largest n it is built for by name.
         largest_compared: the largest n at which a comparison without names includes it; 0 for never.
-        normalize: how the form with normalised columns is made from `make`.
+        make_normalized: C with normalised columns, if it is more than `make` with its columns normalised.
         optimized: whether an optimiser or a matrix of n² entries makes it, rather than a formula.
         entrywise: whether the optimiser moves every entry of C, which takes longest.
-        largest_normalized: the largest n for that form, if below `largest`.
-        largest_normalized_compared: the same in a comparison, if below `largest_compared`.
+        compares_normalized: whether a comparison includes that form.
         also: what others call it; these names are understood wherever its own is, and written nowhere.
     """
 
@@ -375,35 +312,16 @@ class Family:
     options: tuple[Option, ...] = field(default_factory=lambda: (STAMPS,))
     largest: int = LARGEST_HORIZON
     largest_compared: int = LARGEST_HORIZON
-    normalize: Callable[[Make], Make] = normalized_columns
+    make_normalized: Make | None = None
     optimized: bool = False
     entrywise: bool = False
-    largest_normalized: int = _LARGEST_NORMALIZED
-    largest_normalized_compared: int = _LARGEST_NORMALIZED_COMPARED
+    compares_normalized: bool = True
     also: tuple[str, ...] = ()
 
     @property
     def plain(self) -> Form:
         """C as it is made."""
-        return Form(self.name, self, self.make, lambda C: C, _FINE, self.largest, self.largest_compared)
-
-    @property
-    def normalized(self) -> Form:
-        """C with normalised columns."""
-        return Form(
-            f"normalized-{self.name}",
-            self,
-            self.normalize(self.make),
-            normalized,
-            _NORMALIZED_COLUMNS,
-            min(self.largest, self.largest_normalized),
-            min(self.largest_compared, self.largest_normalized_compared),
-        )
-
-    @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        """Free and optional ones."""
-        return (*(free.parameter for free in self.free), *(option.parameter for option in self.options))
+        return Form(self, False)
 
     def parameter(self, symbol: str, name: str, value: object) -> Parameter:
         """The free or optional parameter of this symbol.
@@ -416,38 +334,53 @@ class Family:
         Raises:
             ValueError: the mechanism has none.
         """
-        for parameter in self.parameters:
+        known = [part.parameter for part in (*self.free, *self.options)]
+        for parameter in known:
             if parameter.symbol == symbol:
                 return parameter
         takes = ", ".join(free.symbol for free in self.free) or "none"
-        nearest = difflib.get_close_matches(symbol, [known.symbol for known in self.parameters], 1, 0.5)
+        nearest = difflib.get_close_matches(symbol, [parameter.symbol for parameter in known], 1, 0.5)
         raise ValueError(
             f"{symbol} (parameter) must be one that {name} takes: {takes}; got {symbol}={value}."
-            + "".join(f" Did you mean {known!r}?" for known in nearest)
+            + "".join(f" Did you mean {other!r}?" for other in nearest)
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """A family with plain or with normalised columns: what a name stands for.
+    """A family with plain or with normalised columns: what a name stands for."""
 
-    Args:
-        name: as on the command line.
-        family: the mechanism.
-        make: C from the request and the parameters, columns normalised if the name says so.
-        columns: what turns another C of this family into this form.
-        accuracy: of searches over real parameters.
-        largest: the largest n it is built for.
-        largest_compared: the largest n at which a comparison without names includes it.
-    """
-
-    name: str
     family: Family
-    make: Make
-    columns: Callable[[Factorization], Factorization]
-    accuracy: Accuracy
-    largest: int
-    largest_compared: int
+    normalized: bool
+
+    @property
+    def name(self) -> str:
+        """As on the command line."""
+        return f"normalized-{self.family.name}" if self.normalized else self.family.name
+
+    @property
+    def largest(self) -> int:
+        """The largest n it is built for."""
+        return min(self.family.largest, _LARGEST_NORMALIZED) if self.normalized else self.family.largest
+
+    @property
+    def largest_compared(self) -> int:
+        """The largest n at which a comparison without names includes it."""
+        if not self.normalized:
+            return self.family.largest_compared
+        return min(
+            self.family.largest_compared, self.family.compares_normalized * _LARGEST_NORMALIZED_COMPARED
+        )
+
+    def columns(self, C: Factorization) -> Factorization:
+        """Another C of this family in this form."""
+        return normalized(C) if self.normalized else C
+
+    def make(self, request: DesignRequest, values: Values) -> Factorization:
+        """C from the request and the parameters."""
+        if self.normalized and self.family.make_normalized is not None:
+            return self.family.make_normalized(request, values)
+        return self.columns(self.family.make(request, values))
 
     def checked(self, given: Mapping[str, object], rounds: int | None) -> dict[str, float | int]:
         """Parameters by symbol, each a number of the right type; ``rounds`` is None where n is not known yet.
@@ -461,7 +394,7 @@ class Form:
         }
 
     def build(self, request: DesignRequest, given: Values) -> Built:
-        """The parameters, those that are not given chosen, and C.
+        """The parameters, those that are not given chosen one after the other, and C.
 
         Raises:
             ValueError: n is too large, or a parameter unknown, of the wrong type or out of range.
@@ -478,127 +411,93 @@ class Form:
                 f"n (rounds) must be at most {self.largest} for {self.name}; got {request.rounds}. "
                 f"Use bisr or banded-toeplitz, which go up to n={LARGEST_HORIZON}."
             )
-        return _Search(self, request, self.checked(given, request.rounds), self.make, self.accuracy).best()
+        return _Search(self, request).best(self.checked(given, request.rounds))
 
 
-def _stamped(form: Form, request: DesignRequest, stamps: int, others: Values) -> Built:
-    """s blocks of m = ⌈n/s⌉ rounds, each built for the first m queries and what a user can do in m rounds."""
-    contract, n = request.participation, request.rounds
-    size = -(-n // stamps)
-    fits = Participation.as_many_as_fit(size, contract.min_separation)
-    participations = min(contract.max_participations, fits.max_participations)
-    if request.objective.weights:
-        raise ValueError(
-            f"s (stamps) must be left out for weighted queries; got {stamps}. All blocks are built alike."
-        )
-    contract = replace(fits, max_participations=participations)
-    block = DesignRequest(contract, request.workload.leading(size), request.objective)
-    params, factorization = form.build(block, others)
-    return params, Stamped(factorization, n)
-
-
-STAMPS: Final = Option(
-    Parameter("stamps", "how often a C for n/s rounds is repeated", integer=True, letter="s"), _stamped
-)
-
-
-@dataclass
 class _Search:
-    """Choose the parameters that were not given, one after the other."""
+    """Parameters of least error. Those before the last are chosen by a coarse search of the later ones.
 
-    form: Form
-    request: DesignRequest
-    given: Values
-    make: Make
-    accuracy: Accuracy
-    _latest: tuple[Values, Factorization] | None = None
-    _best: tuple[Values, Factorization] | None = None
-    _least: float = math.inf
+    Coarse searches leave columns as they are, which makes an error cheap. A fine one that is not cheap, of a
+    normalised form or at a long horizon, starts where a coarse one ended.
+    """
 
-    @cached_property
-    def _error(self) -> QuickError:
-        return QuickError(self.request.participation, self.request.workload, self.request.objective)
+    def __init__(self, form: Form, request: DesignRequest) -> None:
+        self._form, self._request = form, request
+        self._judge = QuickError(request.participation, request.workload, request.objective)
+        self._least, self._made = math.inf, None
 
-    def best(self) -> Built:
-        """The parameters and C."""
-        values, all_free = dict(self.given), self.form.family.free
-        for at, free in enumerate(all_free):
-            if free.symbol not in self.given:
-                values = _with(values, free, self.choice(free, values, all_free[at + 1 :]))
-        return {free.symbol: values[free.symbol] for free in all_free}, self.made(values)
+    def best(self, given: Values) -> Built:
+        values = dict(given)
+        free = [part for part in self._form.family.free if part.symbol not in given]
+        coarse = replace(_COARSE, trail=Trail()) if self._request.rounds > _LONG else _COARSE
+        for at, part in enumerate(free):
+            values = _with(values, part, self._chosen(part, values, free[at + 1 :], coarse))
+        real = [part for part in free if not part.parameter.integer]
+        for part in real if len(real) > 1 else ():  # now that the later ones are known
+            values = _with(values, part, self._chosen(part, values, (), coarse))
+        params = {part.symbol: values[part.symbol] for part in self._form.family.free}
+        if self._made is not None and self._made[0] == values:
+            return params, self._made[1]
+        return params, self._form.make(self._request, values)
 
-    def choice(self, free: Free, values: Values, later: Sequence[Free]) -> float:
-        """The value of one parameter, given those before it."""
+    def _chosen(self, part: Free, values: Values, later: Sequence[Free], coarse: Accuracy) -> float:
+        def error(value: float) -> float:
+            tried = _with(values, part, value)
+            return self._coarse(tried, later, coarse) if later else self._error(self._form, tried)
 
-        def error(value: float, limit: float = math.inf) -> float:
-            return self.error(_with(values, free, value), later, limit)
+        def plain(value: float) -> float:
+            return self._coarse(_with(values, part, value), later, coarse)
 
-        return free.choose(self.request, values, error, self._accuracy_for(free, values, later))
+        accuracy = _FINE
+        if not part.parameter.integer and (self._form.normalized or self._request.rounds > _LONG):
+            trail = coarse.trail or Trail()
+            part.choose(self._request, values, plain, replace(coarse, trail=trail))
+            accuracy = Accuracy(9, 2e-5, trail)
+        return part.choose(self._request, values, error, accuracy)
 
-    def _accuracy_for(self, free: Free, values: Values, later: Sequence[Free]) -> Accuracy:
-        """Where an evaluation takes long, a real parameter is searched from where the coarse search ended."""
-        plain = self.make is self.form.family.make
-        if free.parameter.integer or (plain and self.request.rounds <= LONG):
-            return self.accuracy
-        if plain and self.coarse.trail.place is None:
-            return replace(self.accuracy, grid=_COARSE.grid)
-        if self.coarse.trail.place is None:
-            self.coarse.choice(free, values, later)
-        return replace(self.accuracy, trail=Trail(self.coarse.trail.place))
-
-    @cached_property
-    def coarse(self) -> _Search:
-        """The same search without normalised columns, less accurate; a long one starts where the last ended.
-
-        Shorter ones take the whole grid each time, since an error may have several minima.
-        """
-        accuracy = replace(_COARSE, trail=Trail(here=self.request.rounds > LONG))
-        return _Search(self.form, self.request, self.given, self.form.family.make, accuracy)
-
-    @property
-    def trail(self) -> Trail:
-        """Of a coarse search."""
-        return self.accuracy.trail or Trail()
-
-    def error(self, values: Values, later: Sequence[Free], limit: float) -> float:
-        """The error with these values; later parameters are chosen coarsely, without normalised columns."""
-        return self.coarse.least(values, later) if later else self.judged(values, limit)
-
-    def least(self, values: Values, later: Sequence[Free]) -> float:
+    def _coarse(self, values: Values, later: Sequence[Free], accuracy: Accuracy) -> float:
         """The least error over the later parameters."""
         if not later:
-            return self.judged(values)
-        free, *rest = later
-        if free.symbol in self.given:
-            return self.least(values, rest)
+            return self._error(self._form.family.plain, values)
+        part, *rest = later
 
-        def error(value: float, limit: float = math.inf) -> float:
-            return self.least(_with(values, free, value), rest)
+        def error(value: float) -> float:
+            return self._coarse(_with(values, part, value), rest, accuracy)
 
-        return chosen(free, self.request, values, error, self.accuracy)[1]
+        return chosen(part, self._request, values, error, accuracy)[1]
 
-    def judged(self, values: Values, limit: float = math.inf) -> float:
+    def _error(self, form: Form, values: Values) -> float:
         try:
-            error = self._error(self.made(values), limit)
+            made = form.make(self._request, values)
+            error = self._judge(made)
         except NotRepresentable:
             return math.inf
-        if error <= limit and error < self._least and self.request.rounds <= LONG:
-            self._least, self._best = error, self._latest
+        # The best C so far knows its own sensitivity by now.
+        if form.normalized == self._form.normalized and error < self._least and self._request.rounds <= _LONG:
+            self._least, self._made = error, (values, made)
         return error
-
-    def made(self, values: Values) -> Factorization:
-        """C, with what it knows of itself by now where it is the latest or the best."""
-        for known in (self._latest, self._best):
-            if known is not None and known[0] == values:
-                return known[1]
-        self._latest = (values, self.make(self.request, values))
-        return self._latest[1]
 
 
 def _with(values: Values, free: Free, value: float) -> dict[str, float | int]:
     return {**values, free.symbol: int(value) if free.parameter.integer else float(value)}
 
 
+def _stamped(form: Form, request: DesignRequest, stamps: int, others: Values) -> Built:
+    """s blocks of m = ⌈n/s⌉ rounds, each built for the first m queries and what a user can do in m rounds."""
+    contract, size = request.participation, -(-request.rounds // stamps)
+    if request.objective.weights:
+        raise ValueError(
+            f"s (stamps) must be left out for weighted queries; got {stamps}. All blocks are built alike."
+        )
+    fits = Participation.as_many_as_fit(size, contract.min_separation)
+    fits = replace(fits, max_participations=min(contract.max_participations, fits.max_participations))
+    params, block = form.build(DesignRequest(fits, request.workload.leading(size), request.objective), others)
+    return params, Stamped(block, request.rounds)
+
+
+STAMPS: Final = Option(
+    Parameter("stamps", "how often a C for n/s rounds is repeated", integer=True, letter="s"), _stamped
+)
 _FAMILIES: dict[str, Family] = {}
 
 
@@ -624,7 +523,7 @@ def families() -> list[Family]:
 
 
 def _forms() -> dict[str, Form]:
-    forms = [*(family.plain for family in families()), *(family.normalized for family in families())]
+    forms = [Form(family, normalized) for normalized in (False, True) for family in families()]
     return {form.name: form for form in forms}
 
 
@@ -670,8 +569,7 @@ def own_name(name: str) -> str:
     """
     spelt = name.lower().replace("_", "-")
     prefix, plain = ("normalized-", spelt[11:]) if spelt.startswith("normalized-") else ("", spelt)
-    also = {other: family.name for family in families() for other in family.also}
-    known = prefix + also.get(plain, plain)
+    known = prefix + next((family.name for family in families() if plain in family.also), plain)
     return known if known in _forms() else name
 
 
@@ -722,9 +620,22 @@ def parameters() -> dict[str, Parameter]:
     >>> parameters()["nu"].meaning, parameters()["buffers"].integer
     ('damping of the square root', True)
     """
-    searched = (free.parameter for family in families() for free in family.free)
-    optional = (option.parameter for family in families() for option in family.options)
+    searched = [free.parameter for family in families() for free in family.free]
+    optional = [option.parameter for family in families() for option in family.options]
     return {parameter.symbol: parameter for parameter in (*searched, *optional)}
+
+
+def check_rounds(rounds: int) -> None:
+    """Refuse a horizon that no mechanism is built for.
+
+    Raises:
+        ValueError: n > 10,000,000.
+    """
+    if rounds > LARGEST_HORIZON:
+        raise ValueError(
+            f"n (rounds) must be at most {LARGEST_HORIZON}; got {rounds}. No mechanism is built for more: "
+            "plan a shorter run."
+        )
 
 
 def build(

@@ -1,4 +1,18 @@
-"""Sums over min-separated participation patterns: dynamic program, enumeration, the earliest pattern."""
+"""How far one user can move the mechanism: sens_{k,b}(C), exact or bounded, and always called what it is.
+
+One user's contributions are vectors u_i of norm at most ζ in the rounds i of a pattern π (at most k rounds,
+any two at least b apart). With ζ = 1,
+
+    sens_{k,b}(C)² = max over π and ‖u_i‖ ≤ 1 of Σ_{i,j∈π} G_ij ⟨u_i, u_j⟩,   G = CᵀC.
+
+It is at most max_π Σ_{i,j∈π} |G_ij|, with equality wherever signs s_i = ±1 make s_i s_j G_ij ≥ 0 on the best
+pattern; in particular where G ≥ 0.
+
+Every value here is a proven upper bound, computed by one of six methods. It is *exact* when the method is
+always attained, or when a pattern was found that attains it up to 1e-12 (relative), the rounding error of the
+sums. No other tolerance is used: "non-increasing" is never tested, but replaced by a monotone envelope that
+lies above the coefficients, and the bracket decides.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import comb
-from typing import Literal
+from typing import Final, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -18,8 +32,32 @@ from fedmf.mechanisms.series import fft_size, padded
 from fedmf.participation import Participation
 from fedmf.typing import Array, Vector
 
+Kind = Literal["exact", "upper_bound"]
+ROUNDING: Final = 1e-12
+_LARGEST_ENUMERATED, _LARGEST_GRAM, _MOST_PAIRED = 2048, 10_240, 512
 # Rows of the dynamic program that fit a processor's cache.
 _CHUNK_ENTRIES = 100_000
+# What was found for a C that is still in use.
+_BY_PATTERNS: WeakKeyDictionary[Factorization, dict[Participation, Sensitivity]] = WeakKeyDictionary()
+
+
+class SensitivityNotExact(ValueError):
+    """The exact sensitivity is not known for this factorization and participation; a bound may be."""
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """sens_{k,b}(C) for clip norm 1.
+
+    Args:
+        value: the sensitivity, or a bound above it.
+        kind: whether the value is attained by some user.
+        case: which theorem or algorithm gave it.
+    """
+
+    value: float
+    kind: Kind
+    case: str
 
 
 def earliest_pattern(max_participations: int, min_separation: int) -> NDArray[np.int64]:
@@ -34,6 +72,71 @@ def monotone_envelope(column: Array) -> Array:
     array([1. , 0.4, 0.4, 0.1])
     """
     return np.maximum.accumulate(column[::-1])[::-1]
+
+
+def comb_sum(column: Array, max_participations: int, min_separation: int) -> Array:
+    """Σ_{l<k} of the column shifted down by l·b: the sum of the earliest columns of LTT(column), shape (n,).
+
+    >>> comb_sum(np.array([4.0, 2.0, 1.0, 0.5, 0.25]), 2, 2)
+    array([4.  , 2.  , 5.  , 2.5 , 1.25])
+    """
+    n, b = column.size, min_separation
+    blocks = -(-n // b)
+    sums = np.cumsum(padded(column, blocks * b).reshape(blocks, b), axis=0)
+    if max_participations < blocks:
+        window = sums.copy()
+        window[max_participations:] -= sums[:-max_participations]
+        sums = window
+    return sums.reshape(-1)[:n]
+
+
+def autocorrelation(c: Vector) -> Vector:
+    """Σ_l c_l c_{l+g} for g = 0 … n−1, shape (n,), by FFT.
+
+    >>> autocorrelation(np.array([1.0, 0.5])).round(12)
+    array([1.25, 0.5 ])
+    """
+    size = fft_size(2 * c.size)
+    spectrum = np.fft.rfft(c, size)
+    return np.fft.irfft(spectrum * spectrum.conj(), size)[: c.size]
+
+
+def pair_bound_square(c: Vector, max_participations: int, min_separation: int) -> float:
+    """The bound on sens_{k,b}(LTT(c))² of this module, in O(k·n log n).
+
+    Args:
+        c: first column of C, shape (n,), of either sign.
+        max_participations: k.
+        min_separation: b.
+
+    References:
+        Kalinin, McKenna, Pagh & Lampert (2026), Lemma 8, uses the same comparison for one normalised family.
+
+    >>> pair_bound_square(np.array([1.0, 0.5, 0.25, 0.125]), 2, 2)
+    3.203125
+    """
+    n, k, b = c.size, max_participations, min_separation
+    size, a = fft_size(2 * n), np.abs(c)
+    spectrum, total = np.fft.rfft(a, size), 0.0
+    for m in range(min(k, -(-n // b))):
+        head = a[: n - m * b]
+        products = np.fft.irfft(spectrum * np.fft.rfft(head, size).conj(), size)[:n]
+        largest_from = np.maximum.accumulate(products[::-1])[::-1]
+        total += float(head @ head) + 2.0 * float(largest_from[b : m * b + 1 : b].sum())
+    return total
+
+
+def earliest_is_worst(c: Vector, max_participations: int, min_separation: int) -> bool:
+    """Whether the pair bound proves that no pattern is worse than {0, b, 2b, …}, up to 1e-12 (relative).
+
+    >>> earliest_is_worst(np.array([1.0, 0.2, 0.4, 0.1]), 2, 2)
+    True
+    >>> earliest_is_worst(np.array([1.0, 0.2, 0.1, 0.4]), 2, 2)
+    False
+    """
+    earliest = comb_sum(c, max_participations, min_separation)
+    bound = pair_bound_square(c, max_participations, min_separation)
+    return bound <= float(earliest @ earliest) * (1 + ROUNDING) ** 2
 
 
 def best_separated_sum(values: Array, max_participations: int, min_separation: int) -> Array:
@@ -65,56 +168,6 @@ def best_separated_sum(values: Array, max_participations: int, min_separation: i
         np.add(values, best[..., :n], out=taken)
         np.maximum.accumulate(bits, axis=-1, out=later)
     return best[..., -1]
-
-
-def row_bound(gram: Array, k: int, b: int) -> float:
-    """max_π Σ_{i∈π} w_i ≥ max_π Σ_{i,j∈π} W_ij with w_i = max_{π∋i} Σ_{j∈π} W_ij, by dynamic programs.
-
-    Args:
-        gram: W ≥ 0, shape (n, n).
-        k: most rounds.
-        b: least distance.
-
-    References:
-        Choquette-Choo et al. (2023), Theorem 2.
-    """
-    return float(best_separated_sum(row_weights(gram, k, b), k, b))
-
-
-def row_weights(gram: Array, k: int, b: int) -> Array:
-    """w_i = max_{π∋i} Σ_{j∈π} W_ij, or a little more, shape (n,); the arguments are those of `row_bound`."""
-    n = len(gram)
-    weights = np.empty(n)
-    step = max(1, _CHUNK_ENTRIES // (n + b))
-    for start in range(0, n, step):
-        rows = gram[start : start + step].copy()
-        for i, row in enumerate(rows, start):
-            # Rounds closer than b to i cannot join it; those on its two sides are then 2b apart.
-            row[max(0, i - b + 1) : i + b] = 0.0
-        diagonal = gram.diagonal()[start : start + step]
-        weights[start : start + step] = diagonal + best_separated_sum(rows, k - 1, b)
-    return weights
-
-
-def comb_sum(column: Array, max_participations: int, min_separation: int) -> Array:
-    """Σ_{l<k} of the column shifted down by l·b: the sum of the earliest columns of LTT(column), shape (n,).
-
-    >>> comb_sum(np.array([4.0, 2.0, 1.0, 0.5, 0.25]), 2, 2)
-    array([4.  , 2.  , 5.  , 2.5 , 1.25])
-    """
-    n, b = column.size, min_separation
-    blocks = -(-n // b)
-    sums = np.cumsum(padded(column, blocks * b).reshape(blocks, b), axis=0)
-    if max_participations < blocks:
-        window = sums.copy()
-        window[max_participations:] -= sums[:-max_participations]
-        sums = window
-    return sums.reshape(-1)[:n]
-
-
-def comb_sum_adjoint(row: Array, max_participations: int, min_separation: int) -> Array:
-    """The transpose of `comb_sum`: Σ_{l<k} of the vector shifted up by l·b."""
-    return comb_sum(row[::-1], max_participations, min_separation)[::-1]
 
 
 def count_patterns(rounds: int, max_participations: int, min_separation: int) -> int:
@@ -186,29 +239,33 @@ def _continued(
     return parents, layer[parents, -1] + min_separation + within
 
 
-Kind = Literal["exact", "upper_bound"]
-ROUNDING = 1e-12
-_LARGEST_ENUMERATED = 2048
-_LARGEST_GRAM = 10_240
+def row_bound(gram: Array, k: int, b: int) -> float:
+    """max_π Σ_{i∈π} w_i ≥ max_π Σ_{i,j∈π} W_ij, w as `row_weights`."""
+    return float(best_separated_sum(row_weights(gram, k, b), k, b))
 
 
-class SensitivityNotExact(ValueError):
-    """The exact sensitivity is not known for this factorization and participation; a bound may be."""
-
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """sens_{k,b}(C) for clip norm 1.
+def row_weights(gram: Array, k: int, b: int) -> Array:
+    """w_i = max_{π∋i} Σ_{j∈π} W_ij, or a little more, shape (n,); max_π Σ_{i∈π} w_i ≥ max_π Σ_{i,j∈π} W_ij.
 
     Args:
-        value: the sensitivity, or a bound above it.
-        kind: whether the value is attained by some user.
-        case: which theorem or algorithm gave it.
-    """
+        gram: W ≥ 0, shape (n, n).
+        k: most rounds.
+        b: least distance.
 
-    value: float
-    kind: Kind
-    case: str
+    References:
+        Choquette-Choo et al. (2023), Theorem 2.
+    """
+    n = len(gram)
+    weights = np.empty(n)
+    step = max(1, _CHUNK_ENTRIES // (n + b))
+    for start in range(0, n, step):
+        rows = gram[start : start + step].copy()
+        for i, row in enumerate(rows, start):
+            # Rounds closer than b to i cannot join it; those on its two sides are then 2b apart.
+            row[max(0, i - b + 1) : i + b] = 0.0
+        diagonal = gram.diagonal()[start : start + step]
+        weights[start : start + step] = diagonal + best_separated_sum(rows, k - 1, b)
+    return weights
 
 
 class Released(ABC):
@@ -312,64 +369,6 @@ def over_patterns(
     return largest
 
 
-_ROUNDING = 1e-12
-
-
-def autocorrelation(c: Vector) -> Vector:
-    """Σ_l c_l c_{l+g} for g = 0 … n−1, shape (n,), by FFT.
-
-    >>> autocorrelation(np.array([1.0, 0.5])).round(12)
-    array([1.25, 0.5 ])
-    """
-    size = fft_size(2 * c.size)
-    spectrum = np.fft.rfft(c, size)
-    return np.fft.irfft(spectrum * spectrum.conj(), size)[: c.size]
-
-
-def pair_bound_square(c: Vector, max_participations: int, min_separation: int) -> float:
-    """The bound on sens_{k,b}(LTT(c))² of this module, in O(k·n log n).
-
-    Args:
-        c: first column of C, shape (n,), of either sign.
-        max_participations: k.
-        min_separation: b.
-
-    References:
-        Kalinin, McKenna, Pagh & Lampert (2026), Lemma 8, uses the same comparison for one normalised family.
-
-    >>> pair_bound_square(np.array([1.0, 0.5, 0.25, 0.125]), 2, 2)
-    3.203125
-    """
-    n, k, b = c.size, max_participations, min_separation
-    size, a = fft_size(2 * n), np.abs(c)
-    spectrum, total = np.fft.rfft(a, size), 0.0
-    for m in range(min(k, -(-n // b))):
-        head = a[: n - m * b]
-        products = np.fft.irfft(spectrum * np.fft.rfft(head, size).conj(), size)[:n]
-        largest_from = np.maximum.accumulate(products[::-1])[::-1]
-        total += float(head @ head) + 2.0 * float(largest_from[b : m * b + 1 : b].sum())
-    return total
-
-
-def earliest_is_worst(c: Vector, max_participations: int, min_separation: int) -> bool:
-    """Whether the pair bound proves that no pattern is worse than {0, b, 2b, …}, up to 1e-12 (relative).
-
-    >>> earliest_is_worst(np.array([1.0, 0.2, 0.4, 0.1]), 2, 2)
-    True
-    >>> earliest_is_worst(np.array([1.0, 0.2, 0.1, 0.4]), 2, 2)
-    False
-    """
-    earliest = comb_sum(c, max_participations, min_separation)
-    bound = pair_bound_square(c, max_participations, min_separation)
-    return bound <= float(earliest @ earliest) * (1 + _ROUNDING) ** 2
-
-
-_BY_ROWS = "row-wise dynamic program (Choquette-Choo et al. 2023, Theorem 2)"
-_MOST_PAIRED = 512
-# What was found for a C that is still in use.
-_BY_PATTERNS: WeakKeyDictionary[Factorization, dict[Participation, Sensitivity]] = WeakKeyDictionary()
-
-
 def exact_sensitivity(factorization: Factorization, participation: Participation) -> Sensitivity:
     """The exact sensitivity, or a refusal.
 
@@ -450,39 +449,41 @@ class _Strategy(Released):
             yield _by_envelope(self.factorization, *self.toeplitz_bound, k, b)
         column = self.factorization.toeplitz_column()
         if column is not None and k <= _MOST_PAIRED:
-            yield _by_pairs(column, k, b)
+            value = float(np.sqrt(pair_bound_square(column, k, b)))
+            earliest = float(np.linalg.norm(comb_sum(column, k, b)))
+            case = "Toeplitz, lags of at least b compared pair by pair"
+            yield Sensitivity(value, kind_of(value, earliest), case)
 
     def by_enumeration(self) -> Sensitivity:
-        """`_enumerated`, once for a C."""
-        return self._once(self._enumerated)
+        """max_π Σ |G_ij| over every pattern; exact if signs ±1 attain it on the pattern that is best."""
+
+        def enumerated(gram: Array, k: int, b: int) -> Sensitivity:
+            square, worst = heaviest_pattern(np.abs(gram), k, b)
+            if _signs_attain(gram[np.ix_(worst, worst)]):
+                case = "every pattern enumerated (Choquette-Choo et al. 2023, App. E)"
+                return Sensitivity(square**0.5, "exact", case)
+            return Sensitivity(square**0.5, "upper_bound", "every pattern enumerated, |C^T C| of mixed signs")
+
+        return self._once(enumerated)
 
     def by_rows(self) -> Sensitivity:
-        """`row_bound`, once for a C."""
-        return self._once(self._by_rows)
+        """`row_weights` and the best sum of them."""
 
-    def _once(self, method: Callable[[], Sensitivity]) -> Sensitivity:
+        def bounded(gram: Array, k: int, b: int) -> Sensitivity:
+            value = row_bound(np.abs(gram), k, b) ** 0.5
+            attained = float(np.linalg.norm(self.factorization.column_sum(earliest_pattern(k, b))))
+            case = "row-wise dynamic program (Choquette-Choo et al. 2023, Theorem 2)"
+            return Sensitivity(value, kind_of(value, attained), case)
+
+        return self._once(bounded)
+
+    def _once(self, method: Callable[[Array, int, int], Sensitivity]) -> Sensitivity:
         """A search over parameters and the row of its best C ask the same; one method fits a contract."""
-        known = _BY_PATTERNS.setdefault(self.factorization, {})
-        if self.participation not in known:
-            known[self.participation] = method()
-        return known[self.participation]
-
-    def _enumerated(self) -> Sensitivity:
-        """max_π Σ |G_ij| over every pattern; exact if signs ±1 attain it on the pattern that is best."""
-        gram, contract = _dense_gram(self.factorization), self.participation
-        square, worst = heaviest_pattern(np.abs(gram), contract.max_participations, contract.min_separation)
-        if _signs_attain(gram[np.ix_(worst, worst)]):
-            case = "every pattern enumerated (Choquette-Choo et al. 2023, App. E)"
-            return Sensitivity(square**0.5, "exact", case)
-        return Sensitivity(square**0.5, "upper_bound", "every pattern enumerated, |C^T C| of mixed signs")
-
-    def _by_rows(self) -> Sensitivity:
-        size = np.abs(_dense_gram(self.factorization))
-        contract = self.participation
-        k, b = contract.max_participations, contract.min_separation
-        value = row_bound(size, k, b) ** 0.5
-        attained = float(np.linalg.norm(self.factorization.column_sum(earliest_pattern(k, b))))
-        return Sensitivity(value, kind_of(value, attained), _BY_ROWS)
+        known, contract = _BY_PATTERNS.setdefault(self.factorization, {}), self.participation
+        if contract not in known:
+            gram = _dense_gram(self.factorization)
+            known[contract] = method(gram, contract.max_participations, contract.min_separation)
+        return known[contract]
 
 
 def _by_envelope(C: Factorization, size: Vector, scale: Vector, k: int, b: int) -> Sensitivity:
@@ -509,13 +510,6 @@ def _by_envelope(C: Factorization, size: Vector, scale: Vector, k: int, b: int) 
             upper, "exact", "earliest pattern dominates every pair (Kalinin et al. 2026, Lemma 8)"
         )
     return Sensitivity(upper, "exact", "Toeplitz, non-negative non-increasing (Kalinin & Lampert 2024)")
-
-
-def _by_pairs(column: Vector, k: int, b: int) -> Sensitivity:
-    """Toeplitz C: compare autocorrelations at lags of at least b only."""
-    value = float(np.sqrt(pair_bound_square(column, k, b)))
-    earliest = float(np.linalg.norm(comb_sum(column, k, b)))
-    return Sensitivity(value, kind_of(value, earliest), "Toeplitz, lags of at least b compared pair by pair")
 
 
 def _scaled_pairs_square(size: Vector, envelope: Vector, scale: Vector, k: int, b: int) -> float:

@@ -1,9 +1,14 @@
-"""How C⁻¹z is streamed: [C⁻¹z]_t round by round from z_0 … z_t."""
+"""How C⁻¹z is streamed: [C⁻¹z]_t round by round from z_0 … z_t.
+
+A form of C⁻¹ is data, which the noise kernels read: which z a round draws and which vectors are kept. Its
+`stream` is the same as a pair of functions, the reference for them: streams compose with ``@``, and
+`materialize` gives the dense matrix of any.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
@@ -12,6 +17,48 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedmf.mechanisms.series import frozen_vector
 from fedmf.typing import Array, Vector
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A lower-triangular matrix as a rule: y_t from x_t and a state that stands for x_0 … x_{t−1}.
+
+    Args:
+        init: the state before round 0, given the shape of an x.
+        next: (state, t, x_t) to y_t and the state before round t + 1; the old state is not used again.
+
+    References:
+        McKenna (2024), Algorithm 5; jax_privacy, streaming_matrix.
+
+    >>> sums = Stream(lambda shape: np.zeros(shape), lambda total, t, x: (total + x, total + x))
+    >>> sums.materialize(2), (sums @ sums).apply(np.ones(3))
+    (array([[1., 0.],
+           [1., 1.]]), array([1., 3., 6.]))
+    """
+
+    init: Callable[[tuple[int, ...]], Any]
+    next: Callable[[Any, int, Array], tuple[Array, Any]]
+
+    def __matmul__(self, inner: Stream) -> Stream:
+        """The product: what the inner rule makes of x goes through this one."""
+
+        def step(states: tuple[Any, Any], t: int, x: Array) -> tuple[Array, Any]:
+            made, inside = inner.next(states[0], t, x)
+            y, outside = self.next(states[1], t, made)
+            return y, (inside, outside)
+
+        return Stream(lambda shape: (inner.init(shape), self.init(shape)), step)
+
+    def apply(self, x: Array) -> Array:
+        """y for x of shape (n,) or (n, d); a reference, not a fast path."""
+        y, state = np.zeros(x.shape), self.init(x.shape[1:])
+        for t in range(len(x)):
+            y[t], state = self.next(state, t, x[t])
+        return y
+
+    def materialize(self, rounds: int) -> Array:
+        """The dense n×n matrix."""
+        return self.apply(np.eye(rounds))
 
 
 class StreamingInverse(ABC):
@@ -33,21 +80,31 @@ class StreamingInverse(ABC):
     def memory_vectors(self) -> int:
         """How many model-sized vectors must be kept between rounds."""
 
-    @abstractmethod
     def draws(self) -> NDArray[np.int64]:
         """How many rounds' z are drawn in round t, its own and earlier ones, shape (n,)."""
+        return np.ones(self.rounds, dtype=np.int64)
 
     @abstractmethod
+    def stream(self) -> Stream:
+        """The rule without its horizon, row scale included."""
+
+    @abstractmethod
+    def stamped(self, rounds: int) -> StreamingInverse:
+        """The rule that forgets everything every n rounds, to another horizon; it repeats s as well."""
+
     def apply(self, z: Array) -> Array:
         """C⁻¹z for z of shape (m,) or (m, d) with m ≤ n; a reference, not a fast path.
 
         Raises:
             ValueError: z has more rows than the horizon.
         """
+        if len(z) > self.rounds:
+            raise ValueError(f"z (noise) must have at most n={self.rounds} rows; got {len(z)}.")
+        return self.stream().apply(z)
 
-    @abstractmethod
-    def stamped(self, rounds: int) -> StreamingInverse:
-        """The rule that forgets everything every n rounds, to another horizon; it repeats s as well."""
+    def materialize(self) -> Array:
+        """C⁻¹, shape (n, n)."""
+        return self.apply(np.eye(self.rounds))
 
     @property
     def regenerated_vectors(self) -> int:
@@ -62,15 +119,6 @@ class StreamingInverse(ABC):
     def rows_scaled(self, factors: Array) -> Self:
         """The rule for diag(factors)·C⁻¹."""
         return replace(cast(Any, self), row_scale=self.row_scale * factors)
-
-    def _check_rows(self, z: Array) -> None:
-        if len(z) > self.rounds:
-            raise ValueError(f"z (noise) must have at most n={self.rounds} rows; got {len(z)}.")
-
-
-def rows_of(values: Array, z: Array) -> Array:
-    """A value per row in the shape that multiplies z row by row."""
-    return values[: len(z)].reshape(-1, *[1] * (z.ndim - 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,9 +149,8 @@ class Recurrence(StreamingInverse):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "row_scale", frozen_vector(self.row_scale, "s", "row_scale"))
-        n = self.row_scale.size
+        n, feedback = self.row_scale.size, np.array(self.feedback, dtype=np.float64)
         object.__setattr__(self, "feedforward", _coefficients(self.feedforward, "f", "feedforward", n))
-        feedback = np.array(self.feedback, dtype=np.float64)
         feedback = _coefficients(feedback, "g", "feedback", n) if feedback.size else np.zeros(0)
         object.__setattr__(self, "feedback", feedback)
 
@@ -123,55 +170,25 @@ class Recurrence(StreamingInverse):
     def stamped(self, rounds: int) -> Recurrence:
         """A row of coefficients per round, those that reach before the block being zero."""
         local = np.arange(rounds) % self.rounds
-        forward = _rows(self.feedforward, local)
-        forward = np.where(np.arange(forward.shape[1]) <= local[:, None], forward, 0.0)
-        back = np.zeros(0)
-        if self.feedback.size:
-            lags = np.arange(1, self.memory_vectors + 1)
-            back = np.where(lags <= local[:, None], _rows(self.feedback, local), 0.0)
-        return Recurrence(forward, back, self.row_scale[local])
 
-    def apply(self, z: Vector) -> Vector:
-        """C⁻¹z for z of shape (m,) or (m, d) with m ≤ n, by the recurrence; a reference, not a fast path.
+        def within(coefficients: Array, earliest: int) -> Array:
+            rows = coefficients[local] if coefficients.ndim == 2 else np.tile(coefficients, (rounds, 1))
+            return np.where(np.arange(earliest, earliest + rows.shape[1]) <= local[:, None], rows, 0.0)
 
-        Raises:
-            ValueError: z has more rows than the horizon.
-        """
-        self._check_rows(z)
-        y = np.zeros(z.shape)
-        for t in range(len(z)):
-            f = _of_round(self.feedforward, t)[: t + 1]
-            y[t] = np.tensordot(f, z[t::-1][: f.size], 1)
-            if t and self.feedback.size:
-                g = _of_round(self.feedback, t)[:t]
-                y[t] -= np.tensordot(g, y[t - 1 :: -1][: g.size], 1)
-        return y * rows_of(self.row_scale, z)
+        feedback = within(self.feedback, 1) if self.feedback.size else np.zeros(0)
+        return Recurrence(within(self.feedforward, 0), feedback, self.row_scale[local])
 
+    def stream(self) -> Stream:
+        """Keeps the last q inputs and r outputs."""
+        q, r = self.feedforward.shape[-1], self.memory_vectors
 
-def _rows(coefficients: NDArray[np.float64], local: NDArray[np.int64]) -> NDArray[np.float64]:
-    if coefficients.ndim == 2:
-        return coefficients[local]
-    return np.broadcast_to(coefficients, (local.size, coefficients.size))
+        def step(state: tuple[Array, Array], t: int, z: Array) -> tuple[Array, Any]:
+            inputs, outputs = np.concatenate([z[None], state[0][: q - 1]]), state[1]
+            f, g = (values[t] if values.ndim == 2 else values for values in (self.feedforward, self.feedback))
+            y = np.tensordot(f, inputs, 1) - np.tensordot(g, outputs, 1)
+            return y * self.row_scale[t], (inputs, np.concatenate([y[None], outputs])[:r])
 
-
-def _of_round(coefficients: NDArray[np.float64], t: int) -> Vector:
-    return coefficients[t] if coefficients.ndim == 2 else coefficients
-
-
-def _coefficients(values: ArrayLike, symbol: str, meaning: str, rounds: int) -> NDArray[np.float64]:
-    """A read-only copy of finite coefficients, the same in all rounds (a vector) or a row for each."""
-    matrix = np.array(values, dtype=np.float64)
-    if matrix.ndim != 2:
-        return frozen_vector(matrix, symbol, meaning)
-    if matrix.shape[0] != rounds or not matrix.size:
-        raise ValueError(
-            f"{symbol} ({meaning}) must be a vector or have n={rounds} non-empty rows; got {matrix.shape}."
-        )
-    if not np.isfinite(matrix).all():
-        t, j = np.argwhere(~np.isfinite(matrix))[0].tolist()
-        raise ValueError(f"{symbol} ({meaning}) must be finite; got {matrix[t, j]} at index ({t}, {j}).")
-    matrix.setflags(write=False)
-    return matrix
+        return Stream(lambda shape: (np.zeros((q, *shape)), np.zeros((r, *shape))), step)
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,10 +239,6 @@ class StateSpace(StreamingInverse):
         """m, the number of sums."""
         return self.decays.size
 
-    def draws(self) -> NDArray[np.int64]:
-        """One in every round."""
-        return np.ones(self.rounds, dtype=np.int64)
-
     def restarts(self, t: int) -> bool:
         """Whether all sums are 0 before round t."""
         return t == 0 if self.period is None else t % self.period == 0
@@ -238,22 +251,15 @@ class StateSpace(StreamingInverse):
             raise ValueError(f"m (period) must divide n={self.rounds} for stamping; got {period}.")
         return replace(self, row_scale=self.row_scale[local], period=period)
 
-    def apply(self, z: Vector) -> Vector:
-        """C⁻¹z for z of shape (m,) or (m, d) with m ≤ n; a reference, not a fast path.
+    def stream(self) -> Stream:
+        """Keeps the sums."""
 
-        Raises:
-            ValueError: z has more rows than the horizon.
-        """
-        self._check_rows(z)
-        y = np.zeros(z.shape)
-        sums = np.zeros((self.decays.size, *z.shape[1:]))
-        decays = self.decays.reshape(-1, *[1] * (z.ndim - 1))
-        for t in range(len(z)):
-            if self.restarts(t):
-                sums[:] = 0.0
-            y[t] = z[t] - np.tensordot(self.output_weights, sums, 1)
-            sums = decays * sums + y[t]
-        return y * rows_of(self.row_scale, z)
+        def step(sums: Array, t: int, z: Array) -> tuple[Array, Array]:
+            sums = np.zeros_like(sums) if self.restarts(t) else sums
+            y = z - np.tensordot(self.output_weights, sums, 1)
+            return y * self.row_scale[t], self.decays.reshape(-1, *[1] * z.ndim) * sums + y
+
+        return Stream(lambda shape: np.zeros((self.decays.size, *shape)), step)
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,18 +334,15 @@ class SparseRows(StreamingInverse):
         shifted = [[t // n * n + i for i in row[0]] for t, row in enumerate(rows)]
         return self.of_lists(shifted, [row[1] for row in rows], self.row_scale[np.arange(rounds) % n])
 
-    def apply(self, z: Vector) -> Vector:
-        """C⁻¹z for z of shape (m,) or (m, d) with m ≤ n; a reference, not a fast path.
+    def stream(self) -> Stream:
+        """Keeps all inputs, as drawing again does."""
 
-        Raises:
-            ValueError: z has more rows than the horizon.
-        """
-        self._check_rows(z)
-        y = np.zeros(z.shape)
-        for t in range(len(z)):
+        def step(past: list[Array], t: int, z: Array) -> tuple[Array, list[Array]]:
+            past.append(z)
             inputs, weights = self.row(t)
-            y[t] = np.tensordot(weights, z[inputs], 1)
-        return y * rows_of(self.row_scale, z)
+            return np.tensordot(weights, np.stack([past[i] for i in inputs]), 1) * self.row_scale[t], past
+
+        return Stream(lambda shape: [], step)
 
 
 def levels(rounds: int) -> int:
@@ -412,31 +415,35 @@ class BlockSums(StreamingInverse):
         """⌈log₂ m⌉, a sum for every level."""
         return self.weights.shape[1]
 
-    def draws(self) -> NDArray[np.int64]:
-        """One in every round."""
-        return np.ones(self.rounds, dtype=np.int64)
-
     def stamped(self, rounds: int) -> BlockSums:
         """The same m rounds again and again."""
         if self.rounds % self.period:
             raise ValueError(f"m (period) must divide n={self.rounds} for stamping; got {self.period}.")
         return replace(self, row_scale=self.row_scale[np.arange(rounds) % self.rounds])
 
-    def apply(self, z: Vector) -> Vector:
-        """C⁻¹z for z of shape (m,) or (m, d) with m ≤ n; a reference, not a fast path.
+    def stream(self) -> Stream:
+        """Keeps the sums, and one more that nobody reads."""
 
-        Raises:
-            ValueError: z has more rows than the horizon.
-        """
-        self._check_rows(z)
-        x = np.zeros(z.shape)
-        sums = np.zeros((self.memory_vectors + 1, *z.shape[1:]))
-        for t in range(len(z)):
+        def step(sums: Array, t: int, z: Array) -> tuple[Array, Array]:
             local = t % self.period
-            x[t] = self.gain[local] * z[t] - self.weights[local] @ sums[:-1]
+            x = self.gain[local] * z - np.tensordot(self.weights[local], sums[:-1], 1)
             v = min(closed_levels(local), self.memory_vectors)
-            sums[v] = x[t] + sums[:v].sum(axis=0)
-        return x * rows_of(self.row_scale, z)
+            sums[v] = x + sums[:v].sum(axis=0)
+            return x * self.row_scale[t], sums
+
+        return Stream(lambda shape: np.zeros((self.memory_vectors + 1, *shape)), step)
+
+
+def _coefficients(values: ArrayLike, symbol: str, meaning: str, rounds: int) -> NDArray[np.float64]:
+    """A read-only copy of finite coefficients, the same in all rounds (a vector) or a row for each."""
+    matrix = np.array(values, dtype=np.float64)
+    if matrix.ndim != 2:
+        return frozen_vector(matrix, symbol, meaning)
+    if matrix.shape[0] != rounds or not matrix.size:
+        raise ValueError(
+            f"{symbol} ({meaning}) must be a vector or have n={rounds} non-empty rows; got {matrix.shape}."
+        )
+    return _finite(matrix, symbol, meaning)
 
 
 def _block_weights(values: ArrayLike, period: int) -> Array:
@@ -446,12 +453,16 @@ def _block_weights(values: ArrayLike, period: int) -> Array:
             f"g (weights) must have {levels(period)} columns, one a level, for m={period} rounds; "
             f"got {weights.shape[1]}."
         )
-    if not np.isfinite(weights).all():
-        t, j = np.argwhere(~np.isfinite(weights))[0].tolist()
-        raise ValueError(f"g (weights) must be finite; got {weights[t, j]} at index ({t}, {j}).")
     absent = (np.arange(period)[:, None] >> np.arange(weights.shape[1]) & 1) == 0
     if weights[absent].any():
         t, j = np.argwhere(absent & (weights != 0))[0].tolist()
         raise ValueError(f"g (weights) must be 0 where t has no block; got {weights[t, j]} at t={t}, j={j}.")
-    weights.setflags(write=False)
-    return weights
+    return _finite(weights, "g", "weights")
+
+
+def _finite(matrix: Array, symbol: str, meaning: str) -> Array:
+    if not np.isfinite(matrix).all():
+        t, j = np.argwhere(~np.isfinite(matrix))[0].tolist()
+        raise ValueError(f"{symbol} ({meaning}) must be finite; got {matrix[t, j]} at index ({t}, {j}).")
+    matrix.setflags(write=False)
+    return matrix

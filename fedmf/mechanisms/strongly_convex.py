@@ -16,21 +16,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.mechanisms.cache import remembered
+from fedmf.mechanisms.cache import remembered, single_threaded
 from fedmf.mechanisms.lti import FREE_SPECTRUM, graded_quadrature, mean_power, minimum_phase
 from fedmf.mechanisms.matrix import Factorization
-from fedmf.mechanisms.optimise import single_threaded
-from fedmf.mechanisms.registry import LAGS, VARIANCE, Family, Free, at_once, register
+from fedmf.mechanisms.registry import Family, Free, Parameter, at_once, register
 from fedmf.mechanisms.series import reciprocal
 from fedmf.mechanisms.toeplitz import InverseToeplitz
 from fedmf.typing import Vector
 
-_ALTERNATIONS, _NEWTON_STEPS, _MOST_LAGS = 100, 60, 32
+_ALTERNATIONS, _MOST_LAGS = 100, 32
 # Where mu = L the best multiplier is infinite; this one is within 1e-9 of it.
 _LARGEST_SCALE = 1e9
 
@@ -59,11 +58,9 @@ class Multipliers:
         for later, earlier in zip(self.values[1 : 1 + lags], self.values[1 + lags :], strict=True):
             power *= circle
             multiplier -= later * power + earlier * power.conj()
-        spread = (self.contraction[1] - self.contraction[0]) ** 2
-        denominator = 2.0 * (multiplier * _plant(self.contraction, omega)).real - 1.0
-        psi = np.full(omega.shape, np.inf)
-        numerator = spread * np.abs(multiplier) ** 2 + 2.0 * multiplier.real
-        return np.divide(numerator, denominator, out=psi, where=denominator > 0)
+        return _bound(
+            self.contraction, multiplier, 2.0 * (multiplier * _plant(self.contraction, omega)).real - 1.0
+        )
 
 
 def strongly_convex_lti(
@@ -154,56 +151,30 @@ def strongly_convex_bound(
     return 0.5 * smoothness * learning_rate**2 * proved
 
 
-@single_threaded
-def _best_for(
-    contraction: tuple[float, float], lags: int, coefficients: Vector, gradient_noise: float
-) -> Multipliers:
-    program = _Program.of(contraction, lags)
-    spectrum = _power(coefficients, program.omega) + gradient_noise
-    return Multipliers(contraction, tuple(program.minimize(spectrum, program.start()).tolist()))
-
-
-@single_threaded
-def _alternate(contraction: tuple[float, float], lags: int, gradient_noise: float) -> Multipliers:
-    program = _Program.of(contraction, lags)
-    values, previous = program.start(), math.inf
-    for _ in range(_ALTERNATIONS):
-        psi = program.psi(values)
-        mean = program.weights @ np.sqrt(psi)
-        bound = mean**2 + gradient_noise * (program.weights @ psi)
-        if bound > previous * (1.0 - 1e-9):
-            break
-        previous = bound
-        values = program.minimize(mean / np.sqrt(psi) + gradient_noise, values)
-    return Multipliers(contraction, tuple(values.tolist()))
-
-
 @dataclass(frozen=True, eq=False)
 class _Program:
-    """Minimise Σ_i w_i S_i ψ_i over the multipliers: Newton's method with a logarithmic barrier.
+    """Minimise Σ_i w_i S_i ψ_i over the multipliers λ_k = e^{x_0}·x_k, x_k ≥ 0, and λ_0 = e^{x_0}(1 + Σ x_k).
 
     Λ, and the real part of Λ times what multiplies it in the denominator, are linear maps of λ, one row per
-    frequency; so are the inequalities λ_k ≥ 0, λ_0 ≥ Σ λ_k and λ_0 ≤ 1e9 times what any bound needs.
+    frequency; λ_0 is at most 1e9 times what any bound needs.
     """
 
-    omega: Vector
+    contraction: tuple[float, float]
     weights: Vector
-    spread: float
     multiplier: NDArray[np.complex128]
     denominator: NDArray[np.float64]
 
     @classmethod
     def of(cls, contraction: tuple[float, float], lags: int) -> _Program:
         omega, weights = graded_quadrature(min(contraction[0], 2.0 - contraction[1]))
-        shifts = _shifts(lags)
+        shifts = np.concatenate([np.arange(lags + 1), -np.arange(1, lags + 1)])
         multiplier = np.where(shifts == 0, 1.0, -1.0) * np.exp(1j * np.outer(omega, shifts))
-        denominator = 2.0 * (multiplier * _plant(contraction, omega)[:, None]).real
-        return cls(omega, weights, (contraction[1] - contraction[0]) ** 2, multiplier, denominator)
+        return cls(
+            contraction, weights, multiplier, 2.0 * (multiplier * _plant(contraction, omega)[:, None]).real
+        )
 
     def psi(self, values: Vector) -> Vector:
-        multiplier = self.multiplier @ values
-        numerator = self.spread * np.abs(multiplier) ** 2 + 2.0 * multiplier.real
-        return numerator / (self.denominator @ values - 1.0)
+        return _bound(self.contraction, self.multiplier @ values, self.denominator @ values - 1.0)
 
     def start(self) -> Vector:
         """Strictly feasible: λ_0 with small equal λ_k, scaled so that the denominator is at least 1."""
@@ -214,79 +185,64 @@ class _Program:
             values[1:] *= 0.1
         return values * 2.0 / (self.denominator @ values).min()
 
-    def minimize(self, spectrum: Vector, start: Vector) -> Vector:
-        """The minimiser, to about 1e-10 of the optimal value."""
-        values, weights = start, self.weights * spectrum
-        scale = float(weights @ self.psi(start))
-        for barrier in scale / start.size * 10.0 ** np.arange(-2.0, -11.0, -1.0):
-            for _ in range(_NEWTON_STEPS):
-                gradient, hessian = self._derivatives(weights, values, barrier)
-                step = -np.asarray(np.linalg.solve(hessian, gradient), dtype=np.float64)
-                decrement = -float(gradient @ step)
-                values = self._searched(weights, values, step, barrier, decrement)
-                if decrement < 0.1 * barrier:
-                    break
-        return values
+    def minimised(self, spectrum: Vector, start: Vector) -> Vector:
+        import torch
 
-    def _slacks(self, values: Vector) -> Vector:
+        from fedmf.mechanisms.optimise import optimise
+
+        weights, denominator = torch.tensor(self.weights * spectrum), torch.tensor(self.denominator)
+        real, imaginary = torch.tensor(self.multiplier.real.copy()), torch.tensor(self.multiplier.imag.copy())
+        spread = (self.contraction[1] - self.contraction[0]) ** 2
+
+        def loss(x: Any) -> Any:
+            values = torch.exp(x[0]) * torch.cat([1.0 + x[1:].sum()[None], x[1:]])
+            left, along = denominator @ values - 1.0, real @ values
+            if not bool((left > 0).all()):
+                return torch.tensor(float("inf"), dtype=torch.float64)
+            size = along**2 + (imaginary @ values) ** 2
+            return torch.log((weights * (spread * size + 2.0 * along) / left).sum())
+
         most = _LARGEST_SCALE / self.denominator[:, 0].min()
-        return np.concatenate([values[1:], [values[0] - values[1:].sum(), most - values[0]]])
-
-    def _derivatives(
-        self, weights: Vector, values: Vector, barrier: float
-    ) -> tuple[Vector, NDArray[np.float64]]:
-        multiplier, left = self.multiplier @ values, self.denominator @ values - 1.0
-        psi = (self.spread * np.abs(multiplier) ** 2 + 2.0 * multiplier.real) / left
-        inner = (self.spread * multiplier.conj() + 1.0)[:, None] * self.multiplier
-        slopes = 2.0 * inner.real - psi[:, None] * self.denominator
-        scaled = weights / left
-        gradient = scaled @ slopes
-        # Hess psi = (2 spread Re(conj(row) row') - slope' den - den slope') / left, summed over frequencies.
-        rows = self.multiplier * np.sqrt(2.0 * self.spread * scaled)[:, None]
-        mixed = (slopes * (scaled / left)[:, None]).T @ self.denominator
-        hessian = rows.real.T @ rows.real + rows.imag.T @ rows.imag - mixed - mixed.T
-
-        size, inverse = values.size, 1.0 / self._slacks(values)
-        sides = np.zeros((size + 1, size))
-        sides[: size - 1, 1:] = np.eye(size - 1)
-        sides[size - 1] = np.where(np.arange(size) == 0, 1.0, -1.0)
-        sides[size, 0] = -1.0
-        return (
-            gradient - barrier * inverse @ sides,
-            hessian + barrier * (sides * inverse[:, None] ** 2).T @ sides,
-        )
-
-    def _searched(
-        self, weights: Vector, values: Vector, step: Vector, barrier: float, decrement: float
-    ) -> Vector:
-        current, length = self._barred(weights, values, barrier), 1.0
-        while length > 1e-12:
-            trial = values + length * step
-            if self._barred(weights, trial, barrier) <= current - 0.1 * length * decrement:
-                return trial
-            length *= 0.5
-        return values
-
-    def _barred(self, weights: Vector, values: Vector, barrier: float) -> float:
-        slacks = self._slacks(values)
-        if not (slacks > 0).all() or not (self.denominator @ values > 1.0).all():
-            return math.inf
-        return float(weights @ self.psi(values) - barrier * np.log(slacks).sum())
+        scale = max(start[0] - start[1:].sum(), 1e-9 * start[0])
+        x, low = np.append(np.log(scale), start[1:] / scale), np.append(-np.inf, np.zeros(start.size - 1))
+        x = optimise(loss, x, low, np.append(np.log(most), np.full(start.size - 1, np.inf)))
+        return np.exp(x[0]) * np.append(1.0 + x[1:].sum(), x[1:])
 
 
-def _shifts(lags: int) -> NDArray[np.int64]:
-    return np.concatenate([np.arange(lags + 1), -np.arange(1, lags + 1)])
+@single_threaded
+def _best_for(
+    contraction: tuple[float, float], lags: int, coefficients: Vector, gradient_noise: float
+) -> Multipliers:
+    program, distance = _Program.of(contraction, lags), min(contraction[0], 2.0 - contraction[1])
+    at = np.exp(1j * np.outer(graded_quadrature(distance)[0], np.arange(coefficients.size)))
+    spectrum = np.abs(at @ coefficients) ** 2 + gradient_noise
+    return Multipliers(contraction, tuple(program.minimised(spectrum, program.start()).tolist()))
+
+
+def _alternate(contraction: tuple[float, float], lags: int, gradient_noise: float) -> Multipliers:
+    program = _Program.of(contraction, lags)
+    values, previous = program.start(), math.inf
+    for _ in range(_ALTERNATIONS):
+        psi = program.psi(values)
+        mean = program.weights @ np.sqrt(psi)
+        bound = mean**2 + gradient_noise * (program.weights @ psi)
+        if bound > previous * (1.0 - 1e-9):
+            break
+        previous = bound
+        values = program.minimised(mean / np.sqrt(psi) + gradient_noise, values)
+    return Multipliers(contraction, tuple(values.tolist()))
+
+
+def _bound(contraction: tuple[float, float], multiplier: NDArray[np.complex128], left: Vector) -> Vector:
+    """ψ, infinite where the denominator is not positive."""
+    numerator = (contraction[1] - contraction[0]) ** 2 * np.abs(multiplier) ** 2 + 2.0 * multiplier.real
+    return np.divide(numerator, left, out=np.full(left.shape, np.inf), where=left > 0)
 
 
 def _plant(contraction: tuple[float, float], omega: Vector) -> NDArray[np.complex128]:
     """(D* − m)(D − ℓ)."""
     difference = -2j * np.sin(omega / 2) * np.exp(0.5j * omega)
     return (difference.conj() - contraction[0]) * (difference - contraction[1])
-
-
-def _power(coefficients: Vector, omega: Vector) -> Vector:
-    lags = np.arange(coefficients.size)
-    return np.array([abs(np.exp(1j * frequency * lags) @ coefficients) ** 2 for frequency in omega])
 
 
 def _contraction(strong_convexity: float, smoothness: float, learning_rate: float) -> tuple[float, float]:
@@ -317,7 +273,10 @@ def _checked_noise(gradient_noise: float) -> float:
     return gradient_noise
 
 
-_strongly_convex = lru_cache(maxsize=8)(remembered(strongly_convex_lti, version=1))
+_strongly_convex = remembered(strongly_convex_lti, version=1)
+
+_LAGS = Parameter("lags", "multipliers on each side", integer=True, lowest=0, highest=32)
+_VARIANCE = Parameter("variance", "of the stochastic gradients, where that of the noise is 1")
 
 register(
     Family(
@@ -326,7 +285,7 @@ register(
         lambda ask, v: _strongly_convex(
             ask.rounds, v["mu"], v["smoothness"], v["eta"], v["lags"], v["variance"]
         ),
-        (*FREE_SPECTRUM, Free(LAGS, at_once(lambda ask, v: 8)), Free(VARIANCE, at_once(lambda ask, v: 0))),
+        (*FREE_SPECTRUM, Free(_LAGS, at_once(lambda ask, v: 8)), Free(_VARIANCE, at_once(lambda ask, v: 0))),
         largest=1_000_000,
         largest_compared=0,
         optimized=True,

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedmf.mechanisms.matrix import LARGEST_DENSE, Dense, lower_factor
-from fedmf.mechanisms.registry import ARITY, FULL, Family, Free, one_of, register
-from fedmf.mechanisms.series import column_factors
+from fedmf.mechanisms.registry import Family, Free, Parameter, one_of, register
+from fedmf.mechanisms.series import check_count, column_factors
 from fedmf.mechanisms.streaming import BlockSums, SparseRows, closed_levels, levels
 from fedmf.typing import Array, Vector
 
@@ -27,6 +27,7 @@ class BlockTree(Dense, kind="block-tree"):
     """
 
     sums: BlockSums
+    stored = ("gain", "weights", "row_scale")
 
     def __init__(self, sums: BlockSums) -> None:
         C = np.diag(1.0 / sums.gain)
@@ -37,12 +38,13 @@ class BlockTree(Dense, kind="block-tree"):
                 middle = start + (1 << j)
                 C[middle : middle + (1 << j), start:middle] = entries[middle : middle + (1 << j), None]
         super().__init__(C / sums.row_scale)
-        object.__setattr__(self, "sums", sums)
+        for name, value in (("sums", sums), *((name, getattr(sums, name)) for name in self.stored)):
+            object.__setattr__(self, name, value)
 
     @cached_property
     def inverse(self) -> Array:
         """C⁻¹, shape (n, n): what streams when every z_t is a unit vector of its own."""
-        inverse = self.sums.apply(np.eye(self.rounds))
+        inverse = self.sums.materialize()
         inverse.setflags(write=False)
         return inverse
 
@@ -53,15 +55,6 @@ class BlockTree(Dense, kind="block-tree"):
     def columns_divided_by(self, factors: Vector) -> BlockTree:
         """The same sums with the rows of C⁻¹ multiplied by s."""
         return BlockTree(self.sums.rows_scaled(column_factors(factors, self.rounds)))
-
-    def to_dict(self) -> dict[str, Any]:
-        """{"type": "block-tree", "gain", "weights", "row_scale"}."""
-        return {"type": self.kind, **{name: getattr(self.sums, name).tolist() for name in self.stored()}}
-
-    @classmethod
-    def stored(cls) -> list[str]:
-        """What its sums are made from."""
-        return ["gain", "weights", "row_scale"]
 
     @classmethod
     def from_stored(cls, values: Mapping[str, Any]) -> BlockTree:
@@ -79,6 +72,7 @@ class KaryTree(Dense, kind="kary-tree"):
 
     arity: int
     factors: Vector
+    stored = ("arity", "factors")
 
     def __init__(self, arity: int, factors: ArrayLike) -> None:
         s = np.array(factors, dtype=np.float64)
@@ -99,36 +93,22 @@ class KaryTree(Dense, kind="kary-tree"):
         inverse.setflags(write=False)
         return inverse
 
-    @cached_property
-    def _gram(self) -> Array:
-        """How many blocks hold both rounds, divided by both factors."""
-        gram = np.zeros((self.rounds, self.rounds))
-        for t, width in enumerate(_widths(self.arity, self.rounds).tolist()):
-            gram[t + 1 - width : t + 1, t + 1 - width : t + 1] += 1.0
-        gram /= np.outer(self.factors, self.factors)
-        gram.setflags(write=False)
-        return gram
-
     def recurrence(self) -> SparseRows:
         """z_t less those of the sub-blocks that make up the rest of its block: below 2 draws on average."""
-        return SparseRows(*_sparse(self.arity, self.rounds), self.factors)
+        a, inputs = self.arity, []
+        for t, width in enumerate(_widths(a, self.rounds).tolist()):
+            # Blocks of a^j rounds end with round t + 1 − a^{j+1} + k·a^j, counted from 1, for k = 1 … a − 1.
+            sizes = [a**j for j in range(20) if a**j < width]
+            inputs.append([t, *(t - a * size + k * size for size in sizes for k in range(1, a))])
+        return SparseRows.of_lists(inputs, [[1.0] + [-1.0] * (len(row) - 1) for row in inputs], self.factors)
 
     def columns_divided_by(self, factors: Vector) -> KaryTree:
         """The same tree with another s."""
         return KaryTree(self.arity, self.factors * column_factors(factors, self.rounds))
 
-    def to_dict(self) -> dict[str, Any]:
-        """{"type": "kary-tree", "arity", "factors"}."""
-        return {"type": self.kind, "arity": self.arity, "factors": self.factors.tolist()}
-
-    @classmethod
-    def stored(cls) -> list[str]:
-        """The arity and s."""
-        return ["arity", "factors"]
-
     @classmethod
     def from_stored(cls, values: Mapping[str, Any]) -> KaryTree:
-        """The tree of these."""
+        """The tree of this arity with these factors."""
         return cls(**values)
 
 
@@ -228,24 +208,6 @@ def _widths(arity: int, rounds: int) -> NDArray[np.int64]:
     return width
 
 
-@lru_cache(maxsize=16)
-def _sparse(arity: int, rounds: int) -> tuple[NDArray[np.int64], NDArray[np.int64], Vector]:
-    """`SparseRows` of the tree without factors: where rows begin, rounds, weights."""
-    rows: list[list[int]] = []
-    for t, width in enumerate(_widths(arity, rounds).tolist()):
-        # Blocks of a^j rounds end with round t + 1 − a^{j+1} + k·a^j, counted from 1, for k = 1 … a − 1.
-        sizes = [arity**j for j in range(_exponent(width, arity))]
-        rows.append([t, *(t - arity * size + k * size for size in sizes for k in range(1, arity))])
-    first = np.cumsum([0, *(len(row) for row in rows)])
-    weights = np.full(first[-1], -1.0)
-    weights[first[:-1]] = 1.0
-    return first, np.array([t for row in rows for t in row]), weights
-
-
-def _exponent(power: int, base: int) -> int:
-    return 0 if power == 1 else 1 + _exponent(power // base, base)
-
-
 def _node_gram(rounds: int) -> Array:
     """[TᵀT]_ij: how many complete dyadic blocks hold both rounds."""
     gram = np.zeros((rounds, rounds))
@@ -258,9 +220,9 @@ def _node_gram(rounds: int) -> Array:
 
 
 def _check_rounds(rounds: int) -> None:
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or not 1 <= rounds <= LARGEST_DENSE:
+    if check_count(rounds, "n (rounds)") > LARGEST_DENSE:
         raise ValueError(
-            f"n (rounds) must be an integer between 1 and {LARGEST_DENSE} for a tree; got {rounds!r}. "
+            f"n (rounds) must be at most {LARGEST_DENSE} for a tree; got {rounds}. "
             "Use banded-toeplitz, bisr or blt."
         )
 
@@ -270,7 +232,14 @@ register(
         "tree",
         "a binary tree of block sums",
         lambda ask, v: tree(ask.rounds, bool(v["full"])),
-        (Free(FULL, one_of(1, 0)),),
+        (
+            Free(
+                Parameter(
+                    "full", "1 for the full estimator, 0 for online", integer=True, lowest=0, highest=1
+                ),
+                one_of(1, 0),
+            ),
+        ),
         largest=LARGEST_DENSE,
         largest_compared=1024,
         optimized=True,
@@ -280,7 +249,12 @@ register(
         "kary-tree",
         "a tree of block sums, differences included",
         lambda ask, v: kary_tree(v["arity"], ask.rounds),
-        (Free(ARITY, one_of(2, 3, 4, 6, 8, 12, 16)),),
+        (
+            Free(
+                Parameter("arity", "children of a node", integer=True, lowest=2, highest=4096),
+                one_of(2, 3, 4, 6, 8, 12, 16),
+            ),
+        ),
         largest=LARGEST_DENSE,
         largest_compared=1024,
         optimized=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal, get_args
 
 import numpy as np
@@ -96,6 +97,16 @@ class ToeplitzWorkload:
         else:
             sums = _correlate(self.row_weights**2, squares)
         return sums if self.column_weights is None else sums * self.column_weights**2
+
+    @cached_property
+    def counted(self) -> Vector:
+        """S_t = Σ_{i ≥ t} r_i², how much w_t counts in ‖LTT(w)‖_F² with these row weights, shape (n,).
+
+        >>> prefix(3).counted
+        array([3., 2., 1.])
+        """
+        rows = np.ones(self.rounds) if self.row_weights is None else self.row_weights**2
+        return np.cumsum(rows[::-1])[::-1].copy()
 
     def row_sums(self) -> Vector:
         """Σ_i [A]_{ti}, shape (n,).

@@ -14,11 +14,13 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+import torch
 from pictures import draw
 
-from fedmf.mechanisms.banded import log_error
-from fedmf.mechanisms.banded_toeplitz import ToeplitzObjective
+from fedmf.mechanisms.banded import variances_of_band
+from fedmf.mechanisms.banded_toeplitz import ToeplitzLoss
 from fedmf.mechanisms.closed_forms import bsr
+from fedmf.mechanisms.optimise import log_mean
 from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 
@@ -27,16 +29,20 @@ BANDS, LONGEST = 16, 60.0
 
 def banded_evaluation(n: int) -> Callable[[], object]:
     """log ‖A C⁻¹‖_F² of a general banded matrix, with n·p derivatives."""
-    directions = np.tile(bsr(BANDS, BANDS).columns([0])[:, 0], (n, 1))
-    workload = prefix(n)
-    return lambda: log_error(directions, workload)
+    queries, band = prefix(n), np.tile(bsr(BANDS, BANDS).columns([0])[:, 0], (n, 1))
+    variances = variances_of_band(queries, (n, BANDS))
+    return with_gradient(lambda x: log_mean(variances(x), queries), band)
 
 
 def toeplitz_evaluation(n: int) -> Callable[[], object]:
     """The same of a Toeplitz one, with p derivatives."""
-    c = bsr(BANDS, BANDS).columns([0])[:, 0]
-    objective = ToeplitzObjective(BANDS, Participation(n, 1, n), prefix(n))
-    return lambda: objective(c)
+    loss = ToeplitzLoss(BANDS, Participation(n, 1, n), prefix(n), 1.0)
+    return with_gradient(loss, bsr(BANDS, BANDS).columns([0])[:, 0])
+
+
+def with_gradient(loss: Callable[[torch.Tensor], torch.Tensor], x: np.ndarray) -> Callable[[], object]:
+    point = torch.tensor(x, requires_grad=True)
+    return lambda: torch.autograd.grad(loss(point), point)
 
 
 def seconds(evaluate: Callable[[], object]) -> float:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.oracles import ltt, prefix_sums, rmse, scalar_sensitivity
+from support.oracles import prefix_sums, rmse, scalar_sensitivity
 
-from fedmf.mechanisms.banded_inverse import EarliestObjective, _penalty, banded_inverse
+from fedmf.mechanisms.banded_inverse import banded_inverse
 from fedmf.mechanisms.errors import errors
 from fedmf.mechanisms.registry import build
 from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.workload import average, exponential, prefix, weighted
+from fedmf.mechanisms.workload import exponential, prefix, weighted
 from fedmf.participation import Participation
 
 SIGMA = 0.60023  # of (8, 1e-5) for sensitivity 1
@@ -40,47 +40,6 @@ DECAYING = _weighted(lambda n: exponential(0.8, n))
 def _numeric(function, x):
     steps = 1e-6 * np.eye(x.size)
     return [(function(x + step)[0] - function(x - step)[0]) / 2e-6 for step in steps]
-
-
-def test_objective_is_the_squared_error_and_its_gradient_is_right():
-    for make in [
-        prefix,
-        average,
-        lambda n: exponential(0.8, n),
-        _weighted(prefix),
-        _weighted(average),
-        DECAYING,
-    ]:
-        for n, k, b, p in [(9, 1, 9, 4), (12, 3, 4, 6), (11, 4, 3, 11), (10, 10, 1, 5)]:
-            contract, workload = Participation(n, k, b), make(n)
-            objective = EarliestObjective(contract, workload)
-            tail = np.sort(np.random.default_rng(0).random(p - 1))[::-1] * 0.6
-            value, slope = objective(tail)
-            h = objective.inverse(tail)
-            dense = np.linalg.inv(ltt(h, n))
-            earliest = np.linalg.norm(dense[:, : (k - 1) * b + 1 : b].sum(axis=1))
-            assert np.exp(value) == pytest.approx(
-                rmse(workload.materialize(), dense, float(earliest)) ** 2 * n, rel=1e-10
-            )
-            assert slope == pytest.approx(_numeric(objective, tail), rel=1e-6, abs=1e-7)
-
-
-def test_the_gradient_of_the_penalty_is_right():
-    contract, rng = Participation(15, 3, 4), np.random.default_rng(3)
-    objective = EarliestObjective(contract, prefix(15))
-    anchors = (np.arange(4, 14) // 4) * 4
-    penalty = _penalty(rng.random(15) * 0.3, rng.random(10) * 0.3, anchors, 2.0)
-    tail = rng.normal(size=6) * 0.4
-    assert objective(tail, penalty)[1] == pytest.approx(
-        _numeric(lambda x: objective(x, penalty), tail), rel=1e-6, abs=1e-7
-    )
-
-
-def test_overflow_is_rejected_with_a_finite_value():
-    objective = EarliestObjective(Participation(4000, 1, 4000), prefix(4000))
-    value, slope = objective(np.array([3.0]))
-    assert value == 1e3
-    assert not slope.any()
 
 
 @pytest.mark.parametrize(

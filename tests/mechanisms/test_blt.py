@@ -7,13 +7,13 @@ from itertools import pairwise
 import mpmath
 import numpy as np
 import pytest
-from support.oracles import ltt, prefix_sums, query_variances, scalar_sensitivity
+from support.oracles import ltt, prefix_sums, query_variances
 
-from fedmf.mechanisms.blt import BufferedObjective, BufferedToeplitz, blt
+from fedmf.mechanisms.blt import BufferedToeplitz, blt
 from fedmf.mechanisms.errors import MAX, errors
 from fedmf.mechanisms.registry import build
 from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.workload import average, exponential, prefix, weighted
+from fedmf.mechanisms.workload import exponential, prefix
 from fedmf.participation import Participation
 
 PAIRS = [
@@ -103,36 +103,6 @@ def test_bad_values_are_refused(theta, omega, n, message):
         BufferedToeplitz(theta, omega, n)
 
 
-@pytest.mark.parametrize(
-    "workload",
-    [prefix(12), exponential(0.8, 12), *(weighted(make(12), **WEIGHTS) for make in (prefix, decaying))],
-)
-def test_objective_is_the_squared_error_and_its_gradient_is_right(workload):
-    contract = Participation(12, 3, 4)
-    objective = BufferedObjective(contract, workload)
-    x = objective.parameters(np.array([0.9, 0.4]), np.array([0.2, 0.3]))
-    theta, omega = objective.pair(x)
-    assert theta == pytest.approx([0.9, 0.4])
-    assert omega == pytest.approx([0.2, 0.3])
-    dense = BufferedToeplitz(theta, omega, 12).materialize()
-    rows = query_variances(workload.materialize(), dense)
-    expected = rows.sum() * scalar_sensitivity(dense, 3, 4) ** 2
-    value, slope = objective(x)
-    assert np.exp(value) == pytest.approx(expected, rel=1e-11)
-    steps = 1e-6 * np.eye(4)
-    numeric = [(objective(x + step)[0] - objective(x - step)[0]) / 2e-6 for step in steps]
-    assert slope == pytest.approx(numeric, rel=1e-6, abs=1e-8)
-
-
-def test_row_weights_are_part_of_the_error():
-    workload = average(9)
-    objective = BufferedObjective(Participation(9, 2, 4), workload)
-    x = objective.parameters(np.array([0.7]), np.array([0.3]))
-    dense = BufferedToeplitz([0.7], [0.3], 9).materialize()
-    expected = query_variances(workload.materialize(), dense).sum() * scalar_sensitivity(dense, 2, 4) ** 2
-    assert np.exp(objective(x)[0]) == pytest.approx(expected, rel=1e-11)
-
-
 def test_no_worse_than_published():
     """8.14 in Kalinin, McKenna, Pagh & Lampert (2026), Table 4, first column (4 or 5 buffers)."""
     contract = Participation(3900, 10, 390)
@@ -142,16 +112,17 @@ def test_no_worse_than_published():
 @pytest.mark.parametrize(
     "contract", [Participation(200, 4, 50), Participation(60, 60, 1), Participation(90, 1, 90)]
 )
-def test_more_buffers_never_hurt_and_other_starts_find_nothing_better(contract):
-    from scipy.optimize import minimize
-
-    found = [_rmse(blt(m, contract), contract) for m in (1, 2, 3, 4)]
+def test_more_buffers_never_hurt_and_other_values_are_no_better(contract):
+    designs = [blt(m, contract) for m in (1, 2, 3, 4)]
+    found = [_rmse(C, contract) for C in designs]
     assert all(more <= fewer * (1 + 1e-8) for fewer, more in pairwise(found))
-    objective, rng = BufferedObjective(contract, prefix(contract.rounds)), np.random.default_rng(0)
-    for _ in range(6):
-        start = np.concatenate([rng.uniform(-2, 5, 2), rng.uniform(-5, 0, 2)])
-        other = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=[(-5, 7)] * 2 + [(-25, 8)] * 2)
-        assert np.exp(other.fun / 2) / np.sqrt(contract.rounds) >= found[1] * (1 - 1e-6)
+    rng, best = np.random.default_rng(0), designs[1]
+    for size in (0.3, 1e-2, 1e-3) * 6:
+        slow = (1.0 - best.decays) * np.exp(size * rng.normal(size=2))
+        other = BufferedToeplitz(
+            1.0 - slow, best.weights * np.exp(size * rng.normal(size=2)), contract.rounds
+        )
+        assert _rmse(other, contract) >= found[1] * (1 - 1e-9)
 
 
 def test_max_error_is_lower_where_it_is_the_objective():

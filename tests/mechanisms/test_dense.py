@@ -5,7 +5,7 @@ import pytest
 from support.oracles import prefix_sums, query_variances, scalar_sensitivity
 
 from fedmf.mechanisms.banded import banded
-from fedmf.mechanisms.dense import dense, log_smooth_error, refined, single_participation_gram
+from fedmf.mechanisms.dense import dense, refined
 from fedmf.mechanisms.errors import errors
 from fedmf.mechanisms.matrix import Dense, lower_factor
 from fedmf.mechanisms.sensitivity import stated_sensitivity
@@ -56,10 +56,6 @@ def test_no_banded_matrix_is_better_for_one_participation():
     assert best < _rmse(banded(8, contract), contract)
 
 
-def test_gram_of_a_diagonal_workload_is_the_identity():
-    assert np.allclose(single_participation_gram(np.diag([1.0, 5.0, 9.0])), np.eye(3), atol=1e-12)
-
-
 @pytest.mark.parametrize(("n", "k", "b"), [(8, 2, 4), (9, 3, 3), (9, 2, 3), (6, 6, 1), (10, 3, 4)])
 def test_many_participations_beat_separated_columns(n, k, b):
     contract = Participation(n, k, b)
@@ -87,27 +83,6 @@ def test_general_workloads_are_optimised():
 
 def test_too_many_patterns_are_not_enumerated():
     assert refined(np.eye(300), prefix(300), Participation(300, 10, 30)) is None
-
-
-def test_gradient_of_the_smooth_objective_is_that_of_finite_differences():
-    rng = np.random.default_rng(1)
-    C = np.tril(rng.normal(0, 0.3, (6, 6)), -1) + np.diag(rng.uniform(0.8, 1.2, 6))
-    patterns = np.array([[0, 2, 4], [1, 3, 6], [5, 6, 6], [0, 3, 5]])
-    value, slope = log_smooth_error(C, prefix_sums(6), patterns, 20.0, 0.05)
-    gram = np.abs(C.T @ C)
-    largest = max(gram[np.ix_(own, own)].sum() for own in ([0, 2, 4], [1, 3], [5], [0, 3, 5]))
-    assert value > np.log(query_variances(prefix_sums(6), C).sum() * largest)
-    step = 1e-6
-    for i, j in [(0, 0), (3, 1), (5, 5), (4, 0), (5, 2)]:
-        up, down = C.copy(), C.copy()
-        up[i, j] += step
-        down[i, j] -= step
-        ends = [log_smooth_error(end, prefix_sums(6), patterns, 20.0, 0.05)[0] for end in (up, down)]
-        assert slope[i, j] == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-6, abs=1e-8)
-
-
-def test_a_singular_matrix_has_infinite_error():
-    assert log_smooth_error(np.zeros((2, 2)), np.eye(2), np.array([[0]]), 9.0, 0.1)[0] == np.inf
 
 
 @pytest.mark.parametrize(

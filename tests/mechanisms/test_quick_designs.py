@@ -6,27 +6,23 @@ import math
 
 import numpy as np
 import pytest
-from support.oracles import ltt, query_variances
+from support.oracles import ltt
 
-from fedmf.mechanisms.banded_inverse import InverseObjective
 from fedmf.mechanisms.closed_forms import bfr, bifr
 from fedmf.mechanisms.errors import QuickError
 from fedmf.mechanisms.errors import query_variances as variances_of
-from fedmf.mechanisms.matrix import normalized
-from fedmf.mechanisms.optimise import minimize_from, minimize_on_interval
 from fedmf.mechanisms.registry import build
 from fedmf.mechanisms.sensitivity import quick_upper_bound, stated_sensitivity
-from fedmf.mechanisms.series import (
+from fedmf.mechanisms.series import binomial_series, reciprocal, settled_reciprocal
+from fedmf.mechanisms.toeplitz import (
+    ColumnScaled,
+    InverseToeplitz,
+    Toeplitz,
     _past,
     _past_by_lags,
-    binomial_series,
-    reciprocal,
-    scaled_query_variances,
-    settled_reciprocal,
+    _scaled_query_variances,
 )
-from fedmf.mechanisms.toeplitz import ColumnScaled, InverseToeplitz, Toeplitz
-from fedmf.mechanisms.trees import kary_tree, tree
-from fedmf.mechanisms.workload import average, parse_workload, prefix, weighted
+from fedmf.mechanisms.workload import parse_workload, prefix
 from fedmf.participation import Participation
 
 
@@ -42,29 +38,6 @@ def test_the_quick_error_is_the_stated_one() -> None:
                 assert error(C) == pytest.approx(
                     math.sqrt(variance) * quick_upper_bound(C, contract), rel=1e-10
                 )
-
-
-@pytest.mark.parametrize(("n", "k", "b"), [(1, 1, 1), (7, 3, 2), (50, 50, 1), (100, 4, 20), (200, 2, 100)])
-def test_trees_are_chosen_as_if_each_was_searched(n: int, k: int, b: int) -> None:
-    contract = Participation(n, k, b)
-    error = QuickError(contract, prefix(n))
-    for columns in (lambda C: C, normalized):
-        prefixed = "normalized-" if columns is normalized else ""
-        arities = {arity: error(columns(kary_tree(arity, n))) for arity in (2, 3, 4, 6, 8, 12, 16)}
-        kinds = {full: error(columns(tree(n, bool(full)))) for full in (1, 0)}
-        arity = build(f"{prefixed}kary-tree", contract).params["arity"]
-        full = build(f"{prefixed}tree", contract).params["full"]
-        assert arities[arity] <= min(arities.values()) * (1 + 1e-12)
-        assert kinds[full] <= min(kinds.values()) * (1 + 1e-12)
-
-
-@pytest.mark.parametrize(("k", "b"), [(4, 20), (10, 3)])
-def test_an_error_beyond_the_limit_is_bounded_from_below(k: int, b: int) -> None:
-    error = QuickError(Participation(80, k, b), prefix(80))
-    for C in (kary_tree(3, 80), normalized(tree(80)), normalized(bfr(0.5, 40, 80))):
-        whole = error(C)
-        assert 0 < error(C, 0.0) <= whole * (1 + 1e-12)
-        assert error(C, whole * (1 + 1e-9)) == whole  # not above the limit: told exactly
 
 
 def test_an_error_that_overflows_is_infinite() -> None:
@@ -101,14 +74,14 @@ def test_halving_gives_the_row_norms_of_dense_matrices(n: int, q: int) -> None:
     expected = np.square(dense).sum(axis=1)
     padded = np.pad(h, (0, n - q))
     assert _past(padded, scale) == pytest.approx(_past_by_lags(h, scale), rel=1e-9, abs=1e-11)
-    found = scaled_query_variances(np.ones(n), padded, scale)
+    found = _scaled_query_variances(np.ones(n), padded, scale)
     assert found == pytest.approx(expected, rel=1e-10)
 
 
 def test_scaled_columns_of_other_workloads_have_a_limit() -> None:
     n = 131_073
     with pytest.raises(ValueError, match="at most 131072 for scaled columns"):
-        scaled_query_variances(np.full(n, 0.5), np.ones(1), np.ones(n))
+        _scaled_query_variances(np.full(n, 0.5), np.ones(1), np.ones(n))
 
 
 def test_normalised_columns_at_a_long_horizon() -> None:
@@ -125,29 +98,6 @@ def test_normalised_columns_at_a_long_horizon() -> None:
     assert np.abs(C.gram_diagonal(0) - 1.0).max() < 1e-10
 
 
-@pytest.mark.parametrize(("k", "b", "p"), [(1, 40, 6), (4, 10, 7), (3, 5, 40), (40, 1, 3), (2, 17, 12)])
-@pytest.mark.parametrize("make", [prefix, average])
-def test_the_curvature_of_a_banded_inverse_is_that_of_differences(k: int, b: int, p: int, make) -> None:
-    n = 40
-    contract, workload = Participation(n, k, b), make(n)
-    if make is average:
-        workload = weighted(prefix(n), rows=np.linspace(2.0, 0.5, n))
-    objective = InverseObjective(p, contract, workload)
-    h = binomial_series(0.4, p) * (1 + 0.05 * np.random.default_rng(p).normal(size=p))
-    value, slope = objective(h)
-    dense = np.asarray(np.linalg.inv(ltt(h, n)), dtype=np.float64)
-    square = float(np.square(dense[:, : (k - 1) * b + 1 : b].sum(axis=1)).sum())
-    assert math.exp(value) == pytest.approx(
-        query_variances(workload.materialize(), dense).sum() * square, rel=1e-11
-    )
-    second = objective.hessian(h)
-    for i in range(p):
-        step = 1e-6 * np.eye(p)[i]
-        up, down = objective(h + step), objective(h - step)
-        assert slope[i] == pytest.approx((up[0] - down[0]) / 2e-6, rel=1e-5, abs=1e-6)
-        assert second[i] == pytest.approx((up[1] - down[1]) / 2e-6, rel=1e-4, abs=1e-4 * np.abs(second).max())
-
-
 def test_a_banded_inverse_beyond_the_old_limit_is_exact_and_beats_bifr() -> None:
     contract = Participation(100_000, 5, 20_000)
     inverse = build("banded-inverse", contract, bands=8).factorization
@@ -155,31 +105,3 @@ def test_a_banded_inverse_beyond_the_old_limit_is_exact_and_beats_bifr() -> None
     assert stated.kind == "exact"
     error = QuickError(contract, prefix(100_000))
     assert error(inverse) < error(build("bifr", contract, bands=8).factorization)
-
-
-@pytest.mark.parametrize("start", [0.0, 0.02, 0.4, 0.77, 1.0])
-@pytest.mark.parametrize("target", [0.0, 0.123, 0.77, 1.0])
-def test_a_search_from_a_near_point_finds_inner_and_end_minima(start: float, target: float) -> None:
-    calls: list[float] = []
-
-    def objective(x: float) -> float:
-        assert 0.0 <= x <= 1.0
-        calls.append(x)
-        return (x - target) ** 2 * (1 + 0.5 * x)
-
-    x, value = minimize_from(objective, start, 0.0, 1.0, 0.04, 1e-4)
-    assert x == pytest.approx(target, abs=2e-4)
-    assert value == (x - target) ** 2 * (1 + 0.5 * x)
-    assert len(calls) == len(set(calls)) < 25
-
-
-def test_a_smooth_search_takes_few_evaluations() -> None:
-    calls: list[float] = []
-
-    def objective(x: float) -> float:
-        calls.append(x)
-        return math.cosh(3 * (x - 0.3456))
-
-    x, _ = minimize_on_interval(objective, 0.0, 1.0, 17, 1e-4)
-    assert x == pytest.approx(0.3456, abs=1e-4)
-    assert len(calls) <= 25
