@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from fedmf.mechanisms.cache import THREAD_LIMITS, single_threaded
 from fedmf.mechanisms.choice import MechanismChoice, NamedMechanism
 from fedmf.mechanisms.errors import Objective, errors
-from fedmf.mechanisms.optimise import THREAD_LIMITS, single_threaded
 from fedmf.mechanisms.registry import (
     Mechanism,
     accepted_parameters,

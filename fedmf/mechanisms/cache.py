@@ -85,7 +85,7 @@ def remembered(function: Callable[_P, _Value], version: int) -> Callable[_P, _Va
                 if files is not None:
                     files.write(key, json.dumps(value.to_dict()).encode())
             while len(recent) >= _RECENT:
-                del recent[next(iter(recent))]
+                recent.pop(next(iter(recent), ""), None)
             recent[key] = value  # type: ignore[assignment]
         return recent[key]
 

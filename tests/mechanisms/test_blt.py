@@ -118,9 +118,9 @@ def test_more_buffers_never_hurt_and_other_values_are_no_better(contract):
     assert all(more <= fewer * (1 + 1e-8) for fewer, more in pairwise(found))
     rng, best = np.random.default_rng(0), designs[1]
     for size in (0.3, 1e-2, 1e-3) * 6:
-        slow = (1.0 - best.decays) * np.exp(size * rng.normal(size=2))
+        odds = best.decays / (1.0 - best.decays) * np.exp(size * rng.normal(size=2))
         other = BufferedToeplitz(
-            1.0 - slow, best.weights * np.exp(size * rng.normal(size=2)), contract.rounds
+            odds / (1.0 + odds), best.weights * np.exp(size * rng.normal(size=2)), contract.rounds
         )
         assert _rmse(other, contract) >= found[1] * (1 - 1e-9)
 
