@@ -25,7 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedmf.data import InMemoryDataset, TensorStructure
+from fedmf.data import InMemoryDataset
+from fedmf.data.structure import TensorStructure
 from fedmf.errors import ConfigError
 from fedmf.runs.statistics.own_rows import tried
 from fedmf.training import LocalSGD, LocalTrainer, Task, classification, dependence, next_token, preflight

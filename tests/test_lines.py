@@ -11,10 +11,9 @@ import pytest
 from support.child_processes import in_child
 from support.streams import BUDGET, releases, run_once, sample
 
-from fedmf.data import open_table
 from fedmf.data.cells import cells_of
 from fedmf.data.lines import LONGEST_LINE
-from fedmf.data.table_reader import InputError
+from fedmf.data.table_reader import InputError, open_table
 from fedmf.errors import ConfigError
 from fedmf.runs import load_run
 from fedmf.streaming.session import open_run

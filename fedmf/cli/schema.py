@@ -24,7 +24,8 @@ def schema(
 
     Example: fedmf schema rows.csv
     """
-    from fedmf.data import check_rows, draft_schema, read_schema
+    from fedmf.data import read_schema
+    from fedmf.data.schema_file import check_rows, draft_schema
     from fedmf.records import new_file
 
     if check is None:

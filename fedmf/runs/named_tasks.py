@@ -12,7 +12,8 @@ from typing import Annotated, Any, ClassVar, Final
 
 from torch import nn
 
-from fedmf.data import DATASETS, Dataset, DatasetOptions, Digits, PublicInput, Table
+from fedmf.data import DATASETS, Dataset, Digits, PublicInput, Table
+from fedmf.data.options import DatasetOptions
 from fedmf.errors import ConfigError
 from fedmf.functions import check_function_name, function_of
 from fedmf.models import MODELS, Architecture, FlatModel, Mlp

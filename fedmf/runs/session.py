@@ -21,7 +21,8 @@ from fedmf.accounting import (
     at_least,
 )
 from fedmf.cohorts import CohortSchedule
-from fedmf.data import NumberedUsers, require_canonical
+from fedmf.data.cells import require_canonical
+from fedmf.data.dataset import NumberedUsers
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.optim import ServerOptimizer

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Self
 
-from fedmf.data import Encoding, Schema
+from fedmf.data import Schema
+from fedmf.data.schema import Encoding
 from fedmf.mechanisms.matrix import Factorization, factorization_from_dict
 from fedmf.moments import METHODS, MomentMethod
 from fedmf.participation import LARGEST_HORIZON

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.overrides import TorchFunctionMode
 
-from fedmf.data import Features, each, named
+from fedmf.data.structure import Features, each, named
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel
 from fedmf.training.barrier import Group, pass_interrupt, silent

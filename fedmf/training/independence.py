@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmf.data import InMemoryDataset, TensorStructure, each, named
+from fedmf.data import InMemoryDataset
+from fedmf.data.structure import TensorStructure, each, named
 from fedmf.training.barrier import UserFailure
 from fedmf.training.clipping import FixedPointSum
 from fedmf.training.draws import kept_generators

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from fedmf.data import Features, each, row_count, structure_of
+from fedmf.data.structure import Features, each, row_count, structure_of
 from fedmf.errors import ConfigError
 from fedmf.training.barrier import described, silent
 from fedmf.training.draws import kept_generators, other_states

@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data import Dataset, ExampleStructure, Features, PublicInput, device_of, each, split_rows
+from fedmf.data import Dataset, PublicInput
+from fedmf.data.structure import ExampleStructure, Features, device_of, each, split_rows
 from fedmf.models import FlatModel
 from fedmf.training.losses import Loss
 from fedmf.training.metrics import Metric

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmf.data import InMemoryDataset, each
+from fedmf.data import InMemoryDataset
+from fedmf.data.structure import each
 from fedmf.errors import UnsoundSumError
 from fedmf.training.barrier import UserFailure, example_counts
 from fedmf.training.clipping import ClippedSums, FixedPointSum

@@ -9,7 +9,9 @@ import numpy as np
 import pyarrow.parquet as parquet
 import torch
 
-from fedmf.data import Digits, InMemoryDataset, NumberedUsers, canonical_id, next_tokens
+from fedmf.data import Digits, InMemoryDataset, canonical_id
+from fedmf.data.dataset import NumberedUsers
+from fedmf.data.tokens import next_tokens
 from fedmf.models import MODELS, Mlp
 from fedmf.training import Task, classification, next_token
 

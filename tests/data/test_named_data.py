@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.datasets import load_digits
 
-from fedmf.data import Dataset, Digits, Idx, NumberedUsers, Synthetic
+from fedmf.data import Dataset, Digits, Idx, Synthetic
+from fedmf.data.dataset import NumberedUsers
 from fedmf.data.synthetic import KeyedDraws, normals
 
 laws = settings(derandomize=True, max_examples=30, deadline=None, database=None)

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
-from fedmf.data import PARTITIONS, Digits
+from fedmf.data import Digits
+from fedmf.data.options import PARTITIONS
 from fedmf.data.partitions import (
     Partition,
     hold_out_examples,

@@ -14,7 +14,8 @@ from pyarrow import parquet
 from support.command_line import one_line
 
 from fedmf.cli.app import run
-from fedmf.data import Schema, draft_schema, read_schema
+from fedmf.data import Schema, read_schema
+from fedmf.data.schema_file import draft_schema
 
 DECLARED = {
     "user": {"kind": "user"},

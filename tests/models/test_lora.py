@@ -12,7 +12,8 @@ import torch
 from support.named_features import exact_update
 from torch import Tensor, nn
 
-from fedmf.data import InMemoryDataset, NamedStructures, TensorStructure, each
+from fedmf.data import InMemoryDataset
+from fedmf.data.structure import NamedStructures, TensorStructure, each
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel, LogitsOf, mlp, with_lora
 from fedmf.training import LocalSGD, LocalTrainer, Task, classification, next_token, preflight

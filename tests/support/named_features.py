@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedmf.data import InMemoryDataset, each
+from fedmf.data import InMemoryDataset
+from fedmf.data.structure import each
 from fedmf.training import LocalSGD, Task, next_token
 from fedmf.training.batches import user_orders
 from support.training_cases import LENGTH, TOKENS, examples_of

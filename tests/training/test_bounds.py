@@ -11,7 +11,8 @@ import torch
 from support.training_cases import mlp
 from torch import Tensor, nn
 
-from fedmf.data import ExampleStructure, InMemoryDataset, NamedStructures, TensorStructure
+from fedmf.data import InMemoryDataset
+from fedmf.data.structure import ExampleStructure, NamedStructures, TensorStructure
 from fedmf.models import FlatModel
 from fedmf.training import LocalSGD, LocalTrainer, Task, classification, next_token
 from fedmf.training.barrier.description import Failures

@@ -14,8 +14,8 @@ from support.named_features import TRAINED, MaskedWords, UnregisteredWords, exac
 from support.training_cases import LENGTH, TOKENS, cohort
 from torch import Tensor, nn
 
-from fedmf.data import ExampleStructure, InMemoryDataset, NamedStructures, TensorStructure
-from fedmf.data.structure import each
+from fedmf.data import InMemoryDataset
+from fedmf.data.structure import ExampleStructure, NamedStructures, TensorStructure, each
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel, mlp
 from fedmf.training import (

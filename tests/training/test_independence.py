@@ -13,7 +13,8 @@ from support.broken_tasks import with_loss, with_model
 from support.training_cases import Plain, cohort, task_of_kind
 from torch import Tensor, nn
 
-from fedmf.data import InMemoryDataset, TensorStructure
+from fedmf.data import InMemoryDataset
+from fedmf.data.structure import TensorStructure
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel
 from fedmf.training import (

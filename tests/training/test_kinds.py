@@ -13,7 +13,8 @@ from support.training_cases import KINDS, LENGTH, TOKENS, cohort, task_of_kind
 from support.wrapped_data import WrappedData
 from torch import Tensor, nn
 
-from fedmf.data import ExampleStructure, InMemoryDataset, TensorStructure
+from fedmf.data import InMemoryDataset
+from fedmf.data.structure import ExampleStructure, TensorStructure
 from fedmf.models import FlatModel, mlp
 from fedmf.training import LocalSGD, LocalTrainer, Metric, Task, preflight
 from fedmf.training.clipping import FixedPointSum

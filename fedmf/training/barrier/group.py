@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data import Features, each, named
+from fedmf.data.structure import Features, each, named
 from fedmf.training.batches import StepRows
 
 

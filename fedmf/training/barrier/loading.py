@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data import Dataset, ExampleStructure, Features, device_of, joined
+from fedmf.data import Dataset
+from fedmf.data.structure import ExampleStructure, Features, device_of, joined
 from fedmf.training.barrier.description import described, pass_interrupt
 
 #: Called with the place of a user and why it failed.

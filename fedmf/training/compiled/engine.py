@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data import TensorStructure
+from fedmf.data.structure import TensorStructure
 from fedmf.loops import compiled
 from fedmf.training.barrier import Group, silent
 from fedmf.training.compiled import steps
