@@ -10,9 +10,7 @@ from fedmf.mechanisms.errors import errors
 from fedmf.mechanisms.registry import build
 from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.mechanisms.workload import LearningRateSchedule, iterates, parse_workload
-from fedmf.optim.move import Move
-from fedmf.optim.server_optimizer import RoundRelease
-from fedmf.optim.sgd import ServerSGD
+from fedmf.optim import Move, RoundRelease, ServerSGD
 from fedmf.participation import Participation
 
 ROUNDS = 30

@@ -25,10 +25,8 @@ from fedmf.participation import Adjacency, Participation
 
 #: How the second moment of a round is formed before noise is added:
 #: "per-user", (1/m)·Σ_u L(x_u⊗x_u) of the clipped updates x_u;
-#: "squared-mean", L(x̄⊗x̄) of x̄ = (1/m)·Σ_u x_u;
-#: "joint-clip", (1/m)·Σ_u c_u L(g_u⊗g_u) beside x̄ = (1/m)·Σ_u c_u g_u, where c_u clips the concatenation
-#: (g_u, √τ·L(g_u⊗g_u)) of the unclipped update to the norm ζ.
-SecondForm = Literal["per-user", "squared-mean", "joint-clip"]
+#: "squared-mean", L(x̄⊗x̄) of x̄ = (1/m)·Σ_u x_u.
+SecondForm = Literal["per-user", "squared-mean"]
 #: One unit of the grid of clipped coordinates and of features, relative to ζ and ζ².
 _UNIT: Final = 2.0**-40
 
@@ -133,7 +131,7 @@ class SecondStream(NoSecondStream):
 
     Args:
         form: "per-user", Σ_u features(x_u); "squared-mean", features of the mean of the x_u, projected onto
-            the ball of radius ζ; "joint-clip", Σ_u features(x_u) with (x_u, √λ·features(x_u)) clipped to ζ.
+            the ball of radius ζ.
         moment: which features, for people: "diagonal", "block energies".
         features: m ≥ 1, how many numbers they are.
         dimension: d ≥ m, the length of an update.
@@ -156,10 +154,9 @@ class SecondStream(NoSecondStream):
     factorization: Factorization
 
     def __post_init__(self) -> None:
-        if self.form not in ("per-user", "squared-mean", "joint-clip"):
+        if self.form not in ("per-user", "squared-mean"):
             raise ValueError(
-                f"form (of the second moment) must be 'per-user', 'squared-mean' or 'joint-clip'; got "
-                f"{self.form!r}."
+                f"form (of the second moment) must be 'per-user' or 'squared-mean'; got {self.form!r}."
             )
         if not 1 <= self.features <= self.dimension:
             raise ValueError(f"m (features) must lie in 1..d={self.dimension}; got {self.features}.")
@@ -216,7 +213,7 @@ class PairRelease(RunRelease):
         cohort_size: m, the denominator of the mean.
 
     Raises:
-        ValueError: the horizons differ, or "joint-clip" with C₂ other than C₁.
+        ValueError: the horizons differ.
 
     >>> from fedmf.mechanisms.closed_forms import identity
     >>> C = identity(4)
@@ -236,8 +233,6 @@ class PairRelease(RunRelease):
             raise ValueError(
                 f"n (rounds) must be the same for C_1 and C_2; got {self.factorization.rounds}, {C_2.rounds}."
             )
-        if self.second.form == "joint-clip" and C_2.to_dict() != self.factorization.to_dict():
-            raise ValueError("C_2 must be C_1 with form 'joint-clip': one clip bounds the concatenation.")
 
     @property
     def paired(self) -> bool:
@@ -255,8 +250,6 @@ class PairRelease(RunRelease):
 
     def stated(self, participation: Participation) -> Sensitivity:
         """See `RunRelease.stated`."""
-        if self.second.form == "joint-clip":
-            return stated_sensitivity(self.factorization, participation)
         second, weight, users = self.second.factorization, *self._reach
         sensitivity = joint_sensitivity(self.factorization, second, participation, weight, users)
         slack = self._rounding
@@ -269,8 +262,6 @@ class PairRelease(RunRelease):
         self, rows: NDArray[np.integer], released_rounds: int | None = None
     ) -> NDArray[np.float64]:
         """See `RunRelease.of_equal_length`."""
-        if self.second.form == "joint-clip":
-            return equal_length_sensitivities(self.factorization, rows, released_rounds)
         second, weight, users = self.second.factorization, *self._reach
         sensitivities = equal_length_joint_sensitivities(
             self.factorization, second, rows, weight, users, released_rounds

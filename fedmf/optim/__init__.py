@@ -2,20 +2,11 @@
 
 from typing import Final
 
-from fedmf.optim.adam import Adam, AdamDebiased, JmeAdam, ServerAdam
-from fedmf.optim.adaptive import AdaptiveOptions, AdaptiveRule, FedAdagrad, FedYogi, ServerAdagrad, ServerYogi
-from fedmf.optim.blocks import BlockKind, Blocks
-from fedmf.optim.energies import (
-    Energies,
-    ReleasedEnergies,
-    SquaredRelease,
-    energy_weight,
-    relative_energy_error,
-)
-from fedmf.optim.move import Move
+from fedmf.optim.adaptive import Adam, AdamDebiased, FedAdagrad, FedYogi, JmeAdam, ServerAdam
+from fedmf.optim.energies import Blocks, Energies, energy_weight, relative_energy_error
 from fedmf.optim.options import ChosenOptimizer, OptimizerOptions, OwnOptimizer, chosen
 from fedmf.optim.own_rule import OwnRule, fingerprint_of
-from fedmf.optim.server_optimizer import RoundRelease, ServerOptimizer
+from fedmf.optim.server_optimizer import Move, RoundRelease, ServerOptimizer
 from fedmf.optim.server_pass import ServerPass
 from fedmf.optim.sgd import ServerSGD, Sgd
 from fedmf.values import by_kind
@@ -24,9 +15,6 @@ __all__ = [
     "OPTIMIZERS",
     "Adam",
     "AdamDebiased",
-    "AdaptiveOptions",
-    "AdaptiveRule",
-    "BlockKind",
     "Blocks",
     "ChosenOptimizer",
     "Energies",
@@ -37,16 +25,12 @@ __all__ = [
     "OptimizerOptions",
     "OwnOptimizer",
     "OwnRule",
-    "ReleasedEnergies",
     "RoundRelease",
-    "ServerAdagrad",
     "ServerAdam",
     "ServerOptimizer",
     "ServerPass",
     "ServerSGD",
-    "ServerYogi",
     "Sgd",
-    "SquaredRelease",
     "chosen",
     "energy_weight",
     "fingerprint_of",

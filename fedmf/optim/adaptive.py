@@ -1,4 +1,4 @@
-"""What adaptive server optimizers share, a first moment and a second one of each block; Adagrad and Yogi."""
+"""Adaptive server optimizers with a first moment and a second one of each block: Adagrad, Yogi, Adam."""
 
 from __future__ import annotations
 
@@ -11,26 +11,23 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from fedmf.accounting import SecondForm
 from fedmf.mechanisms.workload import ToeplitzWorkload, decaying, iterates
 from fedmf.moments import SecondMoment
-from fedmf.optim.blocks import BlockKind, Blocks
-from fedmf.optim.energies import Energies, SquaredRelease
-from fedmf.optim.move import Move
+from fedmf.optim.energies import BlockKind, Blocks, Energies
 from fedmf.optim.options import OptimizerOptions, check_decay
-from fedmf.optim.server_optimizer import RoundRelease
+from fedmf.optim.server_optimizer import Move, RoundRelease, ServerOptimizer
 from fedmf.values import Field
 
 
 @dataclass(frozen=True)
-class AdaptiveRule(ABC):
+class AdaptiveRule(ServerOptimizer, ABC):
     """m ← β₁m + (1 − β₁)u, v_B from v_B and q_B/|B|, and a direction from both.
 
     Updates are new minus old parameters, so the direction is added.
 
     Args:
         move: learning rate, update clipping and weight decay.
-        energies: where q comes from: `SquaredRelease` or `ReleasedEnergies`.
+        energies: where q comes from.
         beta1: 0 ≤ β₁ < 1; with 0 no m is kept.
 
     Raises:
@@ -45,9 +42,9 @@ class AdaptiveRule(ABC):
         check_decay("β₁ (beta1)", self.beta1)
 
     @property
-    @abstractmethod
     def _initial_second(self) -> float:
         """v before round 0."""
+        return 0.0
 
     @abstractmethod
     def _accumulate(self, second: Tensor, energies: Tensor) -> Tensor:
@@ -61,11 +58,6 @@ class AdaptiveRule(ABC):
     def second_moment(self) -> SecondMoment | None:
         """What must be released beside the mean."""
         return self.energies.second_moment
-
-    @property
-    def second_form(self) -> SecondForm:
-        """How that is formed."""
-        return self.energies.second_form
 
     def init(self, parameters: Tensor) -> dict[str, Tensor]:
         """m = 0, shape (d,), if β₁ > 0, and v, shape (blocks,).
@@ -114,7 +106,7 @@ class AdaptiveOptions(OptimizerOptions):
 
     def energies(self, shapes: Sequence[Sequence[int]]) -> Energies:
         """Where the second moment comes from: squares of the noisy mean, as they are."""
-        return SquaredRelease(Blocks.of(shapes, self.blocks), debias=False)
+        return Energies(Blocks.of(shapes, self.blocks), "squared")
 
 
 @dataclass(frozen=True)
@@ -192,3 +184,99 @@ class FedYogi(AdaptiveOptions):
     def second_workload(self, rounds: int) -> ToeplitzWorkload:
         """Decaying sums, β₂."""
         return decaying(self.beta2, rounds)
+
+
+@dataclass(frozen=True)
+class ServerAdam(AdaptiveRule):
+    """Adam on the privatised mean update u, with one v for each block B:
+
+        m ← β₁m + (1 − β₁)u,        v_B ← β₂v_B + (1 − β₂)q_B/|B|,
+        m̂ = m/(1 − β₁^{t+1}),       v̂ = v/(1 − β₂^{t+1}),
+        Δ_j = m̂_j/(√max(v̂_B(j), 0) + ε + ρ√v̄),
+
+    where v̄ is the mean of max(v̂, 0) over coordinates. ρ is an ε in units of the updates themselves: with
+    ε = 0 the rule does not change when all updates are rescaled. With single coordinates and q = u² it is
+    Adam.
+
+    Args:
+        beta2: 0 ≤ β₂ < 1.
+        epsilon: ε ≥ 0, in units of the updates.
+        relative_epsilon: ρ ≥ 0.
+
+    Raises:
+        ValueError: a value is out of range, or ε = ρ = 0, so that noise that takes v̂ below zero would divide
+            by zero.
+
+    References:
+        Kingma and Ba (2015); Kalinin, Upadhyay and Lampert (2025), Algorithm 2, corrected as
+        docs/dev/errata.md tells.
+    """
+
+    beta2: float = 0.99
+    epsilon: float = 0.0
+    relative_epsilon: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_decay("β₂ (beta2)", self.beta2)
+        for label, value in (("ε (epsilon)", self.epsilon), ("ρ (relative_epsilon)", self.relative_epsilon)):
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{label} must be finite and >= 0; got {value}.")
+        if self.epsilon == self.relative_epsilon == 0:
+            raise ValueError("ε (epsilon) or ρ (relative_epsilon) must be positive; got 0 for both.")
+
+    def _accumulate(self, second: Tensor, energies: Tensor) -> Tensor:
+        return energies.mul_(1 - self.beta2).add_(second, alpha=self.beta2)
+
+    def _direction(self, t: int, first: Tensor, second: Tensor) -> Tensor:
+        blocks = self.energies.blocks
+        squares = second.div(1 - self.beta2 ** (t + 1)).clamp_(min=0.0)
+        scale = squares.sqrt().add_(self.epsilon)
+        if self.relative_epsilon > 0:
+            scale += self.relative_epsilon * blocks.weighted_mean(squares).sqrt()
+        # v̂ = 0 everywhere and ε = 0: nothing is known of the scale of the updates, so that none is made.
+        inverse = torch.where(scale > 0, 1.0 / scale, 0.0)
+        return blocks.spread(inverse).mul_(first).div_(1 - self.beta1 ** (t + 1))
+
+
+@dataclass(frozen=True)
+class Adam(AdaptiveOptions):
+    """`ServerAdam` on squares of the noisy mean: its second moment is mostly the noise."""
+
+    kind: ClassVar[str] = "adam"
+    beta2: Annotated[float, Field("decay of the second moment", "β₂")] = 0.99
+    epsilon: Annotated[float, Field("damping ε in units of the updates")] = 0.0
+    relative_epsilon: Annotated[
+        float, Field("damping ρ relative to the mean second moment; not 0 together with ε")
+    ] = 0.1
+
+    def build(self, shapes: Sequence[Sequence[int]], rounds: int) -> ServerAdam:
+        """See `ChosenOptimizer.build`."""
+        decays, damping = (self.beta1, self.beta2), (self.epsilon, self.relative_epsilon)
+        return ServerAdam(self.move(rounds), self.energies(shapes), *decays, *damping)
+
+    def second_workload(self, rounds: int) -> ToeplitzWorkload:
+        """Decaying sums, β₂."""
+        return decaying(self.beta2, rounds)
+
+
+@dataclass(frozen=True)
+class AdamDebiased(Adam):
+    """`Adam` with the known variance of the noise subtracted from the squares."""
+
+    kind: ClassVar[str] = "adam-debiased"
+
+    def energies(self, shapes: Sequence[Sequence[int]]) -> Energies:
+        """Squares of the noisy mean less the variance of their noise."""
+        return Energies(Blocks.of(shapes, self.blocks), "debiased")
+
+
+@dataclass(frozen=True)
+class JmeAdam(Adam):
+    """`Adam` with a second moment that is released beside the mean, with noise of its own."""
+
+    kind: ClassVar[str] = "jme-adam"
+
+    def energies(self, shapes: Sequence[Sequence[int]]) -> Energies:
+        """Energies released with noise of their own."""
+        return Energies(Blocks.of(shapes, self.blocks), "released")

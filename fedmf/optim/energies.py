@@ -1,71 +1,174 @@
-"""Where a server optimizer takes the second moment of a round from, and what it is worth beside the sums."""
+"""Second moments of blocks of a flat vector: which coordinates share one, where it comes from, its weight."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Self, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fedmf.accounting import SecondForm
 from fedmf.mechanisms.joint import UserRange
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.moments import SecondMoment, default_weight
-from fedmf.optim.blocks import Blocks
+from fedmf.moments import BlockEnergies, DiagonalMoment, SecondMoment, default_weight
 from fedmf.optim.server_optimizer import RoundRelease
 from fedmf.participation import Participation
-from fedmf.typing import Array
+
+BlockKind = Literal["coordinate", "channel", "tensor", "model"]
 
 
-def averaging_weights(decay: float, rounds: int) -> Array:
-    """A₂ of Adam: (1 − β)β^{t−i}/(1 − β^{t+1}) for i ≤ t, shape (n, n). Rows sum to one.
-
-    >>> averaging_weights(0.5, 2).round(4).tolist()
-    [[1.0, 0.0], [0.3333, 0.6667]]
-    """
-    lag = np.subtract.outer(np.arange(rounds), np.arange(rounds))
-    weights = np.where(lag >= 0, (1 - decay) * decay ** np.maximum(lag, 0).astype(float), 0.0)
-    return weights / weights.sum(axis=1, keepdims=True)
-
-
-def released_variances(weights: Array, strategy: Factorization, std: float, size: int) -> Array:
-    """Var v̂_t of energies released with noise of their own: std²·‖(A₂C₂⁻¹)_t‖²/s², shape (n,).
+@dataclass(frozen=True)
+class Blocks:
+    """Consecutive disjoint blocks that cover a flat vector, kept as runs of blocks of one size.
 
     Args:
-        weights: A₂, shape (n, n).
-        strategy: C₂.
-        std: τ₂/m, the standard deviation of z in the released block energy.
-        size: s; 1 for single coordinates.
+        runs: (how many blocks, how many coordinates in each), in order.
+
+    Raises:
+        ValueError: no run, or one that is empty.
+
+    Guarantees:
+        Keeps nothing of the length of the vector; a vectorised reduction a run, on the vector's device.
+
+    >>> blocks = Blocks.of([(2, 3), (2,)], "channel")
+    >>> blocks.runs, blocks.sizes
+    (((2, 3), (1, 2)), [3, 3, 2])
+    >>> blocks.energies(torch.ones(8))
+    tensor([3., 3., 2.])
     """
-    solved = np.linalg.solve(strategy.materialize().T, weights.T)
-    return (std / size) ** 2 * np.sum(solved**2, axis=0)
+
+    runs: tuple[tuple[int, int], ...]
+
+    def __post_init__(self) -> None:
+        if not self.runs or min(min(run) for run in self.runs) < 1:
+            raise ValueError(f"blocks (runs) must be pairs of positive integers; got {self.runs}.")
+
+    @classmethod
+    def of(cls, shapes: Sequence[Sequence[int]], which: str) -> Self:
+        """The blocks of a model.
+
+        Args:
+            shapes: of its tensors, in the order of the flat vector.
+            which: "coordinate" (one block each), "channel" (one for each first index of a tensor of two or
+                more dimensions, one for a vector), "tensor", or "model" (one for all).
+
+        Raises:
+            ValueError: an unknown kind of block, or no parameters.
+        """
+        counts = [math.prod(shape) for shape in shapes]
+        if which == "coordinate":
+            return cls(((sum(counts), 1),))
+        if which == "model":
+            return cls(((1, sum(counts)),))
+        if which == "tensor":
+            return cls(tuple((1, count) for count in counts))
+        if which == "channel":
+            heads = [shape[0] if len(shape) > 1 else 1 for shape in shapes]
+            return cls(tuple((head, count // head) for head, count in zip(heads, counts, strict=True)))
+        raise ValueError(f"blocks must be one of {', '.join(get_args(BlockKind))}; got {which!r}.")
+
+    @property
+    def dimension(self) -> int:
+        """d, the length of the vector."""
+        return sum(count * size for count, size in self.runs)
+
+    @property
+    def count(self) -> int:
+        """How many blocks there are."""
+        return sum(count for count, _ in self.runs)
+
+    @property
+    def sizes(self) -> list[int]:
+        """|B| of each block."""
+        return [size for count, size in self.runs for _ in range(count)]
+
+    def second_moment(self) -> SecondMoment:
+        """What a mechanism must release for these blocks: squares, or sums of squares."""
+        if all(size == 1 for _, size in self.runs):
+            return DiagonalMoment(self.dimension)
+        return BlockEnergies(self.sizes)
+
+    def energies(self, x: Tensor) -> Tensor:
+        """Σ_{j∈B} x_j² of every block, shape (count,)."""
+        parts = x.split([count * size for count, size in self.runs])
+        return torch.cat(
+            [
+                part.square() if size == 1 else part.view(count, size).square().sum(1)
+                for part, (count, size) in zip(parts, self.runs, strict=True)
+            ]
+        )
+
+    def means(self, totals: Tensor) -> Tensor:
+        """Block totals divided by block sizes, shape (count,)."""
+        parts = totals.split([count for count, _ in self.runs])
+        return torch.cat([part / size for part, (_, size) in zip(parts, self.runs, strict=True)])
+
+    def spread(self, values: Tensor) -> Tensor:
+        """One value a block to one a coordinate, shape (d,)."""
+        parts = values.split([count for count, _ in self.runs])
+        return torch.cat(
+            [
+                part if size == 1 else part[:, None].expand(count, size).reshape(-1)
+                for part, (count, size) in zip(parts, self.runs, strict=True)
+            ]
+        )
+
+    def weighted_mean(self, values: Tensor) -> Tensor:
+        """Mean over coordinates of `spread(values)`, a scalar tensor."""
+        parts = values.split([count for count, _ in self.runs])
+        total = sum(
+            (part.sum() * size for part, (_, size) in zip(parts, self.runs, strict=True)),
+            values.new_zeros(()),
+        )
+        return total / self.dimension
 
 
-def squared_variances(weights: Array, strategy: Factorization, std: float, size: int, signal: Array) -> Array:
-    """Var v̂_t of squares of the noisy mean: Σ_ij a_i a_j (4Q_ij⟨ū_i, ū_j⟩ + 2s Q_ij²)/s², shape (n,).
+@dataclass(frozen=True)
+class Energies:
+    """Block totals q_t of a round, Σ_{j∈B} of squares.
+
+    "squared" are the squares of the noisy mean u_t itself: DP-Adam's v is mostly the noise. "debiased" are
+    q_B = ‖u_B‖² − |B|·Var_t with Var_t = `RoundRelease.mean_variance`, which estimate ‖ū_B‖² without bias, ū
+    the mean without noise, under independent and correlated noise alike. "released" is joint moment
+    estimation: the mean over users of their energies, E_u‖x_u,B‖² = ‖ū_B‖² + Var_u, with noise of its own.
 
     Args:
-        weights: A₂, shape (n, n).
-        strategy: C₁, so that Q = std²·C₁⁻¹C₁⁻ᵀ.
-        std: τ₁/m, the standard deviation of z in an entry of the mean.
-        size: s.
-        signal: Gram matrix ⟨ū_i, ū_j⟩ of the block over rounds, shape (n, n).
+        blocks: which coordinates share one second moment.
+        source: "squared", "debiased" or "released".
 
     References:
-        Kalinin, Upadhyay and Lampert (2025), Lemma C.4, for single coordinates, in absolute noise levels.
+        Tang, Shpilevskiy and Lécuyer (2024), "DP-AdamBC", for independent noise and single coordinates.
     """
-    Q = _covariance(strategy, std)
-    kernel = 4 * Q * signal + 2 * size * Q**2
-    return np.einsum("ti,ij,tj->t", weights, kernel, weights, optimize=True) / size**2
 
+    blocks: Blocks
+    source: Literal["squared", "debiased", "released"]
 
-def squared_biases(weights: Array, strategy: Factorization, std: float) -> Array:
-    """E v̂_t − (v without noise) of squares that are not debiased: Σ_i a_i Q_ii, shape (n,), for any block."""
-    return weights @ np.diag(_covariance(strategy, std))
+    @property
+    def second_moment(self) -> SecondMoment | None:
+        """What must be released beside the mean: squares, or sums of squares over the blocks."""
+        return self.blocks.second_moment() if self.source == "released" else None
+
+    def of(self, release: RoundRelease, mean: Tensor) -> Tensor:
+        """q_t, shape (blocks.count,), for the mean cast to the type of the parameters.
+
+        Raises:
+            ValueError: the round released no second moment, or one of another size.
+        """
+        if self.source == "released":
+            if release.second is None or release.second.numel() != self.blocks.count:
+                got = "none" if release.second is None else release.second.numel()
+                raise ValueError(f"q (second) must hold {self.blocks.count} block energies; got {got}.")
+            return release.second.to(mean.dtype)
+        energies = self.blocks.energies(mean)
+        if self.source == "squared":
+            return energies
+        sizes = torch.ones_like(energies)
+        if self.blocks.count < self.blocks.dimension:
+            sizes = torch.tensor(self.blocks.sizes, dtype=mean.dtype, device=mean.device)
+        return energies.sub_(sizes, alpha=release.mean_variance)
 
 
 def relative_energy_error(
@@ -131,110 +234,3 @@ def energy_weight(
     if users.adjacency == "replace-one":
         return even
     return even * relative_error / math.hypot(1.0, relative_error)
-
-
-def _covariance(strategy: Factorization, std: float) -> Array:
-    inverse = np.linalg.inv(strategy.materialize())
-    return std**2 * (inverse @ inverse.T)
-
-
-class Energies(Protocol):
-    """Block totals q_t of a round, and what must be released for them.
-
-    Attributes:
-        blocks: which coordinates share one.
-    """
-
-    @property
-    def blocks(self) -> Blocks:
-        """Which coordinates share one second moment."""
-        ...
-
-    @property
-    def second_moment(self) -> SecondMoment | None:
-        """What must be released beside the mean."""
-        ...
-
-    @property
-    def second_form(self) -> SecondForm:
-        """How that is formed."""
-        ...
-
-    def of(self, release: RoundRelease, mean: Tensor) -> Tensor:
-        """q_t, shape (blocks.count,), for the mean cast to the type of the parameters."""
-        ...
-
-
-@dataclass(frozen=True)
-class SquaredRelease:
-    """Post-processing: squares of the noisy mean u_t itself, q_B = ‖u_B‖² − |B|·Var_t.
-
-    With Var_t = `RoundRelease.mean_variance` subtracted it estimates ‖ū_B‖² without bias, ū the mean without
-    noise, under independent and correlated noise alike; without, DP-Adam's v is mostly the noise.
-
-    Args:
-        blocks: which coordinates share one second moment.
-        debias: whether |B|·Var_t is subtracted.
-
-    References:
-        Tang, Shpilevskiy and Lécuyer (2024), "DP-AdamBC", for independent noise and single coordinates.
-    """
-
-    blocks: Blocks
-    debias: bool = True
-
-    @property
-    def second_moment(self) -> None:
-        """None."""
-        return None
-
-    @property
-    def second_form(self) -> SecondForm:
-        """Of no meaning here."""
-        return "per-user"
-
-    def of(self, release: RoundRelease, mean: Tensor) -> Tensor:
-        """See `Energies.of`."""
-        energies = self.blocks.energies(mean)
-        if not self.debias:
-            return energies
-        sizes = torch.ones_like(energies) if self.blocks.count == self.blocks.dimension else self._sizes(mean)
-        return energies.sub_(sizes, alpha=release.mean_variance)
-
-    def _sizes(self, like: Tensor) -> Tensor:
-        return torch.tensor(self.blocks.sizes, dtype=like.dtype, device=like.device)
-
-
-@dataclass(frozen=True)
-class ReleasedEnergies:
-    """Joint moment estimation: block energies released with noise of their own.
-
-    Args:
-        blocks: which coordinates share one second moment.
-        form: how it is formed, which decides what v means: "per-user" the mean over users of their energies,
-            E_u‖x_u,B‖² = ‖ū_B‖² + Var_u; "squared-mean" ‖ū_B‖² alone.
-    """
-
-    blocks: Blocks
-    form: SecondForm = "per-user"
-
-    @property
-    def second_moment(self) -> SecondMoment:
-        """Squares, or sums of squares over the blocks."""
-        return self.blocks.second_moment()
-
-    @property
-    def second_form(self) -> SecondForm:
-        """As given."""
-        return self.form
-
-    def of(self, release: RoundRelease, mean: Tensor) -> Tensor:
-        """See `Energies.of`.
-
-        Raises:
-            ValueError: the round released no second moment, or one of another size.
-        """
-        if release.second is None or release.second.numel() != self.blocks.count:
-            got = "none" if release.second is None else release.second.numel()
-            raise ValueError(f"q (second) must hold {self.blocks.count} block energies; got {got}.")
-        return release.second.to(mean.dtype)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fedmf.mechanisms.workload import LearningRateSchedule, ScheduleKind, ToeplitzWorkload, prefix
-from fedmf.optim.move import Move
 from fedmf.optim.own_rule import OwnRule
-from fedmf.optim.server_optimizer import ServerOptimizer
+from fedmf.optim.server_optimizer import Move, ServerOptimizer
 from fedmf.values import Field, Value
 
 

@@ -1,4 +1,4 @@
-"""What a server optimizer sees of a round, and what it must offer in return."""
+"""What a server optimizer sees of a round, what it must offer in return, and how it moves the parameters."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Protocol
 from torch import Tensor
 
 from fedmf.accounting import SecondForm
+from fedmf.mechanisms.workload import LearningRateSchedule
 from fedmf.moments import SecondMoment
 
 
@@ -57,12 +58,12 @@ class ServerOptimizer(Protocol):
     @property
     def second_moment(self) -> SecondMoment | None:
         """Which second moment must be released beside the mean; None for a rule that needs the mean alone."""
-        ...
+        return None
 
     @property
     def second_form(self) -> SecondForm:
         """How it is formed; of no meaning where `second_moment` is None."""
-        ...
+        return "per-user"
 
     def init(self, parameters: Tensor) -> dict[str, Tensor]:
         """The state before round 0, for θ_0 of shape (d,)."""
@@ -80,3 +81,49 @@ def _check(label: str, values: Tensor, variance: float | None) -> None:
         raise ValueError(f"{label} must be a flat vector; got shape {tuple(values.shape)}.")
     if variance is None or not 0 <= variance < math.inf:
         raise ValueError(f"variance of the noise in {label} must be finite and >= 0; got {variance}.")
+
+
+@dataclass(frozen=True)
+class Move:
+    """θ_{t+1} = (1 − η_t·w)·θ_t + η_t·Δ_t.
+
+    Args:
+        schedule: η_t.
+        weight_decay: w ≥ 0, decoupled: it sees no noise and no second moment.
+
+    Raises:
+        ValueError: w is out of range, or η·w exceeds 1, so that the decay would overshoot zero.
+
+    References:
+        Loshchilov and Hutter (2019), "Decoupled weight decay regularization".
+
+    >>> import torch
+    >>> move = Move(LearningRateSchedule("constant", 0.5, 10))
+    >>> move(0, torch.zeros(2), torch.full((2,), 4.0))
+    tensor([2., 2.])
+    """
+
+    schedule: LearningRateSchedule
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight_decay < math.inf:
+            raise ValueError(f"w (weight_decay) must be finite and >= 0; got {self.weight_decay}.")
+        if self.weight_decay * self.schedule.peak > 1:
+            raise ValueError(
+                f"w (weight_decay) must be at most 1/η = {1 / self.schedule.peak:g}; "
+                f"got {self.weight_decay}. It would overshoot zero."
+            )
+
+    def __call__(self, t: int, parameters: Tensor, direction: Tensor) -> Tensor:
+        """θ_{t+1}, freshly allocated.
+
+        Args:
+            t: 0-based round.
+            parameters: θ_t, shape (d,).
+            direction: Δ_t, shape (d,), same type; a step uphill in minus the loss, hence added.
+        """
+        rate = self.schedule(t)
+        if self.weight_decay == 0.0:
+            return parameters.add(direction, alpha=rate)
+        return parameters.mul(1.0 - rate * self.weight_decay).add_(direction, alpha=rate)

@@ -11,16 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.accounting import SecondForm
 from fedmf.mechanisms.workload import ToeplitzWorkload, iterates
-from fedmf.optim.move import Move
 from fedmf.optim.options import OptimizerOptions, check_decay
-from fedmf.optim.server_optimizer import RoundRelease
+from fedmf.optim.server_optimizer import Move, RoundRelease, ServerOptimizer
 from fedmf.values import Field
 
 
 @dataclass(frozen=True)
-class ServerSGD:
+class ServerSGD(ServerOptimizer):
     """Δ = v with v ← β·v + u, where u is the privatised mean of the clients' updates.
 
     Updates are differences (new minus old parameters), so Δ is added. Everything here is
@@ -39,16 +37,6 @@ class ServerSGD:
 
     def __post_init__(self) -> None:
         check_decay("β (momentum)", self.momentum)
-
-    @property
-    def second_moment(self) -> None:
-        """None: the mean is all that is needed."""
-        return None
-
-    @property
-    def second_form(self) -> SecondForm:
-        """See `ServerOptimizer.second_form`."""
-        return "per-user"
 
     def numbers(self, t: int) -> NDArray[np.float32]:
         """What a step of round t multiplies by: β, 1 − η_t·w, η_t."""

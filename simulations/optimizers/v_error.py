@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from second_moment_errors import released_variances, squared_biases, squared_variances
 
 from fedmf.mechanisms.closed_forms import identity
 from fedmf.mechanisms.closed_forms import square_root as plain_root
@@ -27,7 +28,6 @@ from fedmf.moments import jme
 from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.source import GaussianSource
 from fedmf.noise.stream import NoiseStream
-from fedmf.optim.energies import released_variances, squared_biases, squared_variances
 from fedmf.participation import Participation
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"

@@ -10,8 +10,7 @@ from support.dense_rules import membership
 
 from fedmf.mechanisms.workload import LearningRateSchedule
 from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment
-from fedmf.optim.blocks import Blocks
-from fedmf.optim.move import Move
+from fedmf.optim import Blocks, Move
 
 SHAPES = [(4, 3), (4,), (2, 2, 3), (1,), ()]
 SIZES = {
@@ -37,16 +36,12 @@ def test_blocks_are_sums_over_their_coordinates(which: str) -> None:
     assert isinstance(blocks.second_moment(), DiagonalMoment if which == "coordinate" else BlockEnergies)
 
 
-def test_chosen_blocks() -> None:
-    assert Blocks.of_sizes([2, 5]).sizes == [2, 5]
-
-
 def test_wrong_blocks_are_refused() -> None:
     with pytest.raises(ValueError, match="must be one of coordinate, channel, tensor, model; got 'row'"):
         Blocks.of(SHAPES, "row")
-    for sizes in ([], [2, 0], [-1]):
+    for runs in ((), ((1, 2), (1, 0)), ((1, -1),)):
         with pytest.raises(ValueError, match="must be pairs of positive integers"):
-            Blocks.of_sizes(sizes)
+            Blocks(runs)
 
 
 def constant(rate: float) -> LearningRateSchedule:

@@ -168,14 +168,6 @@ def test_impossible_options_are_refused(kind: type[Any], fields: dict[str, Any],
         kind(**fields)
 
 
-def test_a_warm_up_must_end_before_the_horizon() -> None:
-    value = Sgd(warmup=12)
-    assert value.build(SHAPES, 13).init(torch.zeros(16))["velocity"].shape == (16,)
-    for ask in (lambda: value.build(SHAPES, 12), lambda: value.workload(12)):
-        with pytest.raises(ValueError, match=r"w \(warm-up rounds\) must lie in 0\.\.11; got 12"):
-            ask()
-
-
 class Plain:
     """θ + u, and a second moment that nobody looks at."""
 

@@ -1,4 +1,4 @@
-"""Server SGD against torch.optim.SGD, and learning-rate schedules against their formulas."""
+"""Server SGD against torch.optim.SGD."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import pytest
 import torch
 
 from fedmf.mechanisms.workload import LearningRateSchedule
-from fedmf.optim.move import Move
-from fedmf.optim.server_optimizer import RoundRelease
-from fedmf.optim.sgd import ServerSGD
+from fedmf.optim import Move, RoundRelease, ServerSGD
 
 ROUNDS, DIMENSION = 100, 17
 # float32 rounding over 100 steps; both add in the same order up to sign.
@@ -72,49 +70,7 @@ def test_the_state_is_only_what_is_needed() -> None:
     assert list(ServerSGD(Move(schedule), momentum=0.1).init(torch.ones(3))) == ["velocity"]
 
 
-@pytest.mark.parametrize("momentum", [-0.1, 1.0, 2.0, math.nan, math.inf])
+@pytest.mark.parametrize("momentum", [-0.1, 1.0, math.nan])
 def test_momentum_outside_its_range_is_refused(momentum: float) -> None:
     with pytest.raises(ValueError, match=r"β \(momentum\) must lie in \[0, 1\)"):
         ServerSGD(Move(LearningRateSchedule("constant", 1.0, 5)), momentum)
-
-
-def expected_rate(kind: str, t: int, rounds: int, warmup: int) -> float:
-    if t < warmup:
-        return (t + 1) / (warmup + 1)
-    left = (rounds - t) / (rounds - warmup)
-    return {"constant": 1.0, "linear": left, "cosine": math.sin(math.pi * left / 2) ** 2}[kind]
-
-
-def test_schedules_follow_their_formulas() -> None:
-    for rounds, warmup in [(1, 0), (10, 0), (10, 3), (10, 9)]:
-        for kind in ["constant", "linear", "cosine"]:
-            rates = [LearningRateSchedule(kind, 2.0, rounds, warmup)(t) for t in range(rounds)]
-            assert rates == pytest.approx(
-                [2.0 * expected_rate(kind, t, rounds, warmup) for t in range(rounds)]
-            )
-            assert min(rates) > 0
-            assert max(rates) == rates[warmup] == 2.0
-            assert rates[warmup:] == sorted(rates[warmup:], reverse=True)
-
-
-@pytest.mark.parametrize("t", [-1, 10, 11])
-def test_there_is_no_rate_outside_the_horizon(t: int) -> None:
-    with pytest.raises(IndexError, match=r"t \(round\) must lie in 0..9"):
-        LearningRateSchedule("linear", 1.0, 10)(t)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("exponential", 1.0, 10, 0), "schedule .* must be one of constant, linear, cosine"),
-        (("constant", 0.0, 10, 0), "must be positive and finite"),
-        (("constant", -1.0, 10, 0), "must be positive and finite"),
-        (("constant", math.nan, 10, 0), "must be positive and finite"),
-        (("constant", math.inf, 10, 0), "must be positive and finite"),
-        (("constant", 1.0, 10, 10), r"w \(warm-up rounds\) must lie in 0..9"),
-        (("constant", 1.0, 10, -1), r"w \(warm-up rounds\) must lie in 0..9"),
-    ],
-)
-def test_impossible_schedules_are_refused(arguments: tuple[str, float, int, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        LearningRateSchedule(*arguments)
