@@ -185,7 +185,7 @@ def test_what_no_theorem_covers_is_refused_in_a_line() -> None:
     refused(
         "with an amplified run", privacy=amplified, cohorts=BallsInBinsCohorts(rounds=12, users_per_round=6)
     )
-    refused("needs a second moment", optimizer=JmeAdam())
+    refused("needs a second moment", server=JmeAdam())
 
 
 def test_a_configuration_says_it(tmp_path: Path) -> None:
