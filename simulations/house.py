@@ -1,9 +1,9 @@
-"""Count the house: code lines and files by room, configuration keys, circles of imports.
+"""Count the house: code lines and files by room, and configuration keys.
 
     python simulations/house.py [ROOT] [--rooms]
 
 A code line is one with a token other than a comment, a docstring or white space, so that neither comments nor
-empty lines count. A circle is a strongly connected set of modules, imports inside functions included.
+empty lines count.
 """
 
 from __future__ import annotations
@@ -14,10 +14,7 @@ import io
 import sys
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-
-import networkx
 
 SILENT = frozenset((tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT))
 WITH_DOCSTRING = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -33,35 +30,6 @@ def code_lines(source: str) -> int:
         if isinstance(node, WITH_DOCSTRING) and ast.get_docstring(node) is not None:
             spoken -= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
     return len(spoken)
-
-
-def _imported(path: Path, package: Path, modules: dict[str, Path]) -> Iterator[str]:
-    """Names of modules that a module imports, wherever in it."""
-    here = ("fedmf", *path.relative_to(package).parent.parts)
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in modules)
-        elif isinstance(node, ast.ImportFrom):
-            base = ".".join(here[: len(here) - node.level + 1]) if node.level else ""
-            module = ".".join(filter(None, (base, node.module)))
-            for alias in node.names:
-                yield from (name for name in (f"{module}.{alias.name}", module) if name in modules)
-
-
-def circles(root: Path) -> list[int]:
-    """Sizes of circles of modules."""
-    package = root / "fedmf"
-    modules = {
-        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
-        for path in package.rglob("*.py")
-    }
-    graph = networkx.DiGraph(
-        (name, other)
-        for name, path in modules.items()
-        for other in _imported(path, package, modules)
-        if "." in name and name != other
-    )
-    return sorted((len(c) for c in networkx.strongly_connected_components(graph) if len(c) > 1), reverse=True)
 
 
 def keys(root: Path) -> int:
@@ -88,7 +56,6 @@ def main() -> None:
     package = {path.relative_to(given.root / "fedmf"): text for path, text in inside["fedmf"].items()}
     print(f"rooms: {len({path.parts[0] for path in package if len(path.parts) > 1})}")
     print(f"configuration keys: {keys(given.root)}")
-    print(f"circles of modules: {circles(given.root)}")
     if given.rooms:
         rooms = Counter[str]()
         for path, text in package.items():

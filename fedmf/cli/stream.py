@@ -179,13 +179,19 @@ def stream(
         AdjacencyName.zero_out, help="What one user's rows become in the other world."
     ),
     mechanism: list[str] = typer.Option(
-        ["banded-toeplitz"],
+        ["auto"],
         "--mechanism",
         metavar="NAME",
-        help="C, a name that fedmf design lists; twice for the two moments.",
+        help="C, a name that fedmf design lists; twice for the two moments. Default: that of least error.",
     ),
     bands: int | None = typer.Option(
-        None, "--bands", metavar="P", help="p, number of bands of C. Default: b, 32 at most."
+        None, "--bands", metavar="P", help="p, number of bands of C (banded-toeplitz by default)."
+    ),
+    objective: str | None = typer.Option(
+        None,
+        metavar="ERROR",
+        help="What C minimises: rmse, max or last. Default for averages: the error relative to a single "
+        "release of the same rows, later ones more.",
     ),
     param: list[str] = typer.Option([], "--param", metavar="KEY=VALUE", help="Another parameter of C."),
     weight: str | None = typer.Option(
@@ -279,6 +285,7 @@ def stream(
         method=method.value,
         mechanisms=tuple(mechanism),
         bands=bands,
+        objective=objective,
         params=parse_parameters(param),
         second_moment=second_moment,
         weight=_weight(weight),

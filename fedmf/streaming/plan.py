@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from fedmf.accounting import certified_sigma
 from fedmf.errors import LedgerError
 from fedmf.mechanisms.closed_forms import identity
-from fedmf.mechanisms.errors import query_variances
+from fedmf.mechanisms.errors import RMSE, Objective, query_variances
 from fedmf.mechanisms.joint import UserRange
 from fedmf.mechanisms.matrix import Factorization, factorization_from_dict
 from fedmf.mechanisms.registry import Mechanism, accepted_parameters, build, optional_parameters
-from fedmf.mechanisms.sensitivity import Sensitivity
+from fedmf.mechanisms.sensitivity import Sensitivity, stated_sensitivity
 from fedmf.mechanisms.workload import ToeplitzWorkload, parse_workload
 from fedmf.moments import (
     MomentMechanism,
@@ -39,11 +39,17 @@ from fedmf.moments import (
 from fedmf.noise import KeySchedule, NoiseKey
 from fedmf.participation import Participation, most_participations
 from fedmf.streaming.rows import Layout
-from fedmf.streaming.settings import BEST, DEFAULT_MECHANISM, Settings
+from fedmf.streaming.settings import AUTO, BEST, Settings
 from fedmf.typing import Vector
 from fedmf.version import SOFTWARE
 
-_DEFAULT_BANDS: Final = 32
+#: How many bands banded Toeplitz matrices have at most where that is not asked for; releases up to which
+#: such a matrix is tried beside BLT; buffers of BLT; releases up to which BLT is optimised.
+_MOST_BANDS, _FEW, _BUFFERS, _MANY = 64, 4096, 3, 131_072
+#: Bands of the closed form that serves for more releases.
+_CLOSED_BANDS: Final = 8
+#: How many weights an objective has.
+_WEIGHTS: Final = 64
 #: Relative, of every number that is computed again.
 _TOLERANCE: Final = 1e-9
 
@@ -277,8 +283,9 @@ def _strategies(
     settings: Settings, steps: Participation, works: Sequence[ToeplitzWorkload]
 ) -> list[Mechanism]:
     """C₁ and C₂, or one of them if they are the same, optimised for their workloads."""
-    choices = settings.mechanisms
     asked = {**({} if settings.bands is None else {"bands": settings.bands}), **settings.params}
+    # Bands are those of the banded Toeplitz matrix where no name is given.
+    choices = ["banded-toeplitz" if asked and one == AUTO else one for one in settings.mechanisms]
     for symbol, value in asked.items():
         if not any(symbol in _taken(choice) for choice in choices):
             known = " or ".join(_named(choice) for choice in choices)
@@ -293,11 +300,47 @@ def _strategies(
         if not isinstance(choice, str):
             built.append(_given(choice, steps.rounds))
             continue
+        objective = _objective(settings, work)
+        if choice == AUTO:
+            built.append(_best(steps, work, objective))
+            continue
         params = {symbol: value for symbol, value in asked.items() if symbol in _taken(choice)}
-        if choice == DEFAULT_MECHANISM:
-            params = {"bands": min(_DEFAULT_BANDS, steps.min_separation), **params}
-        built.append(build(choice, steps, work, params=params))
+        built.append(build(choice, steps, work, params=params, objective=objective))
     return built
+
+
+def _objective(settings: Settings, work: ToeplitzWorkload) -> Objective:
+    """What is minimised for a workload.
+
+    A mean over t steps has the error τ·‖(A C⁻¹)_t‖ where a single release of them has one ∝ 1/t. So squared
+    errors of running averages are weighed by t², and by t once more since later ones are read more.
+    """
+    if settings.objective is not None:
+        return Objective.parse(settings.objective)
+    if work.name != "average":
+        return RMSE
+    count = min(_WEIGHTS, work.rounds)
+    return Objective("weights", tuple(((i + 0.5) / count) ** 3 for i in range(count)))
+
+
+def _best(steps: Participation, work: ToeplitzWorkload, objective: Objective) -> Mechanism:
+    """The mechanism of least error, sensitivity included, among those of few vectors in memory: BLT; beside
+    it the banded Toeplitz matrix of at most b bands for few releases; for very many a closed form."""
+    n, bands = steps.rounds, min(steps.min_separation, steps.rounds, _MOST_BANDS)
+    tried: list[tuple[str, dict[str, float | int]]] = []
+    if n > _MANY:
+        tried = [("bifr", {"bands": _CLOSED_BANDS})]
+    if n <= _FEW:
+        tried = [("banded-toeplitz", {"bands": bands})]
+    if _BUFFERS < n <= _MANY:
+        tried.append(("blt", {"buffers": _BUFFERS}))
+    built = [build(name, steps, work, params=params, objective=objective) for name, params in tried]
+
+    def error(one: Mechanism) -> float:
+        C = one.factorization
+        return stated_sensitivity(C, steps).value ** 2 * objective.squared_error(query_variances(C, work))
+
+    return min(built, key=error)
 
 
 def _given(factorization: Factorization, rounds: int) -> Mechanism:

@@ -19,7 +19,8 @@ from fedmf.values import check_whole
 #: A weight that is searched for.
 BEST: Final = "best"
 
-DEFAULT_MECHANISM: Final = "banded-toeplitz"
+#: A mechanism that is chosen by its error.
+AUTO: Final = "auto"
 
 #: Ways to make both moments private, by the name of the option; their papers' names are those of `METHODS`.
 METHOD_NAMES: Final[Mapping[str, str]] = {
@@ -65,8 +66,11 @@ class Settings:
             1. With R rows a release, at most ⌈R/b⌉ of a user's rows are in one.
         workloads: A₁ and A₂ by name, or one for both; over releases, each of R rows.
         method: a name of `METHOD_NAMES`.
-        mechanisms: C₁ and C₂, or one for both: names of mechanisms, or factorizations as objects, with a
-            round for each release.
+        mechanisms: C₁ and C₂, or one for both: names of mechanisms, "auto" for the one of least error, or
+            factorizations as objects, with a round for each release.
+        objective: the error that named mechanisms minimise, as `Objective.parse` reads it; None for that of
+            running averages relative to a single release of the same rows, later ones counting more, and
+            for the RMSE of other workloads.
         bands: p, for mechanisms that take it.
         params: other parameters of mechanisms.
         second_moment: a name of `fedmf.moments.SECOND_MOMENTS`, or the sizes of blocks, "2,3".
@@ -97,7 +101,8 @@ class Settings:
     min_separation: int | None = None
     workloads: tuple[str, ...] = ("average",)
     method: str = "joint"
-    mechanisms: tuple[str | Factorization, ...] = (DEFAULT_MECHANISM,)
+    mechanisms: tuple[str | Factorization, ...] = (AUTO,)
+    objective: str | None = None
     bands: int | None = None
     params: Mapping[str, float] = dataclasses.field(default_factory=dict)
     second_moment: str = "full"

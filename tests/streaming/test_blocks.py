@@ -181,3 +181,41 @@ def test_noise_is_that_of_the_releases(tmp_path: Path) -> None:
 def test_what_cannot_be_summed_is_refused() -> None:
     with pytest.raises(ValueError, match=r"R \(release every\) must be 1 for method post-processing"):
         Settings(**BUDGET, release_every=2, method="post-processing")
+
+
+def errors(plan: StreamPlan) -> np.ndarray:
+    """Of the means of each release, in units of a single release of the same rows."""
+    t = np.minimum(np.arange(plan.every, plan.rounds + plan.every, plan.every), plan.rounds)
+    made = np.sqrt(plan.variances(0, t)) / plan.row_sums(0, t)
+    return made / [plan.one_shot_error(rows) for rows in t.tolist()]
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "b", "every", "most"),
+    [
+        (6000, 10, 200, 1, 2.3),
+        (60_000, 30, 200, 600, 2.0),
+        (327_346, 50, 300, 3000, 2.3),
+        (2000, 1, None, 200, 2),
+    ],
+)
+def test_the_default_is_near_a_single_release(n: int, k: int, b: int | None, every: int, most: float) -> None:
+    """Over the last quarter of the releases; and no release after the first tenth has four times its own."""
+    plan = planned(4, n, user_column="user", max_participations=k, min_separation=b, release_every=every)
+    found = errors(plan)
+    assert found[3 * len(found) // 4 :].mean() < most
+    assert found[len(found) // 10 :].max() < 4
+    named = planned(
+        4, n, user_column="user", max_participations=k, min_separation=b, release_every=every,
+        mechanisms=("banded-toeplitz",), bands=min(32, plan.mechanism.participation.min_separation),
+    )  # fmt: skip
+    assert found[-1] <= errors(named)[-1] * 1.01
+
+
+def test_very_many_releases_have_a_closed_form_and_an_objective_is_taken() -> None:
+    assert planned(2, 200_000).strategies == ("bifr",)
+    last, mean = (planned(2, 400, objective=name) for name in ("last", "rmse"))
+    at = np.array([400])
+    assert last.variances(0, at)[0] < mean.variances(0, at)[0]
+    with pytest.raises(ValueError, match="objective must be"):
+        planned(2, 12, objective="least")

@@ -165,7 +165,7 @@ def test_a_pipe_that_is_given_in_two_parts(folder: Path, capfd: pytest.CaptureFi
         ("--input rows.csv --columns x --second-moment two", "second (moment)"),
         ("--input rows.csv --columns x --workload mean", "A (workload)"),
         ("--input rows.csv --columns x --mechanism bisrr", "Did you mean"),
-        ("--input rows.csv --columns x --param nu", "key=number"),
+        ("--input rows.csv --columns x --param nu", "=number"),
         ("--input rows.csv --columns x --rows-per-user 3", "need a user column"),
         ("--input rows.csv --columns x --output absent/out.jsonl", "folder that exists"),
         ("--input rows.csv --columns x --output rows.csv", "must not exist"),

@@ -50,8 +50,6 @@ class OwnStatistic(Statistic):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_function_name(_OF, self.function)
-        if not isinstance(self.entries, tuple):
-            raise ValueError(f"entries (of {_OF}) must be a tuple of names; got {self.entries!r}.")
         names = [name for name in self.entries if re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name)]
         if not 0 < len(set(names)) == len(self.entries) <= _MOST_ENTRIES:
             raise ValueError(
