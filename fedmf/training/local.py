@@ -25,7 +25,7 @@ from fedmf.training.barrier import (
     silent,
 )
 from fedmf.training.batches import groups_of, step_rows, user_seed
-from fedmf.training.clipping import ClippedRows, UpdateSum
+from fedmf.training.clipping import ClippedRows, FixedPointSum
 from fedmf.training.compiled import Compiled, NotAChain, disagreement, plan_of
 from fedmf.training.draws import draw_seed, kept_generators
 from fedmf.training.engines import (
@@ -217,7 +217,7 @@ class LocalTrainer:
         return updates
 
     def add_updates(
-        self, parameters: Tensor, user_ids: Sequence[str], t: int, total: UpdateSum
+        self, parameters: Tensor, user_ids: Sequence[str], t: int, total: FixedPointSum
     ) -> list[UserFailure]:
         """Train users and add their updates to a sum, group by group, on all processor cores.
 
@@ -235,7 +235,7 @@ class LocalTrainer:
         """
         trained: list[int] = []
 
-        def add(group: Group, models: Tensor, origin: Tensor, into: UpdateSum) -> Tensor:
+        def add(group: Group, models: Tensor, origin: Tensor, into: FixedPointSum) -> Tensor:
             trained.append(len(group))
             return into.add_updates(models, origin)
 

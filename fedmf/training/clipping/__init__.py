@@ -1,10 +1,10 @@
 """Clipping to an exact bound, and integer sums of clipped updates."""
 
 from fedmf.training.clipping.features import fixed_point_energies
-from fedmf.training.clipping.fixed_point import ClippedRows, ClippedSums, FixedPointSum, UpdateSum
+from fedmf.training.clipping.fixed_point import ClippedRows, ClippedSums, FixedPointSum
 from fedmf.training.clipping.integers import clip, clip_to_fixed_point
 from fedmf.training.clipping.memory import PART, ReusedVectors, copied_vector
-from fedmf.training.clipping.merge import FRACTION_BITS, Into, clip_row
+from fedmf.training.clipping.merge import FRACTION_BITS
 from fedmf.training.clipping.statistics import SIGNS, RowStatistic, Statistic
 
 __all__ = [
@@ -14,13 +14,10 @@ __all__ = [
     "ClippedRows",
     "ClippedSums",
     "FixedPointSum",
-    "Into",
     "ReusedVectors",
     "RowStatistic",
     "Statistic",
-    "UpdateSum",
     "clip",
-    "clip_row",
     "clip_to_fixed_point",
     "copied_vector",
     "fixed_point_energies",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol, Self, final
+from typing import Final, Self, final
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from fedmf.training.clipping.features import FeatureSum
 from fedmf.training.clipping.gpu import add_clipped_on_gpu
 from fedmf.training.clipping.integers import bounded_integers, check_clip_norm, scaled
 from fedmf.training.clipping.memory import parts_of, zero_vector
-from fedmf.training.clipping.merge import FRACTION_BITS, Into, add_clipped, add_integers, margin, sign
+from fedmf.training.clipping.merge import FRACTION_BITS, add_clipped, add_integers, margin, sign
 from fedmf.training.clipping.statistics import RowStatistic, Statistic, Told
 from fedmf.training.workers import on_all_cores
 
@@ -91,15 +91,6 @@ class FixedPointSum:
         self._features, self._on_processor = FeatureSum(second_moment, device), device.type == "cpu"
         self._total = zero_vector(dimension, torch.int64, device)
 
-    def _into(self, users: int) -> Into:
-        """All that so many users move, for `merge`; on a processor."""
-        noted = np.zeros(users, np.int64), np.zeros(users), np.zeros(1, np.int64)
-        return Into(self._total.numpy(), self._features.total.numpy(), self._features.ends, *noted)
-
-    def _tell_of(self, into: Into) -> None:
-        stayed = int(into.stayed[0])
-        self._told.note(into.signs[:stayed], into.squares[:stayed])
-
     def told(self, statistic: Statistic) -> int:
         """The sum of a statistic that is a number."""
         return self._told.number(statistic)
@@ -154,9 +145,10 @@ class FixedPointSum:
             return counted
         counted = torch.empty(len(updates), dtype=torch.bool)
         start = np.zeros(0, np.float32) if origin is None else origin.contiguous().numpy()
-        (rows, step), into = _flat_rows(updates), self._into(len(updates))
-        add_clipped(rows, step, start, self.clip_norm, self._scale, into, counted.numpy())
-        self._tell_of(into)
+        signs, squares, stays = np.zeros(len(updates), np.int64), np.zeros(len(updates)), counted.numpy()
+        sums = self._total.numpy(), self._features.total.numpy(), self._features.ends
+        add_clipped(*_flat_rows(updates), start, self.clip_norm, self._scale, *sums, signs, squares, stays)
+        self._told.note(signs[stays], squares[stays])
         return counted
 
     def _add_wide(self, updates: Tensor) -> Tensor:
@@ -178,28 +170,6 @@ class FixedPointSum:
     @property
     def _scale(self) -> float:
         return margin(self._total.numel()) * 2.0**FRACTION_BITS
-
-    @property
-    def takes_programs(self) -> bool:
-        """Whether `add_computed` may be used: on a processor, where no statistic needs rows."""
-        return self._on_processor and not self._told.wants_rows
-
-    @final
-    def add_computed(self, users: int, compute: Callable[[float, float, Into], None]) -> None:
-        """Let a program train users and hand each to `clip_row`; on a processor.
-
-        Args:
-            users: how many it counts.
-            compute: given ζ, what a clipped row of norm ζ is scaled to, and what rows are added to.
-
-        Raises:
-            ValueError: more users than an int64 total can hold.
-        """
-        self._check_room(users)
-        into = self._into(users)
-        compute(self.clip_norm, self._scale, into)
-        self._tell_of(into)
-        self.users += users
 
     def add_nothing(self, users: int) -> None:
         """Count users whose contribution is the zero vector.
@@ -346,35 +316,6 @@ class ClippedSums:
         return FixedPointSum(self.dimension, self.clip_norm, device, self.second_moment, self.statistics)
 
 
-class UpdateSum(Protocol):
-    """What takes in updates as they are made, such as `FixedPointSum`."""
-
-    def add_updates(self, updates: Tensor, origin: Tensor | None = None) -> Tensor:
-        """Add the updates ``rows − origin``, shape (users, d); returns the mask of those that count."""
-        ...
-
-    @property
-    def takes_programs(self) -> bool:
-        """Whether `add_computed` may be used; otherwise users come through `add_updates` alone."""
-        ...
-
-    def add_computed(self, users: int, compute: Callable[[float, float, Into], None]) -> None:
-        """Let a program train users and clip each into the sum: see `FixedPointSum.add_computed`."""
-        ...
-
-    def add_nothing(self, users: int) -> None:
-        """Count users whose contribution is the zero vector."""
-        ...
-
-    def like(self) -> Self:
-        """An empty one of the same kind."""
-        ...
-
-    def merge(self, other: Self) -> None:
-        """Add what another one has taken in."""
-        ...
-
-
 class ClippedRows:
     """A block of clipped updates, one row a user.
 
@@ -397,8 +338,6 @@ class ClippedRows:
     ) -> None:
         self.block = torch.zeros(users, dimension, dtype=torch.float32, device=device)
         self._alone = FixedPointSum(dimension, clip_norm, device)
-
-    takes_programs: Final = False
 
     def put(self, places: Sequence[int], updates: Tensor, origin: Tensor | None = None) -> Tensor:
         """Clip updates and keep them; returns the mask of those that were finite. The others are zeros.

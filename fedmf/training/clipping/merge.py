@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numba import types
-from numpy.typing import NDArray
 
 from fedmf.loops import compiled, part, summing
 
@@ -20,33 +19,10 @@ WIDEST: Final = 2.0**41
 NEAR: Final = 1.0 - 2.0**-20
 #: One below it adds nothing: all its integers are zero.
 NOTHING: Final = 2.0**-40
-#: What became of a user.
-COUNTED, NOT_FINITE, UNBOUNDED = 0, 1, 3
 _HALF, _LOW = 20, (1 << 20) - 1
 
 
-class Into(NamedTuple):
-    """What one user's integers are added to.
-
-    Attributes:
-        total: Σ n, shape (d,), int64.
-        second: Σ ⌊Σ_{i∈B} n_i²·2⁻⁴⁰⌋ of every block B, shape (m,), int64; empty where nobody asks for it.
-        ends: one past the last entry of each block, shape (m,); empty if every entry is a block.
-        signs: of those users that stay, in their order, shape (users,), int64.
-        squares: their Σ n², float64, likewise: extra statistics of a user are functions of these two.
-        stayed: how many users stayed, shape (1,), int64.
-    """
-
-    total: NDArray[np.int64]
-    second: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    signs: NDArray[np.int64]
-    squares: NDArray[np.float64]
-    stayed: NDArray[np.int64]
-
-
 _INTEGERS, _FLOATS, _ROWS = types.int64[::1], types.float64[::1], types.float32[::1]
-_INTO = types.NamedTuple([_INTEGERS, _INTEGERS, _INTEGERS, _INTEGERS, _FLOATS, _INTEGERS], Into)
 
 
 def margin(dimension: int) -> float:
@@ -98,11 +74,11 @@ def _take_out(row: Any, factor: Any, total: Any) -> None:
 
 
 @part
-def _add_features(row: Any, factor: Any, into: Any) -> None:
+def _add_features(row: Any, factor: Any, second: Any, ends: Any) -> None:
     """⌊Σ n²·2⁻⁴⁰⌋ of each block, exactly: n = 2²⁰h + l, and what lies below 2⁴⁰ is summed in two parts."""
     begin = 0
-    for block in range(into.second.size):
-        end = into.ends[block] if into.ends.size > 0 else block + 1
+    for block in range(second.size):
+        end = ends[block] if ends.size > 0 else block + 1
         high, middle, low = np.int64(0), np.int64(0), np.int64(0)
         for i in range(begin, end):
             size = abs(_integer(row[i], factor))
@@ -112,20 +88,19 @@ def _add_features(row: Any, factor: Any, into: Any) -> None:
             high += h * h + (cross >> _HALF)
             middle += rest >> _HALF
             low += rest & _LOW
-        into.second[block] += high + (middle + (low >> _HALF) >> _HALF)
+        second[block] += high + (middle + (low >> _HALF) >> _HALF)
         begin = end
 
 
-@compiled(types.boolean(_ROWS, types.float64, types.int64, _INTO))
-def merge(row: Any, factor: Any, sign: Any, into: Any) -> Any:
-    """Add the integers n_i = trunc(row_i·factor) of one user; False if nothing was added.
+@compiled(types.float64(_ROWS, types.float64, _INTEGERS, _INTEGERS, _INTEGERS))
+def merge(row: Any, factor: Any, total: Any, second: Any, ends: Any) -> Any:
+    """Add the integers n_i = trunc(row_i·factor) of one user; returns Σ n², or −1 if nothing was added.
 
-    Whatever row, factor and sign are, the sums move by one user's worth at most: Σ n² ≤ 2⁸⁰, so norm ζ;
-    features of the same n; one more user that stays, with its sign in {−1, 0, 1} and that Σ n². An entry of
-    absolute value above 2⁴¹, or NaN, is never converted: ±2⁴¹ takes its place, whose square alone is above
-    2⁸⁰. Every n is then an integer that float64 has, and a user whose computed sum of squares is above
-    `square_limit` is taken out again by the same integers; int64 wraps, so the total is what it was to the
-    bit.
+    Whatever row and factor are, the sums move by one user's worth at most: Σ n² ≤ 2⁸⁰, so norm ζ, and
+    features of the same n. An entry of absolute value above 2⁴¹, or NaN, is never converted: ±2⁴¹ takes its
+    place, whose square alone is above 2⁸⁰. Every n is then an integer that float64 has, and a user whose
+    computed sum of squares is above `square_limit` is taken out again by the same integers; int64 wraps, so
+    the total is what it was to the bit.
 
     Proof that Σ n² ≤ 2⁸⁰ for a user who stays: Σ n² is summed, in any order, from non-negative terms with at
     most d + 17 roundings between a term and the result, each of relative size at most 2⁻⁵³ (squares of at
@@ -135,19 +110,17 @@ def merge(row: Any, factor: Any, sign: Any, into: Any) -> Any:
     Args:
         row: shape (d,), float32, contiguous.
         factor: finite or not; the same for all entries.
-        sign: of the user.
-        into: changed.
+        total: Σ n over users, shape (d,), int64; changed.
+        second: Σ ⌊Σ_{i∈B} n_i²·2⁻⁴⁰⌋ over users of every block B, shape (m,), int64, or empty; changed.
+        ends: one past the last entry of each block, shape (m,); empty if every entry is a block.
     """
-    square = _add(row, factor, into.total)
-    if not (square <= square_limit(into.total.size) and -1 <= sign <= 1):
-        _take_out(row, factor, into.total)
-        return False
-    place = into.stayed[0]
-    into.signs[place], into.squares[place] = sign, square
-    into.stayed[0] = place + 1
-    if into.second.size > 0:
-        _add_features(row, factor, into)
-    return True
+    square = _add(row, factor, total)
+    if not square <= square_limit(total.size):
+        _take_out(row, factor, total)
+        return -1.0
+    if second.size > 0:
+        _add_features(row, factor, second, ends)
+    return square
 
 
 @summing
@@ -170,46 +143,40 @@ def _square_of_change(row: Any, origin: Any, change: Any) -> Any:
     return square
 
 
-@part
-def clip_row(row: Any, origin: Any, clip_norm: Any, scale: Any, into: Any, change: Any) -> Any:
-    """Clip one user's update row − origin and add it: `COUNTED`, or why it added nothing.
-
-    Args:
-        row: shape (d,), float32.
-        origin: shape (d,), float32, or (0,) for zero.
-        clip_norm: ζ.
-        scale: what a clipped row of norm ζ is scaled to.
-        into: changed; see `merge`, which alone bounds by how much.
-        change: memory as long as origin.
-    """
-    square = _square_of_change(row, origin, change) if origin.size > 0 else _square(row)
-    if not np.isfinite(square):
-        return NOT_FINITE
-    if square == 0.0:
-        return COUNTED
-    norm = np.sqrt(square)
-    update = change if origin.size > 0 else row
-    if merge(update, scale / max(norm, clip_norm), sign(norm, clip_norm), into):
-        return COUNTED
-    return UNBOUNDED
-
-
-@compiled(types.void(_ROWS, types.int64, _ROWS, types.float64, types.float64, _INTO, types.boolean[::1]))
+@compiled(
+    types.void(
+        *(_ROWS, types.int64, _ROWS, types.float64, types.float64),
+        *(_INTEGERS, _INTEGERS, _INTEGERS, _INTEGERS, _FLOATS, types.boolean[::1]),
+    )
+)
 def add_clipped(
-    rows: Any, step: Any, origin: Any, clip_norm: Any, scale: Any, into: Any, counted: Any
-) -> None:
+    rows: Any, step: Any, origin: Any, clip_norm: Any, scale: Any,
+    total: Any, second: Any, ends: Any, signs: Any, squares: Any, counted: Any,
+) -> None:  # fmt: skip
     """Clip each row − origin and add it.
 
     Args:
         rows: float32; row u is d entries from u·step on.
         step: see rows.
-        origin, clip_norm, scale, into: see `clip_row`.
-        counted: shape (users,); set to whether a row counts. One that does not adds nothing.
+        origin: shape (d,), float32, or (0,) for zero.
+        clip_norm: ζ.
+        scale: what a clipped row of norm ζ is scaled to.
+        total, second, ends: see `merge`, which alone bounds by how much they change.
+        signs, squares: shape (users,), zeros; set to the sign and Σ n² of each row that counts.
+        counted: shape (users,); set to whether a row counts. One that is not finite adds nothing.
     """
     change = np.empty(origin.size, np.float32)
     for u in range(counted.size):
-        row = rows[u * step : u * step + into.total.size]
-        counted[u] = clip_row(row, origin, clip_norm, scale, into, change) == COUNTED
+        row = rows[u * step : u * step + total.size]
+        square = _square_of_change(row, origin, change) if origin.size > 0 else _square(row)
+        counted[u] = np.isfinite(square)
+        if counted[u] and square > 0.0:
+            norm = np.sqrt(square)
+            update = change if origin.size > 0 else row
+            merged = merge(update, scale / max(norm, clip_norm), total, second, ends)
+            counted[u] = merged >= 0.0
+            if counted[u]:
+                signs[u], squares[u] = sign(norm, clip_norm), merged
 
 
 @summing

@@ -87,8 +87,7 @@ SIGNS: Final = Signs()
 class RowStatistic(ABC):
     """A row of numbers a user, a function of its clipped update; `merge` clips each to a norm of its own.
 
-    A user whose update does not count, or whose row cannot be made or is not finite, adds zeros. Sums that
-    need rows take users one by one, so that no compiled program trains them (`FixedPointSum.takes_programs`).
+    A user whose update does not count, or whose row cannot be made or is not finite, adds zeros.
 
     Attributes:
         name: of its sum among what a worker sends.
