@@ -172,8 +172,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("message", REFUSED)
-def test_impossible_options_are_refused(message: str) -> None:
-    make, keys = REFUSED[message]
-    with pytest.raises(ValueError, match=message):
-        make(**keys).load()
+def test_impossible_options_are_refused() -> None:
+    for message, (make, keys) in REFUSED.items():
+        with pytest.raises(ValueError, match=message):
+            make(**keys).load()

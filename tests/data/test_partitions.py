@@ -97,35 +97,6 @@ def test_skew_grows_as_alpha_falls() -> None:
     assert by_alpha[-1] == pytest.approx(even, abs=0.06)
 
 
-def test_label_skew_is_that_of_one_draw_after_the_other() -> None:
-    """The mean label counts of each user, against a plain loop that takes one example at a time."""
-    labels = np.repeat([0, 1, 2], [30, 10, 5])
-
-    def plain(rng: np.random.Generator) -> np.ndarray:
-        left, counts = np.array([30, 10, 5]), np.zeros((3, 3))
-        for u in range(3):
-            taste = rng.dirichlet(np.full(3, 0.5))
-            for _ in range(15):
-                weights = np.where(left > 0, taste, 0.0)
-                weights = weights if weights.sum() > 0 else left.astype(float)
-                c = rng.choice(3, p=weights / weights.sum())
-                left[c] -= 1
-                counts[u, c] += 1
-        return counts
-
-    def batched(rng: np.random.Generator) -> np.ndarray:
-        return np.stack(
-            [np.bincount(labels[p], minlength=3) for p in partition_by_label(labels, 3, 0.5, rng)]
-        )
-
-    draws = {f: np.stack([f(np.random.default_rng([s, 5])) for s in range(600)]) for f in (plain, batched)}
-    one, other = draws.values()
-    error = np.sqrt((one.var(axis=0) + other.var(axis=0)) / 600)
-    # 9 cells at 5.5 standard errors: a false alarm in 10⁶ runs.
-    assert (np.abs(one.mean(axis=0) - other.mean(axis=0)) < 5.5 * error).all()
-    assert (one.std(axis=0) > 1).all()
-
-
 @laws
 @given(st.lists(st.integers(0, 9), min_size=2, max_size=60), st.floats(0.01, 0.99), st.integers(0, 99))
 def test_holding_out_leaves_every_owner_something_or_nothing(

@@ -91,12 +91,12 @@ WRONG: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("message", WRONG)
-def test_what_is_no_schema_is_refused_by_name(message: str) -> None:
-    with pytest.raises(ValueError, match="must") as found:
-        schema(**WRONG[message])
-    assert message in str(found.value)
-    assert "\n" not in str(found.value)
+def test_what_is_no_schema_is_refused_by_name() -> None:
+    for message, changes in WRONG.items():
+        with pytest.raises(ValueError, match="must") as found:
+            schema(**changes)
+        assert message in str(found.value)
+        assert "\n" not in str(found.value)
 
 
 def test_headers_are_held_against_it() -> None:
@@ -217,12 +217,11 @@ DRAFTS: dict[str, tuple[bytes, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", DRAFTS)
-def test_what_has_no_header_is_not_drafted(tmp_path: Path, case: str) -> None:
-    content, message = DRAFTS[case]
-    (tmp_path / "rows").write_bytes(content)
-    with pytest.raises(ValueError, match=message):
-        draft_schema(tmp_path / "rows")
+def test_what_has_no_header_is_not_drafted(tmp_path: Path) -> None:
+    for content, message in DRAFTS.values():
+        (tmp_path / "rows").write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            draft_schema(tmp_path / "rows")
 
 
 def test_a_draft_replaces_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
