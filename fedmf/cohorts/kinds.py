@@ -6,8 +6,13 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final
 
-from fedmf.cohorts.available import AvailableSchedule
-from fedmf.cohorts.fixed import CohortSchedule, CyclicSchedule, RandomSchedule, cyclic_participation
+from fedmf.cohorts.fixed import (
+    AvailableSchedule,
+    CohortSchedule,
+    CyclicSchedule,
+    RandomSchedule,
+    cyclic_participation,
+)
 from fedmf.cohorts.sampled import BallsInBins, CyclicPoisson, MinSeparationSampling, SampledSchedule
 from fedmf.participation import LARGEST_HORIZON, Participation
 from fedmf.values import Field, Value, by_kind
