@@ -272,3 +272,37 @@ def recur(
             stored[(t + i) % ring, low:high] = y
         for j in range(y.size):
             values[j] = fma(scale, y[j], values[j])
+
+
+@compiled(
+    "void(float64[:,::1], int64, int64, int64, float64[::1], float64[::1], float64[::1], float64[:,::1],"
+    " float64[:,::1], int64, int64)"
+)
+def decay(
+    z: Any, skip: Any, t: Any, period: Any, scales: Any, weights: Any, decays: Any, stored: Any, out: Any,
+    low: Any, high: Any,
+) -> None:  # fmt: skip
+    """Rounds t, t + 1, … of decaying sums with the operations of `correlate` and `add_scaled` in their order.
+
+    Args:
+        z: a row per round; z[:, skip] is that of column low of stored and out.
+        period: all sums return to 0 before rounds that are multiples of it.
+        scales: one per round.
+        weights, decays: ω and θ, one per sum.
+        stored: the sums.
+        out: out[i] += scales[i]·y_{t+i} in columns low … high − 1.
+    """
+    for i in range(out.shape[0]):
+        y, values, scale = z[i, skip : skip + high - low], out[i, low:high], scales[i]
+        for m in range(weights.size):
+            vector = stored[m, low:high]
+            if (t + i) % period == 0:
+                vector[:] = 0.0
+            for j in range(y.size):
+                y[j] = fma(-weights[m], vector[j], y[j])
+        for m in range(weights.size):
+            vector, factor = stored[m, low:high], decays[m]
+            for j in range(y.size):
+                vector[j] = y[j] if factor == 0.0 else fma(factor, vector[j], y[j])
+        for j in range(y.size):
+            values[j] = fma(scale, y[j], values[j])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -183,18 +183,26 @@ def rule_of(inverse: StreamingInverse) -> RowRule:
             )
 
 
-def made_together(inverse: Recurrence, length: int) -> bool:
-    """Whether several rows of this length, with all that they draw, fit the memory of `add_rows`."""
+def made_together(inverse: StreamingInverse, length: int) -> TypeGuard[Recurrence | StateSpace]:
+    """Whether `add_rows` makes rows of this form and length, and they fit its memory with all they draw."""
+    if not isinstance(inverse, Recurrence):
+        return isinstance(inverse, StateSpace)
     return 2 * inverse.feedforward.shape[-1] * min(length, _COLUMNS) <= _MOST_NORMALS
 
 
 def add_rows(
-    kernels: Any, inverse: Recurrence, out: Array, scale: float, start: int, t: int, stored: Array
+    kernels: Any,
+    inverse: Recurrence | StateSpace,
+    out: Array,
+    scale: float,
+    start: int,
+    t: int,
+    stored: Array,
 ) -> None:
     """out[i] ← out[i] + scale·[C⁻¹z]_{t+i}, and stored as after the last of these rounds, on a processor.
 
     A row of a few hundred elements costs far less than the calls that make it. Here the keystreams of a block
-    of rounds go through Box–Muller together, and the recurrence runs in one compiled loop.
+    of rounds go through Box–Muller together, and the recurrence or the sums run in one compiled loop.
 
     Args:
         kernels: `CpuKernels` that draw z.
@@ -208,11 +216,16 @@ def add_rows(
     Guarantees:
         The bits of out and stored are those that `RowRule.row_` gives round by round.
     """
-    from fedmf.noise.box_muller import recur
+    from fedmf.noise.box_muller import decay, recur
 
     count, length = out.shape
     scales = scale * inverse.row_scale[t : t + count]
-    forward, back = (_of_rounds(each, t, count) for each in (inverse.feedforward, inverse.feedback))
+    state = isinstance(inverse, StateSpace)
+    forward, back = (
+        (np.ones((1, 1)), np.zeros((1, 0)))
+        if state
+        else (_of_rounds(each, t, count) for each in (inverse.feedforward, inverse.feedback))
+    )
     lags = forward.shape[1]
     for low in range(0, length, _COLUMNS):
         high = min(low + _COLUMNS, length)
@@ -221,6 +234,11 @@ def add_rows(
             part, at = out[top : top + step], t + top
             first = max(0, at - lags + 1)
             z, skip = kernels.normals(range(first, at + len(part)), start + low, start + high)
+            if state:
+                period, ends = inverse.period or inverse.rounds, scales[top : top + step]
+                weights, decays = np.array(inverse.output_weights), np.array(inverse.decays)
+                decay(z, skip, at, period, ends, weights, decays, stored, part, low, high)
+                continue
             f, g = (each if len(each) == 1 else each[top : top + step] for each in (forward, back))
             recur(z, skip, at - first, at, scales[top : top + step], f, g, stored, part, low, high)
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fedmf.errors import HorizonExceededError
-from fedmf.mechanisms.streaming import Recurrence, StreamingInverse
+from fedmf.mechanisms.streaming import StreamingInverse
 from fedmf.noise.row_pass import NoiseKernels, Row, check_vector
 from fedmf.noise.rows import add_rows, made_together, rule_of
 from fedmf.noise.source import GaussianSource
@@ -156,10 +156,7 @@ class NoiseStream:
             )
         self._check_horizon(len(out))
         inverse, kernels = self._rule.inverse, self.source.kernels(out.device)
-        quick = (
-            isinstance(inverse, Recurrence) and made_together(inverse, length) and hasattr(kernels, "normals")
-        )
-        if not quick or not math.isfinite(scale):
+        if not (made_together(inverse, length) and hasattr(kernels, "normals") and math.isfinite(scale)):
             for row in out:
                 self.add_(row, scale)
             return

@@ -411,7 +411,7 @@ class Ledger:
         self._chains.append(chain)
         self._head = chain
         self.released = commit.first + commit.count
-        self._known = len(self.histories)
+        self._known += len(commit.newcomers)
         self._about = commit.about
         self._empty += not self._steps and not len(commit.keys)
         self._largest = max(self._largest, 1 if self._steps else len(commit.keys))
@@ -588,21 +588,10 @@ class Ledger:
             self.check_round(t, users)
             t = int(t)
             keys, newcomers = self.histories.keys(users)
-            commit = Commit(
-                len(self._chains),
-                t,
-                1,
-                t + 1,
-                np.sort(keys).astype(np.uint32),
-                newcomers,
-                about or {},
-                b"",
-                b"",
-            )
+            commit = self._next(np.sort(keys), 1, t + 1, newcomers, about or {})
             self._commit(f"round {t + 1}", commit, None, state)
             self.histories.meet(newcomers)
             self.histories.record_all(t, keys)
-            self._known = len(self.histories)
 
     def commit_steps(
         self,
@@ -628,20 +617,26 @@ class Ledger:
             LedgerError: as `commit_round`.
         """
         names, key_of = self.histories.names, self.histories.key_of
-        keys = np.array([NOBODY if user is None else key_of(user) for user in users], np.uint32)
-        commit = Commit(
-            len(self._chains),
-            self.released,
-            len(users),
-            records,
-            keys,
-            names[self._known :],
-            about,
-            pushes,
-            b"",
-        )
+        keys = np.array([NOBODY if user is None else key_of(user) for user in users], np.int64)
+        met = (
+            int(keys[keys != NOBODY].max(initial=self._known - 1)) + 1
+        )  # others were admitted, not committed
+        commit = self._next(keys, len(users), records, names[self._known : met], about, pushes)
         with self._mutex:
             self._commit(f"step {self.released + len(users)}", commit, content or None, state)
+
+    def _next(
+        self,
+        keys: NDArray[np.int64],
+        count: int,
+        records: int,
+        newcomers: Sequence[str],
+        about: Mapping[str, Any],
+        pushes: bytes = b"",
+    ) -> Commit:
+        """The commit that would follow the last."""
+        number, taken = len(self._chains), keys.astype(np.uint32)
+        return Commit(number, self.released, count, records, taken, newcomers, about, pushes, b"")
 
     def keep_state(self, state: bytes) -> None:
         """Record a state durably that follows the last commit.

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, Final, final
 
+import numpy as np
+
 from fedmf.data.table_reader import FORMATS, format_of
 from fedmf.errors import ConfigError
 from fedmf.records import replace_durably, write_at
@@ -150,14 +152,15 @@ class ParquetFile(Output):
         """Write the file beside its place and move it there."""
         from pyarrow import parquet
 
-        none = _table(flat(renderer, renderer.fields(releases(0, 0))))
-        group = max(1, _GROUP_NUMBERS // none.num_columns)
+        fields = renderer.fields(releases(0, 0))
+        group = max(1, _GROUP_NUMBERS // sum(int(np.prod(part.shape[1:])) for part in fields.values()))
+        schema = _table(fields).schema
 
         def write(file: BinaryIO) -> None:
-            with parquet.ParquetWriter(file, none.schema, compression="zstd", use_dictionary=False) as writer:
+            with parquet.ParquetWriter(file, schema, compression="zstd", use_dictionary=False) as writer:
                 for start in range(0, records, group):
-                    fields = renderer.fields(releases(start, min(start + group, records)))
-                    writer.write_table(_table(flat(renderer, fields)), group)
+                    block = renderer.fields(releases(start, min(start + group, records)))
+                    writer.write_table(_table(block), group)
 
         replace_durably(self._path, write, mode=0o644)
 
@@ -192,17 +195,20 @@ def _name(path: Path | None, raw: bool) -> str:
 
 
 def _table(columns: Fields) -> Any:
-    """An Arrow table, with nulls for what cannot be told."""
+    """An Arrow table, with nulls for what cannot be told, and a list for every axis after the first."""
     import pyarrow as arrow
 
-    return arrow.table(
-        {
-            name: arrow.array(values, arrow.string() if values.dtype == object else None, from_pandas=True)
-            for name, values in columns.items()
-        }
-    )
+    table = {}
+    for name, values in columns.items():
+        kind = arrow.string() if values.dtype == object else None
+        nested = arrow.array(np.ascontiguousarray(values).reshape(-1), kind, from_pandas=True)
+        for axis in range(values.ndim - 1, 0, -1):
+            starts = np.arange(int(np.prod(values.shape[:axis])) + 1, dtype=np.int32) * values.shape[axis]
+            nested = arrow.ListArray.from_arrays(arrow.array(starts, arrow.int32()), nested)
+        table[name] = nested
+    return arrow.table(table)
 
 
 def release_table(renderer: Renderer, releases: Releases) -> Any:
-    """Releases as an Arrow table, a row each."""
+    """Releases as an Arrow table, a row each and a column for each number."""
     return _table(flat(renderer, renderer.fields(releases)))

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from fedmf.accounting import certified_sigma
 from fedmf.errors import LedgerError
+from fedmf.mechanisms.blt import BufferedToeplitz
 from fedmf.mechanisms.closed_forms import identity
 from fedmf.mechanisms.errors import RMSE, Objective, query_variances
 from fedmf.mechanisms.joint import UserRange
@@ -44,10 +45,10 @@ from fedmf.typing import Vector
 from fedmf.version import SOFTWARE
 
 #: How many bands banded Toeplitz matrices have at most where that is not asked for; releases up to which
-#: such a matrix is tried beside BLT; buffers of BLT; releases up to which BLT is optimised.
-_MOST_BANDS, _FEW, _BUFFERS, _MANY = 64, 4096, 3, 131_072
-#: Bands of the closed form that serves for more releases.
-_CLOSED_BANDS: Final = 8
+#: such a matrix is tried beside BLT; buffers of BLT; releases up to which it is optimised for all of them.
+_MOST_BANDS, _FEW, _BUFFERS, _MANY = 64, 4096, 3, 16_384
+#: By which powers of n over that number the slowest decay is stretched for more releases.
+_STRETCHES: Final = (0.0, 0.5, 0.75, 1.0)
 #: How many weights an objective has.
 _WEIGHTS: Final = 64
 #: Relative, of every number that is computed again.
@@ -324,23 +325,40 @@ def _objective(settings: Settings, work: ToeplitzWorkload) -> Objective:
 
 
 def _best(steps: Participation, work: ToeplitzWorkload, objective: Objective) -> Mechanism:
-    """The mechanism of least error, sensitivity included, among those of few vectors in memory: BLT; beside
-    it the banded Toeplitz matrix of at most b bands for few releases; for very many a closed form."""
-    n, bands = steps.rounds, min(steps.min_separation, steps.rounds, _MOST_BANDS)
-    tried: list[tuple[str, dict[str, float | int]]] = []
-    if n > _MANY:
-        tried = [("bifr", {"bands": _CLOSED_BANDS})]
+    """The mechanism of least error, sensitivity included, among those of few vectors in memory: BLT, and
+    beside it the banded Toeplitz matrix of at most b bands for few releases."""
+    n, bands, built = steps.rounds, min(steps.min_separation, steps.rounds, _MOST_BANDS), list[Mechanism]()
     if n <= _FEW:
-        tried = [("banded-toeplitz", {"bands": bands})]
+        params = {"bands": bands}
+        built.append(build("banded-toeplitz", steps, work, params=params, objective=objective))
     if _BUFFERS < n <= _MANY:
-        tried.append(("blt", {"buffers": _BUFFERS}))
-    built = [build(name, steps, work, params=params, objective=objective) for name, params in tried]
+        params = {"buffers": _BUFFERS}
+        built.append(build("blt", steps, work, params=params, objective=objective))
+    elif n > _MANY:
+        built += _of_fewer(steps, work, objective)
 
     def error(one: Mechanism) -> float:
         C = one.factorization
         return stated_sensitivity(C, steps).value ** 2 * objective.squared_error(query_variances(C, work))
 
     return min(built, key=error)
+
+
+def _of_fewer(steps: Participation, work: ToeplitzWorkload, objective: Objective) -> list[Mechanism]:
+    """BLT for many releases with the buffers that are best for the first of them, or for as many
+    participations of fewer releases; each also with its slowest decay stretched to all of them."""
+    stretch, found = steps.rounds / _MANY, list[Mechanism]()
+    for apart in (min(steps.min_separation, _MANY), max(1, round(steps.min_separation / stretch))):
+        most = min(steps.max_participations, most_participations(_MANY, apart))
+        fewer, part = Participation(_MANY, most, apart), work.leading(_MANY)
+        C = build("blt", fewer, part, params={"buffers": _BUFFERS}, objective=objective).factorization
+        assert isinstance(C, BufferedToeplitz)
+        for power in _STRETCHES:
+            slow = 1 - (1 - C.decays) / stretch**power
+            decays = np.where(C.decays == C.decays.max(), slow, C.decays)
+            longer = BufferedToeplitz(decays, C.weights, steps.rounds)
+            found.append(Mechanism("blt", {"buffers": _BUFFERS}, longer))
+    return found
 
 
 def _given(factorization: Factorization, rounds: int) -> Mechanism:

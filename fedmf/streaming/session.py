@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +24,8 @@ from fedmf.streaming.reader import Reader, open_reader
 from fedmf.streaming.release import PrivateRelease, Renderer
 from fedmf.streaming.rows import Layout, RowBlock, clip_rows
 from fedmf.streaming.settings import Handling, Settings
-from fedmf.streaming.state import Openings, Position, Releases, StreamState
-from fedmf.streaming.statement import stream_spent, stream_statement
+from fedmf.streaming.state import Openings, Position, Releases, StreamState, joined
+from fedmf.streaming.statement import Taken, stream_statement
 
 #: Rows of a commit; and numbers of its rows, of what is computed at once, and of what a commit releases.
 _MOST_ROWS: Final = 4096
@@ -71,15 +71,16 @@ class StreamRun:
         if not (output.begin(position.written if same else 0) and same):
             position = replace(position, emitted=0, written=0)
         self._emitted, self._written = position.emitted, position.written
-        #: Rows that were admitted and wait for their release, and where the stream is with them.
-        self._waiting: list[NDArray[np.float64]] = []
-        self._waiting_users: list[str | None] = []
-        self._waiting_labels: list[tuple[str, ...]] = []
-        self.ahead = replace(position, output=output.name)
+        #: After the rows that were admitted, and after the last of them that is in a release.
+        self.ahead = self._due = replace(position, output=output.name)
+        #: Rows, users and labels that wait for their release; what is released and not committed yet.
+        self._waiting = _Rows()
+        self._ready: list[Releases] = []
+        self._ready_users: list[str | None] = []
         self._emit_missing()
         if self.handling.fail_on_invalid and not position.may_stop:
-            self.ahead = replace(self.ahead, may_stop=True)
-            self._commit(self._none())  # before the first row, so that the statement knows
+            self.ahead = self._due = replace(self.ahead, may_stop=True)
+            self._commit()  # before the first row, so that the statement knows
 
     def __enter__(self) -> Self:
         return self
@@ -102,16 +103,14 @@ class StreamRun:
     @property
     def waiting(self) -> int:
         """Rows that were admitted and are in no release yet; with this process they are forgotten."""
-        return len(self._waiting_users)
+        return len(self._waiting.users)
 
     @property
     def most_rows(self) -> int:
-        """Rows to be taken at once: few that are long, few where each is released, none beyond a release."""
+        """Rows to be taken at once: few that are long, and few where each is released."""
         plan = self.plan
-        most = max(1, min(_MOST_ROWS, _MOST_NUMBERS // plan.layout.dimension))
-        if plan.every > 1:
-            return min(most, plan.every - self.waiting)
-        return max(1, min(most, _LARGEST_EMISSION // plan.width))
+        longest = _MOST_NUMBERS // plan.layout.dimension
+        return max(1, min(_MOST_ROWS, longest, plan.every * (_LARGEST_EMISSION // plan.width)))
 
     def feed(self, reader: Reader, whole: bool = False) -> None:
         """Take the rows of an input that were not dealt with yet.
@@ -143,7 +142,8 @@ class StreamRun:
                     "without --fail-on-invalid."
                 )
         if whole and self.waiting:
-            self._commit(self._released())
+            self._release()
+            self._commit()
         if not self.ahead.row:
             raise InputError("input must have rows; got an empty one.")
 
@@ -166,20 +166,24 @@ class StreamRun:
             if not self.handling.clip:
                 for i in np.flatnonzero(long).tolist():
                     faults.setdefault(i, "must not be longer than the clip norm")
-            steps, stop = self._admit(block, faults)
-            zeroed = [i for i in steps if i in faults]
-            values[zeroed], long[zeroed] = 0.0, False
-            if stop:
-                digest = "" if stop - 1 in block.faults else self._digest(block, stop - 1)
-                counts = {"clipped": int(long[steps].sum()), "zeroed": len(zeroed)}
-                counted = {name: getattr(self.ahead, name) + more for name, more in counts.items()}
-                self.ahead = replace(self.ahead, digest=digest, **counted)
-                self._waiting.append(values[steps])
-                self._waiting_users += [None if block.users is None else block.users[i] for i in steps]
-                self._waiting_labels += [block.labels[i] for i in steps if block.labels]
+            at, step, stopped = 0, self.ahead.step, False
+            while at < len(block) and not stopped and not self.done:
+                begun, (rows, at, stopped) = at, self._admit(block, faults, at)
+                zeroed = [i for i in rows if i in faults]
+                values[zeroed], long[zeroed] = 0.0, False
+                self._waiting.add(values[rows], block, rows)
+                if at > begun:
+                    self.ahead = replace(
+                        self.ahead,
+                        digest="" if at - 1 in block.faults else self._digest(block, at - 1),
+                        clipped=self.ahead.clipped + int(long[rows].sum()),
+                        zeroed=self.ahead.zeroed + len(zeroed),
+                    )
                 if self.plan.every == 1 or self.waiting == self.plan.every or self.done:
-                    self._commit(self._released(), pushes[: len(pushes) * len(steps) // max(1, len(block))])
-        return (stop, faults[stop]) if stop < len(block) and not self.done else None
+                    self._release()
+            if self._due is not self.state.position:
+                self._commit(pushes[: len(pushes) * (self.ahead.step - step) // max(1, len(block))])
+        return (at, faults[at]) if stopped else None
 
     def releases(self, start: int, stop: int) -> Releases:
         """Committed releases start … stop − 1, those of the last commit as they are at hand.
@@ -201,11 +205,8 @@ class StreamRun:
     def conclude(self) -> PrivacyStatement:
         """Finish the output and write the reports; the privacy statement."""
         self.output.finish(self.renderer, self.state.releases, self.position.records)
-        committed = replace(self.position, output=self.output.name, may_stop=self.ahead.may_stop)
-        self._written, self._emitted = self.output.flush(), self.position.records
-        committed = replace(committed, emitted=self._emitted, written=self._written)
-        self.state.commit(committed, self._none(), self._stream, [])
-        statement = stream_statement(self.plan, self.position, self.users, self.state.key)
+        self._commit()
+        statement = stream_statement(self.plan, self.position, self.state.ledger, self.state.key)
         self.state.write_statement(statement)
         return statement
 
@@ -241,68 +242,68 @@ class StreamRun:
         clipped, long = clip_rows(values[:, :-1], settings.clip_norm)
         return np.column_stack([clipped, np.where(values[:, -1] > 0, settings.count_weight, 0.0)]), long
 
-    def _admit(self, block: RowBlock, faults: dict[int, str]) -> tuple[list[int], int]:
-        """(rows that take a step, where the block ended): the position moves past them, and no value of a row
-        decides."""
-        users, most, n = self.users, self.plan.participation.max_participations, self.plan.rounds
-        step, steps, stop = self.ahead.step, list[int](), len(block)
+    def _admit(self, block: RowBlock, faults: dict[int, str], at: int) -> tuple[list[int], int, bool]:
+        """(rows from a place on that take a step, where the block was left, whether an invalid row stopped
+        it), up to the next release or the horizon. The position moves past them; no value decides."""
+        users, most, step = self.users, self.plan.participation.max_participations, self.ahead.step
+        room = len(block) if self.plan.every == 1 else self.plan.every - self.waiting
+        room, begun = min(room, self.plan.rounds - step), at
+        rows, stopped = list[int](), False
         refused = {"beyond_k": 0, "within_b": 0}
-        for i in range(len(block)):
-            if step == n:
-                stop = i
-                break
-            user = None if block.users is None else block.users[i]
+        while at < len(block) and len(rows) < room:
+            user = None if block.users is None else block.users[at]
             if user is not None and not users.admits(user, step + 1):
                 refused["beyond_k" if users.row(user)[1] >= most else "within_b"] += 1
-                continue
-            if i in faults and self.handling.fail_on_invalid:
-                stop = i
+            elif stopped := at in faults and self.handling.fail_on_invalid:
                 break
-            step += 1
-            if user is not None:
-                users.record(user, step)
-            steps.append(i)
+            else:
+                step += 1
+                if user is not None:
+                    users.record(user, step)
+                rows.append(at)
+            at += 1
         counts = {name: getattr(self.ahead, name) + more for name, more in refused.items()}
-        self.ahead = replace(self.ahead, step=step, row=self.ahead.row + stop, **counts)
-        return steps, stop
+        self.ahead = replace(self.ahead, step=step, row=self.ahead.row + at - begun, **counts)
+        return rows, at, stopped
 
-    def _released(self) -> Releases:
-        """The releases of the rows that wait; a release has the labels of its last row."""
-        plan, rows = self.plan, np.concatenate(self._waiting or [np.empty((0, self.plan.layout.dimension))])
-        if not len(rows):
-            return self._none()
-        self._keys.open_in(Openings(self.state.ledger))
-        end, records = self.ahead.step, self.ahead.records
-        if plan.every > 1:
-            block = self._stream.sum_step(torch.from_numpy(rows))
-            numbers, t = torch.cat([block.first, block.second], dim=1).numpy(), np.array([end])
-            labels = self._waiting_labels[-1:]
-        else:
-            numbers, room = np.empty((len(rows), plan.width)), max(1, _MOST_NUMBERS // plan.width)
-            for low in range(0, len(rows), room):
-                block = self._stream.extend(torch.from_numpy(rows[low : low + room]))
-                parts = (block.first.numpy(), block.second.numpy())
-                np.concatenate(parts, axis=1, out=numbers[low : low + room])
-            t, labels = np.arange(end - len(rows), end) + 1, self._waiting_labels
-        self.ahead = replace(self.ahead, records=records + len(numbers))
-        return Releases(records, t, numbers, labels)
+    def _release(self) -> None:
+        """Release the rows that wait; a release has the labels of its last row."""
+        plan, rows, end = self.plan, self._waiting.values(self.plan.layout.dimension), self.ahead.step
+        if len(rows):
+            self._keys.open_in(Openings(self.state.ledger))
+            if plan.every > 1:
+                block = self._stream.sum_step(torch.from_numpy(rows))
+                numbers, t = torch.cat([block.first, block.second], dim=1).numpy(), np.array([end])
+            else:
+                numbers, t = self._each(rows), np.arange(end - len(rows), end) + 1
+            self._ready.append(Releases(self.ahead.records, t, numbers, self._waiting.labels[-len(t) :]))
+            self.ahead = replace(self.ahead, records=self.ahead.records + len(t))
+        self._ready_users += self._waiting.users
+        self._waiting, self._due = _Rows(), self.ahead
 
-    def _none(self) -> Releases:
-        return Releases(self.ahead.records, np.empty(0, np.int64), np.empty((0, self.plan.width)))
+    def _each(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The numbers of a release a row."""
+        numbers, room = np.empty((len(rows), self.plan.width)), max(1, _MOST_NUMBERS // self.plan.width)
+        for low in range(0, len(rows), room):
+            block = self._stream.extend(torch.from_numpy(rows[low : low + room]))
+            parts = (block.first.numpy(), block.second.numpy())
+            np.concatenate(parts, axis=1, out=numbers[low : low + room])
+        return numbers
 
-    def _commit(self, releases: Releases, pushes: bytes = b"") -> None:
+    def _commit(self, pushes: bytes = b"") -> None:
         """First the output of earlier commits is made durable, then this one, then its output is written."""
         self._written = self.output.flush()
-        self.ahead = replace(self.ahead, emitted=self._emitted, written=self._written)
-        self.state.commit(self.ahead, releases, self._stream, self._waiting_users, pushes)
-        self._waiting, self._waiting_users, self._waiting_labels = [], [], []
+        self._due = replace(self._due, emitted=self._emitted, written=self._written)
+        releases = joined(self._ready, self._due.records, self.plan.width)
+        self.state.commit(self._due, releases, self._stream, self._ready_users, pushes)
+        self._ready, self._ready_users = [], []
         self._emit_missing(releases)
-        self._progress(self.ahead.step, self.plan.rounds)
+        self._progress(self._due.step, self.plan.rounds)
 
     def _emit_missing(self, fresh: Releases | None = None) -> None:
         """Write the committed releases that the output lacks; `fresh` are the last of them, if at hand."""
         records = self.position.records
-        self._latest = self._none() if fresh is None else fresh
+        self._latest = joined([], records, self.plan.width) if fresh is None else fresh
         if fresh is not None and len(fresh) == records - self._emitted:
             self.output.write(self.renderer, fresh)
             self._emitted = records
@@ -320,6 +321,25 @@ class StreamRun:
         if block.labels:
             state.update("\0".join(block.labels[i]).encode())
         return state.hexdigest()
+
+
+class _Rows:
+    """Rows that were admitted, with their users and labels."""
+
+    def __init__(self) -> None:
+        self._values: list[NDArray[np.float64]] = []
+        self.users: list[str | None] = []
+        self.labels: list[tuple[str, ...]] = []
+
+    def add(self, values: NDArray[np.float64], block: RowBlock, rows: Sequence[int]) -> None:
+        """Some of the rows of a block, whose values are given."""
+        self._values.append(values)
+        self.users += [None if block.users is None else block.users[i] for i in rows]
+        self.labels += [block.labels[i] for i in rows if block.labels]
+
+    def values(self, dimension: int) -> NDArray[np.float64]:
+        """Of all rows, shape (rows, d)."""
+        return np.concatenate([np.empty((0, dimension)), *self._values])
 
 
 @contextmanager
@@ -420,7 +440,7 @@ def account_stream(directory: Path) -> PrivacyStatement:
         LedgerError, ValueError: not a state directory, damaged or altered, or in use by another process.
     """
     with StreamState.open(directory) as state:
-        return stream_statement(state.plan, state.position, state.ledger.histories, state.key)
+        return stream_statement(state.plan, state.position, state.ledger, state.key)
 
 
 def stream_costs(directory: Path) -> Costs:
@@ -430,9 +450,8 @@ def stream_costs(directory: Path) -> Costs:
         LedgerError, ValueError: as for `account_stream`.
     """
     with StreamState.open(directory) as state:
-        users = state.ledger.histories
-        statement = stream_statement(state.plan, state.position, users, state.key)
-        return Costs(str(directory), statement, stream_spent(state.plan, users))
+        statement = stream_statement(state.plan, state.position, state.ledger, state.key)
+        return Costs(str(directory), statement, Taken.of(state.ledger).spent(state.plan))
 
 
 def _begun(

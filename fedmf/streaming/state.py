@@ -68,6 +68,16 @@ class Releases:
         return len(self.numbers)
 
 
+def joined(parts: Sequence[Releases], records: int, width: int) -> Releases:
+    """Releases one after the other, which end at so many."""
+    return Releases(
+        records - sum(map(len, parts)),
+        np.concatenate([np.empty(0, np.int64), *(part.t for part in parts)]),
+        np.concatenate([np.empty((0, width)), *(part.numbers for part in parts)]),
+        [label for part in parts for label in part.labels],
+    )
+
+
 @dataclass(frozen=True)
 class Position:
     """How far a stream is, as of a commit.
@@ -232,18 +242,17 @@ class StreamState:
         Raises:
             LedgerError: the ledger does not hold what was committed.
         """
-        numbers, t, labels = [np.empty((0, self.plan.width))], list[int](), list[tuple[str, ...]]()
+        parts = list[Releases]()
         for commit, content in self.ledger.contents(start) if start < stop else ():
             block = np.frombuffer(content, "<f8").reshape(-1, self.plan.width)
             first = commit.records - len(block)
             if first >= stop:
                 break
             wanted = slice(max(0, start - first), stop - first)
-            numbers.append(block[wanted])
-            t += commit.about["t"][wanted]
-            labels += [tuple(row) for row in commit.about["labels"]][wanted]
-        found = Releases(start, np.array(t, np.int64), np.concatenate(numbers), labels)
-        if len(found) != max(0, stop - start):
+            labels = [tuple(row) for row in commit.about["labels"]]
+            parts.append(Releases(0, np.array(commit.about["t"])[wanted], block[wanted], labels[wanted]))
+        found = joined(parts, stop, self.plan.width)
+        if found.first != start and start < stop:
             raise LedgerError(f"{self.directory} must hold {stop} releases; it holds fewer.")
         return found
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedmf.accounting import UNITS, certified_epsilon, gaussian_mu
 from fedmf.noise import NoiseKey
@@ -14,7 +16,7 @@ from fedmf.records import (
     OPERATORS,
     SPENT_ASSUMPTION,
     SPENT_NOT_COVERED,
-    Histories,
+    Ledger,
     PrivacyStatement,
     Spent,
 )
@@ -71,25 +73,42 @@ _PUBLIC_ROWS: Final = (
 )
 
 
-def stream_spent(plan: StreamPlan, users: Histories) -> Spent:
-    """μ of every user of a stream with a user column.
+@dataclass(frozen=True, eq=False)
+class Taken:
+    """Who took part how often, by what was committed.
 
-    A user is counted with the worst steps of as many as it took part in, as far apart as any two of one user.
+    Args:
+        users: those who did.
+        counts: how often each did, shape (users,).
+        separation: the least number of steps between two of one user; None where nobody took part twice.
     """
-    counts, of = np.unique(users.counts, return_inverse=True)
-    sigmas = [plan.multiplier_under(count, users.min_separation) for count in counts.tolist()]
-    return Spent(users.names, np.array([gaussian_mu(sigma) for sigma in sigmas])[of])
+
+    users: list[str]
+    counts: NDArray[np.int64]
+    separation: int | None
+
+    @classmethod
+    def of(cls, ledger: Ledger) -> Self:
+        """By the ledger of a stream."""
+        times, keys = ledger.by_user()
+        apart = np.diff(times)[np.diff(keys) == 0]
+        counts = np.bincount(keys)
+        return cls(ledger.histories.names[: len(counts)], counts, int(apart.min()) if apart.size else None)
+
+    def spent(self, plan: StreamPlan) -> Spent:
+        """μ of every user: that of the worst steps of as many as it took part in, as far apart as any two."""
+        counts, of = np.unique(self.counts, return_inverse=True)
+        sigmas = [plan.multiplier_under(count, self.separation) for count in counts.tolist()]
+        return Spent(self.users, np.array([gaussian_mu(sigma) for sigma in sigmas])[of])
 
 
-def stream_statement(
-    plan: StreamPlan, position: Position, users: Histories, key: NoiseKey
-) -> PrivacyStatement:
+def stream_statement(plan: StreamPlan, position: Position, ledger: Ledger, key: NoiseKey) -> PrivacyStatement:
     """What the stream guarantees, in the fields of `run_statement`; it does not depend on rows' values.
 
     Args:
         plan: of the stream.
         position: how far it is.
-        users: their histories.
+        ledger: what was committed.
         key: of the noise.
 
     Raises:
@@ -102,7 +121,8 @@ def stream_statement(
     made, settings = plan.mechanism, plan.settings
     sigma, told = plan.noise_multiplier, settings.user_column is not None
     planned = certified_epsilon(sigma, settings.delta, settings.epsilon)
-    spent = stream_spent(plan, users) if told else Spent([], np.array([gaussian_mu(sigma)]))
+    taken = Taken.of(ledger)
+    spent = taken.spent(plan) if told else Spent([], np.array([gaussian_mu(sigma)]))
     second = {
         "moment": settings.second_moment,
         "mechanism": None if made.second is None else plan.strategies[-1],
@@ -143,10 +163,10 @@ def stream_statement(
             "epsilon_known_cohorts": planned,
             "epsilon_so_far": None,
             "mu": gaussian_mu(sigma),
-            **spent.figures(settings.delta, len(users), planned),
-            "users_participated": len(users) if told else None,
-            "actual_max_participations": users.max_participations if told else None,
-            "actual_min_separation": users.min_separation if told else None,
+            **spent.figures(settings.delta, len(taken.users), planned),
+            "users_participated": len(taken.users) if told else None,
+            "actual_max_participations": int(taken.counts.max(initial=0)) if told else None,
+            "actual_min_separation": taken.separation if told else None,
             "noise_key": key.fingerprint,
             "noise_key_public": key.public,
             "public_inputs": [

@@ -15,7 +15,7 @@ from support.streams import BUDGET, releases, run_once, sample, write_rows
 
 from fedmf.mechanisms.joint import UserRange, joint_sensitivity
 from fedmf.participation import Participation
-from fedmf.streaming import Handling, Layout, Settings, StreamPlan, open_run
+from fedmf.streaming import Handling, Layout, Settings, StreamPlan, account_stream, open_run
 from fedmf.streaming.plan import step_contract
 
 USERS: dict[str, Any] = {"user_column": "user", "max_participations": 4, "min_separation": 2}
@@ -134,6 +134,26 @@ def test_a_stream_in_parts_ends_with_the_same_bytes(tmp_path: Path) -> None:
     assert outputs[0].count(b"\n") == 6
 
 
+def test_rows_that_wait_are_nobodys_yet(tmp_path: Path) -> None:
+    """In the statement and in the ledger, whichever commits came before."""
+    x, users = 0.3 * sample(14), [f"u{i}" for i in range(14)]
+    settings = Settings(**BUDGET, rounds=40, release_every=4, user_column="user")
+    source = write_rows(tmp_path / "rows.csv", x, users)
+    for _ in range(2):
+        with open_run(tmp_path / "state", settings, source, tmp_path / "o.csv") as (run, reader):
+            run.feed(reader)
+            assert run.waiting == 2
+            statement = run.conclude()
+        assert statement == account_stream(tmp_path / "state")
+        assert (statement["rounds_released"], statement["users_participated"]) == (12, 12)
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    longer = write_rows(tmp_path / "rows.csv", 0.3 * sample(24), [f"u{i}" for i in range(24)])
+    run_once(tmp_path, settings, longer, "o.csv")
+    run_once(whole, settings, longer, "o.csv")
+    assert (tmp_path / "o.csv").read_bytes() == (whole / "o.csv").read_bytes()
+
+
 def test_an_invalid_row_stops_before_its_release(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "rows.csv", sample(12))
     text = source.read_text().splitlines()
@@ -194,6 +214,7 @@ def errors(plan: StreamPlan) -> np.ndarray:
     ("n", "k", "b", "every", "most"),
     [
         (6000, 10, 200, 1, 2.3),
+        (60_000, 30, 200, 1, 2.8),
         (60_000, 30, 200, 600, 2.0),
         (327_346, 50, 300, 3000, 2.3),
         (2000, 1, None, 200, 2),
@@ -212,8 +233,7 @@ def test_the_default_is_near_a_single_release(n: int, k: int, b: int | None, eve
     assert found[-1] <= errors(named)[-1] * 1.01
 
 
-def test_very_many_releases_have_a_closed_form_and_an_objective_is_taken() -> None:
-    assert planned(2, 200_000).strategies == ("bifr",)
+def test_an_objective_is_taken() -> None:
     last, mean = (planned(2, 400, objective=name) for name in ("last", "rmse"))
     at = np.array([400])
     assert last.variances(0, at)[0] < mean.variances(0, at)[0]
