@@ -9,15 +9,14 @@ import queue
 import random
 import signal
 import sys
-import threading
 import tomllib
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,8 +34,6 @@ from fedmf.flower.grid import Call, ClientFailure, InProcessGrid
 
 #: Libraries that compute on threads of their own: a copy of a process has none of them, and waits for ever.
 _THREADED: Final = frozenset({"jax"})
-#: Seconds that a process gets to end by itself.
-_GRACE: Final = 2.0
 
 
 def run_app(
@@ -268,82 +265,60 @@ class CallsInProcesses:
     """
 
     def __init__(self, client: SeededClient, workers: int) -> None:
-        self._client = client
-        self._lock = threading.Lock()
-        self._closed = False
-        self._all: list[tuple[BaseProcess, Connection]] = []
-        self._idle: queue.SimpleQueue[tuple[BaseProcess, Connection]] = queue.SimpleQueue()
+        self._client, self._all = client, list[ProcessPoolExecutor]()
+        self._idle: queue.SimpleQueue[ProcessPoolExecutor] = queue.SimpleQueue()
         for _ in range(workers):
-            self._start_worker()
+            self._idle.put(self._copy())
+
+    def _copy(self) -> ProcessPoolExecutor:
+        """A pool of one process, so that one that dies takes no others along."""
+        fork = multiprocessing.get_context("fork")
+        pool = ProcessPoolExecutor(1, fork, initializer=_begin, initargs=(self._client,))
+        with warnings.catch_warnings():  # Python 3.12 warns of threads; copies use none of them
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pool.submit(os.getpid)
+        self._all.append(pool)
+        return pool
 
     def call(self, request: Message, context: Context, number: int) -> tuple[Message, Context]:
         """See `Call`."""
-        worker = self._idle.get()
-        process, connection = worker
+        pool = self._idle.get()
         try:
-            connection.send((request, context, number))
-            outcome = connection.recv()
-        except (EOFError, OSError):
-            process.join(_GRACE)
-            if process.is_alive():
-                process.kill()
-                process.join()
-            self._start_worker(instead_of=worker)
-            reason = f"the client's process ended (exit code {process.exitcode})"
+            outcome = pool.submit(_call, request, context, number).result()
+        except BrokenProcessPool:
+            pool = self._copy()
+            reason = "the client's process ended"
             raise ClientFailure(reason, reason, "") from None
-        except BaseException:  # an answer that cannot be read, of a process that waits for the next message
-            self._idle.put(worker)
-            raise
-        self._idle.put(worker)
+        finally:
+            self._idle.put(pool)
         if isinstance(outcome, ClientFailure | UnsoundSumError):
             raise outcome
         return outcome
 
     def close(self) -> None:
-        """End the processes; calls that are under way fail."""
-        with self._lock:
-            self._closed = True
-            for process, _ in self._all:
-                process.kill()
-            for process, _ in self._all:
-                process.join()
-
-    def _start_worker(self, instead_of: tuple[BaseProcess, Connection] | None = None) -> None:
-        # One at a time: a copy that held the pipe of another would hide the other's end.
-        with self._lock:
-            if instead_of is not None:
-                self._all.remove(instead_of)
-            if self._closed:
-                return
-            here, there = multiprocessing.Pipe()
-            inherited = [here, *(connection for _, connection in self._all)]
-            process = multiprocessing.get_context("fork").Process(
-                target=_serve, args=(self._client, there, inherited)
-            )
-            with warnings.catch_warnings():  # Python 3.12 warns of threads; copies use none of them
-                warnings.simplefilter("ignore", DeprecationWarning)
-                process.start()
-            there.close()
-            self._all.append((process, here))
-            self._idle.put((process, here))
+        """End the processes once their calls that are under way have ended."""
+        for pool in self._all:
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _serve(client: SeededClient, connection: Connection, inherited: list[Connection]) -> None:
-    """Answer messages until the other process ends."""
-    for other in inherited:  # so that every copy notices when this process's parent ends
-        other.close()
+_client: SeededClient | None = None
+
+
+def _begin(client: SeededClient) -> None:
+    """Make a new process what it is to be: a copy that answers messages."""
+    global _client
+    _client = client
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, and ends its copies
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
-    seeded_generators([random.SystemRandom().getrandbits(128)])  # as a new process should
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            question = connection.recv()
-            try:
-                connection.send(client(*question))
-            except UnsoundSumError as error:
-                connection.send(error)
-            except BaseException as error:  # an interrupt is the parent's to see
-                trace = traceback.format_exc()
-                connection.send(ClientFailure(error_reason(error), f"{type(error).__name__}: {error}", trace))
-    os._exit(0)  # nothing of the parent's is to be tidied away here
+    seeded_generators([random.SystemRandom().getrandbits(128)])
+
+
+def _call(request: Message, context: Context, number: int) -> Any:
+    """The reply and context, or what was raised, in a form that can be pickled."""
+    assert _client is not None
+    try:
+        return _client(request, context, number)
+    except UnsoundSumError as error:
+        return error
+    except BaseException as error:  # an interrupt is the parent's to see
+        return ClientFailure(error_reason(error), f"{type(error).__name__}: {error}", traceback.format_exc())

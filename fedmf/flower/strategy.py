@@ -58,14 +58,13 @@ class GridClients(Clients):
 
     #: Whether every reply is waited for, however long that takes.
     patient: bool = False
+    grid: Grid
+    train_config: ConfigRecord
 
     def __init__(self, session: Session, nodes: ServedUsers, most_bytes: int) -> None:
         self.server, self.roster = session.server, session.roster
         self.nodes, self.most_bytes = nodes, most_bytes
         self.waiting = session.run.execution
-        self.train_config = ConfigRecord()
-        self._grid: Grid | None = None
-        self._timeout: float | None = None
         self._messages = list[Message]()
         self._parts = list[Part]()
         self._unanswered: dict[str, Part] | None = None
@@ -74,13 +73,8 @@ class GridClients(Clients):
         self, grid: Grid, timeout: float | None = None, train_config: ConfigRecord | None = None
     ) -> None:
         """Ask on this grid from now on; the arguments are those of Flower's ``start``."""
-        self._grid, self._timeout, self.train_config = grid, timeout, train_config or ConfigRecord()
-
-    @property
-    def grid(self) -> Grid:
-        """Where the nodes are."""
-        assert self._grid is not None
-        return self._grid
+        self.grid, self.train_config = grid, train_config or ConfigRecord()
+        self._seconds = self.waiting.round_timeout if timeout is None else timeout
 
     @property
     @abstractmethod
@@ -100,10 +94,6 @@ class GridClients(Clients):
         del part
         return 0
 
-    @property
-    def _seconds(self) -> float:
-        return self.waiting.round_timeout if self._timeout is None else self._timeout
-
     def gather(self) -> None:
         """See `Clients.gather`."""
         self.nodes.gather(self.grid, self._seconds, self.waiting.handshake_timeout)
@@ -114,7 +104,7 @@ class GridClients(Clients):
 
     def connected(self, users: NDArray[np.int64]) -> list[bool]:
         """See `Clients.connected`."""
-        asked: dict[int, str] = {user: self.roster[user] for user in users.tolist()}
+        asked = {user: self.roster[user] for user in map(int, users)}
         served = self.nodes.nodes_of(asked)
         return [user in served for user in asked.values()]
 
@@ -198,18 +188,15 @@ class RoundStrategy(Strategy):
     """A server strategy whose four methods are steps of `Rounds`, so that Flower's loop drives them too.
 
     Attributes:
-        rounds: of its run, and the clients that they ask; None before it began.
+        rounds: of its run.
+        clients: whom they ask.
     """
 
-    rounds: Rounds | None = None
-    clients: GridClients | None = None
+    rounds: Rounds
+    clients: GridClients
 
-    def begun(self, arrays: ArrayRecord | None) -> tuple[Rounds, GridClients]:
-        """The rounds and clients, begun from this model if they are not yet."""
-        del arrays
-        assert self.rounds is not None
-        assert self.clients is not None
-        return self.rounds, self.clients
+    def prepare(self, arrays: ArrayRecord | None) -> None:
+        """Begin the run from this model, if that was not done yet."""
 
     def say(self, number: int, metrics: Mapping[str, Any]) -> None:
         """Tell whoever looks on of a released round; of the initial model as round 0."""
@@ -245,7 +232,8 @@ class RoundStrategy(Strategy):
             LedgerError: a release failed, now or before. Close this strategy and make another one.
             Exception: what ``on_round`` raises; the same call continues the run.
         """
-        (rounds, clients), result = self.begun(initial_arrays), Result()
+        self.prepare(initial_arrays)
+        rounds, clients, result = self.rounds, self.clients, Result()
         self.summary()
         clients.over(grid, timeout, train_config)
 
@@ -282,17 +270,16 @@ class RoundStrategy(Strategy):
         Raises:
             RuntimeError: an inner strategy asks other nodes, or one twice.
         """
-        rounds, clients = self.begun(arrays)
-        clients.over(grid, train_config=config)
-        return clients.prepare(server_round, rounds.cohort(server_round))
+        self.prepare(arrays)
+        self.clients.over(grid, train_config=config)
+        return self.clients.prepare(server_round, self.rounds.cohort(server_round))
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Clip, sum, noise, step, commit. Whose reply arrived is present, whatever it holds."""
-        rounds, clients = self.begun(None)
-        rounds.release(server_round, map(clients.reply, filter(arrived, replies)))
-        return clients.arrays, None
+        self.rounds.release(server_round, map(self.clients.reply, filter(arrived, replies)))
+        return self.clients.arrays, None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -255,6 +255,11 @@ class CorrelatedNoise(RoundStrategy):
             for line in findings(self._session, self.inner):
                 warn(line)
 
+    def prepare(self, arrays: ArrayRecord | None) -> None:
+        """See `RoundStrategy.prepare`."""
+        if arrays is not None:
+            self.begin(arrays)
+
     def begin(self, initial_arrays: ArrayRecord) -> Session:
         """Plan the run and make its directory, or open the one that is there. `start` does it."""
         if self._session is None:
@@ -264,12 +269,6 @@ class CorrelatedNoise(RoundStrategy):
             self.clients = AppClients(session, layout, self.inner, self.identity)
             self.rounds, self._session = Rounds(session, self.clients), session
         return self._session
-
-    def begun(self, arrays: ArrayRecord | None) -> tuple[Rounds, GridClients]:
-        """See `RoundStrategy.begun`."""
-        if self.rounds is None and arrays is not None:
-            self.begin(arrays)
-        return super().begun(arrays)
 
     def say(self, number: int, metrics: Mapping[str, Any]) -> None:
         """See `RoundStrategy.say`: a line."""

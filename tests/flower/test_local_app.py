@@ -336,7 +336,7 @@ def test_a_process_that_dies_costs_one_message() -> None:
         keep(context, ask(*range(4), *range(4)))
 
     assert kept(run_app(asking(body), app, num_supernodes=4, workers=2)) == [1.0] * 8
-    assert reasons == ["the client's process ended (exit code 9)"] * 3
+    assert reasons == ["the client's process ended"] * 3
 
 
 @BOTH
