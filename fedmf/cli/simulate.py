@@ -90,7 +90,7 @@ def simulate(
     if dry_run:
         from fedmf.runs import dry_run as estimate
 
-        for name, value in estimate(run, device.value).items():
+        for name, value in estimate(run, device.value):
             typer.echo(f"{name:<22} {value}")
         return
     if engine is Engine.ray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -68,8 +69,8 @@ class NoiseAndSignal:
         )
 
 
-def dry_run(run: Run, device: str = "cpu") -> dict[str, str]:
-    """Privacy, noise, memory and time of a round, for people.
+def dry_run(run: Run, device: str = "cpu") -> Iterator[tuple[str, str]]:
+    """Privacy, noise, memory and time of a round, for people: each as soon as it is known, the time last.
 
     Users of the declared structure, with as many examples as real ones own, are made up and trained; a few
     rows of noise are made under a key that is thrown away. Nothing is written.
@@ -82,10 +83,10 @@ def dry_run(run: Run, device: str = "cpu") -> dict[str, str]:
         ConfigError: the run cannot be executed.
     """
     check_device(device)
-    task, plan = _planned(run, device)
-    model, n = task.model, run.cohorts.rounds
-    inverse = plan.mechanism.factorization.recurrence()
-    training, row = _seconds(run, task, plan, device)
+    task = run.task_source.build().to(device)
+    optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
+    plan = Plan.of(run, optimizer, task.model.dimension)
+    model, n, contract = task.model, run.cohorts.rounds, plan.participation
     known, epsilon = plan.known_epsilon_after(n), plan.epsilon_after(n)
     promised = (
         f"{at_least(epsilon)} at delta {at_least(plan.privacy.delta)}, {plan.privacy.adjacency} adjacency"
@@ -93,22 +94,36 @@ def dry_run(run: Run, device: str = "cpu") -> dict[str, str]:
     if plan.amplification is not None:
         promised += f" while cohorts stay secret; {at_least(known)} against whoever knows them"
     against = NoiseAndSignal.of(plan, model.dimension)
-    contract = plan.participation
-    return {
-        "epsilon": promised if run.is_private else "infinite: no noise",
-        "participation": f"{n} rounds, at most {contract.max_participations} a user, "
-        f"{contract.min_separation} apart; {run.cohorts.users_per_round} of {plan.users} users a round",
-        "mechanism": f"{plan.mechanism.name} {dict(plan.mechanism.params)}".replace("'", ""),
-        "sensitivity": f"{at_least(plan.sensitivity.value)} ({plan.sensitivity.kind.replace('_', ' ')})",
-        "noise": f"multiplier {at_most(plan.noise_multiplier)}, standard deviation {at_most(plan.noise_std)}",
-        "noise against updates": against.words,
-        **({} if against.warning is None else {"warning": against.warning}),
-        "model": f"{model.dimension:,} parameters",
-        "memory of noise": f"{8 * inverse.memory_vectors * model.dimension / 2**20:,.1f} MiB: "
-        f"{inverse.memory_vectors} stored vectors",
-        "time of a round": f"{1e3 * (training + row):,.0f} ms: local training "
-        f"{1e3 * training:,.0f} on made-up users, noise {1e3 * row:,.1f}",
-    }
+    params = "".join(f", {name} = {value:.4g}" for name, value in plan.mechanism.params.items())
+    stored = plan.mechanism.factorization.recurrence().memory_vectors
+    yield "epsilon", promised if run.is_private else "infinite: no noise"
+    yield (
+        "participation",
+        f"{n} rounds, at most {contract.max_participations} a user, {contract.min_separation} apart; "
+        f"{run.cohorts.users_per_round} of {plan.users} users a round",
+    )
+    yield "mechanism", f"{plan.mechanism.name}{params}"
+    yield (
+        "sensitivity",
+        f"{at_least(plan.sensitivity.value)} ({plan.sensitivity.kind.replace('_', ' ')})",
+    )
+    yield (
+        "noise",
+        f"multiplier {at_most(plan.noise_multiplier)}, standard deviation {at_most(plan.noise_std)}",
+    )
+    yield "noise against updates", against.words
+    if against.warning is not None:
+        yield "warning", against.warning
+    yield "model", f"{model.dimension:,} parameters"
+    size = 8 * stored * model.dimension / 2**20
+    yield "memory of noise", f"{size:,.1f} MiB: {stored} stored vectors"
+    preflight(task, run.client)
+    training, row = _seconds(run, task, plan, device)
+    yield (
+        "time of a round",
+        f"{1e3 * (training + row):,.0f} ms: local training {1e3 * training:,.0f} on made-up users, "
+        f"noise {1e3 * row:,.1f}",
+    )
 
 
 def seconds_of_a_round(run: Run, device: str = "cpu") -> float:
@@ -117,14 +132,10 @@ def seconds_of_a_round(run: Run, device: str = "cpu") -> float:
     Raises:
         ConfigError: the run cannot be executed.
     """
-    return sum(_seconds(run, *_planned(run, device), device))
-
-
-def _planned(run: Run, device: str) -> tuple[Task, Plan]:
     task = run.task_source.build().to(device)
     preflight(task, run.client)
     optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
-    return task, Plan.of(run, optimizer, task.model.dimension)
+    return sum(_seconds(run, task, Plan.of(run, optimizer, task.model.dimension), device))
 
 
 def _seconds(run: Run, task: Task, plan: Plan, device: str) -> tuple[float, float]:
