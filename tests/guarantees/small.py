@@ -116,10 +116,12 @@ def worst_norm(C: Matrix, k: int, b: int) -> float:
     return largest
 
 
-def aggregator(path: Path, rounds: int = ROUNDS, **changes: Any) -> fedmf.PrivateAggregator:
+def aggregator(
+    path: Path, rounds: int = ROUNDS, noise_seed: int | None = 7, **changes: Any
+) -> fedmf.PrivateAggregator:
     """One that is brought updates; 24 users, cohorts of 6."""
     values: dict[str, Any] = {
-        "privacy": fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=CLIP, noise_seed=7),
+        "privacy": fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=CLIP, noise_seed=noise_seed),
         "cohorts": fedmf.CyclicCohorts(rounds=rounds, users_per_round=COHORT),
         "users": NAMES, "run_dir": path, "mechanism": "bisr",
     }  # fmt: skip
