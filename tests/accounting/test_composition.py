@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from support.continuations import covariance, furthest
+from support.continuations import furthest
 from support.oracles import patterns
 
 from fedmf.accounting import RunRelease, gaussian_epsilon
@@ -104,13 +104,6 @@ def test_one_key_twice_protects_nobody() -> None:
         compose([costs("a", {"u": 1.0}, noise_key="k"), costs("b", {"u": 1.0}, noise_key="k")])
 
 
-def test_independent_keys_leave_no_direction_without_noise() -> None:
-    parts = [(Toeplitz([1.0, 0.75, 0.5], 4).materialize(), 1.0), (Toeplitz([1.0, 0.6], 4).materialize(), 1.0)]
-    assert np.linalg.eigvalsh(stacked(parts)).min() > 0.1
-    one = covariance(parts[0][0], ["abcd"])
-    assert stacked(parts[:1]) == pytest.approx(one)
-
-
 def test_figures_of_the_statement_are_those_of_the_users() -> None:
     made = compose(
         [
@@ -142,18 +135,3 @@ def test_what_cannot_be_joined_is_refused_in_one_line(changes: dict[str, str], m
     with pytest.raises(LedgerError, match=message) as refused:
         compose([costs("a", {"u": 1.0}), costs("b", {"u": 1.0}, **changes)])
     assert "\n" not in str(refused.value)
-
-
-def test_a_namespace_may_be_asserted_where_none_was_named() -> None:
-    nameless = costs("b", {"u": 1.0}, user_namespace="")
-    made = compose([costs("a", {"u": 1.0}), nameless], "people")
-    assert any("asserted, not recorded" in text for text in made["assumptions"])
-    with pytest.raises(LedgerError, match="--user-namespace 'others'"):
-        compose([costs("a", {"u": 1.0}), nameless], "others")
-
-
-def test_nobody_and_a_delta_out_of_range_are_refused() -> None:
-    with pytest.raises(LedgerError, match="nobody took part"):
-        compose([costs("a", {}), costs("b", {})])
-    with pytest.raises(LedgerError, match=r"delta. must lie strictly between 0 and 1"):
-        compose([costs("a", {"u": 1.0}), costs("b", {"u": 1.0})], delta=1.0)

@@ -146,38 +146,3 @@ def test_overlaps_are_upper_bounds_for_every_pair_of_bins() -> None:
         BinOverlaps(np.array([1.0, 0.2, 0.1]))
     with pytest.raises(ValueError, match="non-negative"):
         BinOverlaps(np.array([1.0, -0.2]))
-
-
-@pytest.mark.parametrize("kind", ["constant", "adaptive"])
-def test_a_pair_of_streams_stays_below_the_bound_of_the_stacked_overlaps(kind: str) -> None:
-    """Updates and their squares, two strategies of any signs: plain Monte Carlo under Q, as above."""
-    n, b, noise, epsilon, nu, draws = 6, 3, 2.2, 0.4, 0.7, 40_000
-    rng = np.random.default_rng([11, len(kind)])
-    first, second = (np.tril(rng.uniform(-0.5, 0.5, (n, n)), -1) + np.eye(n) for _ in range(2))
-    means = [
-        np.stack([np.abs(C[:, j::b]).sum(axis=1) for j in range(b)]) * scale
-        for C, scale in ((first, 1.0), (second, math.sqrt(nu)))
-    ]
-    overlaps = BinOverlaps.of_gram(sum(m @ m.T for m in means))
-    outputs = noise * rng.standard_normal((draws, n, 4))  # two coordinates of each stream
-    vectors = np.stack([updates(kind, rng, outputs[:, :t, :2], t) for t in range(n)], axis=1)
-    losses = np.zeros((draws, b))
-    for j in range(b):
-        joined = np.where(np.arange(n) % b == j, 1.0, 0.0)
-        shifts = np.concatenate(
-            [
-                np.einsum("tu,u,kud->ktd", first, joined, vectors),
-                math.sqrt(nu) * np.einsum("tu,u,kud->ktd", second, joined, vectors**2),
-            ],
-            axis=2,
-        )
-        losses[:, j] = ((outputs * shifts).sum(axis=(1, 2)) - 0.5 * (shifts**2).sum(axis=(1, 2))) / noise**2
-    ratio = np.exp(np.asarray(logsumexp(losses, axis=1)) - math.log(b))
-    assert abs(ratio.mean() - 1) < Z * ratio.std() / math.sqrt(draws)
-    bound = deterministic_delta(overlaps, noise, epsilon, 1e-3)
-    for side in (
-        np.maximum(ratio - math.exp(epsilon), 0.0),
-        np.maximum(1.0 - math.exp(epsilon) * ratio, 0.0),
-    ):
-        assert side.mean() - Z * side.std() / math.sqrt(draws) <= bound
-    assert bound < gaussian_delta(noise / math.sqrt(overlaps.circular[0]), epsilon)

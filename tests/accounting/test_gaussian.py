@@ -21,7 +21,6 @@ from fedmf.accounting.gaussian import (
     gaussian_mu,
     gaussian_rho,
     gaussian_sigma,
-    log_delta,
 )
 
 EPSILONS = (1e-6, 1e-3, 0.1, 0.5, 1.0, 8.0, 40.0, 1e3)
@@ -63,19 +62,6 @@ def test_delta_matches_high_precision():
     for epsilon, delta in GRID:
         sigma = gaussian_sigma(epsilon, delta)
         assert gaussian_delta(sigma, epsilon) == pytest.approx(float(exact_delta(sigma, epsilon)), rel=1e-10)
-
-
-def test_epsilon_zero_where_the_noise_is_total():
-    sigma = 1e3
-    enough = float(exact_delta(sigma, 0.0)) * (1 + 1e-9)
-    assert gaussian_epsilon(sigma, enough) == 0.0
-    assert gaussian_epsilon(sigma, enough * (1 - 2e-9)) > 0.0
-
-
-def test_known_value():
-    assert round(gaussian_sigma(8.0, 1e-5), 5) == 0.60023
-    assert gaussian_mu(0.25) == 4.0
-    assert gaussian_rho(0.25) == 8.0
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-6), (1.0, 1e-5), (8.0, 1e-5), (30.0, 1e-10)])
@@ -150,13 +136,6 @@ def test_import_is_light():
     code = f"import sys, fedmf.accounting; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_small_mu_does_not_lose_digits():
-    """Φ(a) − e^ε Φ(b) evaluated directly has no correct digit here."""
-    sigma, epsilon = 5e6, 1e-6
-    exact = float(exact_delta(sigma, epsilon))
-    assert math.exp(log_delta(1 / sigma, epsilon)) == pytest.approx(exact, rel=1e-12)
 
 
 def test_a_very_large_epsilon_is_certified_without_a_warning() -> None:

@@ -8,9 +8,8 @@ import math
 
 import numpy as np
 import pytest
-from scipy.special import logsumexp, ndtri
+from scipy.special import logsumexp
 
-from fedmf.accounting.balls_in_bins import BallsInBinsPair
 from fedmf.accounting.min_separated import (
     AttractedPairs,
     MinSeparatedPair,
@@ -21,7 +20,6 @@ from fedmf.accounting.min_separated_law import SeparatedLaw
 from fedmf.accounting.monte_carlo import contributions, estimate, upper_limit
 from fedmf.accounting.poisson import poisson_delta
 from fedmf.mechanisms.closed_forms import bsr, identity
-from fedmf.participation import Participation
 
 # |z| < 5.2 has a false-alarm rate of 2e-7.
 Z = 5.2
@@ -54,13 +52,6 @@ def enumerated(n: int, s: int, q: float) -> dict[tuple[int, ...], float]:
 CASE = MinSeparatedPair.of(bsr(2, 5), 2, 2 / 3)
 
 
-def test_every_round_has_the_same_expected_number_of_users():
-    law = enumerated(6, 3, 0.4)
-    assert sum(law.values()) == pytest.approx(1.0)
-    rates = [sum(weight for pattern, weight in law.items() if t in pattern) for t in range(6)]
-    np.testing.assert_allclose(rates, 0.4 / 1.8, rtol=1e-12)
-
-
 def test_the_recursion_agrees_with_enumeration():
     law = enumerated(5, CASE.law.separation, CASE.law.probability)
     dense = bsr(2, 5).materialize()
@@ -73,18 +64,6 @@ def test_the_recursion_agrees_with_enumeration():
     state = CASE.law.correlations(y)
     np.testing.assert_allclose(CASE.losses(state, noise), _loss(dense, law, y, noise), rtol=1e-10)
     np.testing.assert_allclose(logsumexp(terms, axis=0), _loss(dense, law, y, noise), rtol=1e-12)
-
-
-@pytest.mark.parametrize(("s", "q"), [(1, 0.3), (3, 0.4), (4, 1.0)])
-def test_sums_and_logarithms_agree(s, q):
-    law = SeparatedLaw(np.ones((1, 12)), s, q)
-    exponents = np.random.default_rng(7).normal(size=(12, 5))
-    shifted = exponents.copy()
-    # One draw beyond the range of sums; the others must not notice.
-    shifted[:, 4] += 700.0
-    np.testing.assert_allclose(
-        law.weighted(exponents).logs[:, :4], law.weighted(shifted).logs[:, :4], atol=1e-12
-    )
 
 
 def _loss(dense, law, y, noise):
@@ -127,41 +106,12 @@ def test_pairs_are_drawn_by_their_probabilities(n, bands, s, q):
         assert abs(seen - share) < 6 * math.sqrt(share * (1 - share) / count) + 4 / count
 
 
-@pytest.mark.parametrize("side", ["remove", "add"])
-def test_both_sides_agree_with_plain_sampling_over_enumerated_patterns(side):
-    noise, epsilon, count = 0.9, 0.7, 200_000
-    law = enumerated(5, CASE.law.separation, CASE.law.probability)
-    dense = bsr(2, 5).materialize()
-    rng = np.random.default_rng(4)
-    y = rng.normal(size=(5, count))
-    if side == "remove":
-        chosen = rng.choice(len(law), size=count, p=np.array(list(law.values())))
-        means = np.stack([dense[:, list(pattern)].sum(axis=1) for pattern in law]) / noise
-        y += means[chosen].T
-    signed = _loss(dense, law, y, noise) * (1 if side == "remove" else -1)
-    plain = -np.expm1(np.minimum(epsilon - signed, 0.0))
-    proposal = CASE.proposal(noise, epsilon, side)
-    values = contributions(CASE, proposal.draw(np.random.default_rng(1), 20_000), noise, epsilon, side)
-    assert values.max() <= math.exp(proposal.log_bound) * (1 + 1e-9)
-    error = math.hypot(values.std() / math.sqrt(values.size), plain.std() / math.sqrt(count))
-    assert abs(values.mean() - plain.mean()) < Z * error
-
-
 def test_separation_one_is_poisson_sampling():
     pair = MinSeparatedPair.of(identity(24), 1, 1 / 8)
     found = estimate(pair, 0.8, 1.0, 0.02)
     exact = poisson_delta(0.8, 1 / 8, 24, 1.0)  # an upper bound on a fine grid
     assert pair.law.separation == 1
     assert abs(found.delta - exact) < Z * found.standard_error + 2e-3 * exact
-
-
-def test_certain_sampling_is_balls_in_bins():
-    """p = n/k: q = 1, and the stationary start throws the user into one of p bins."""
-    strategy, contract = bsr(4, 12), Participation(12, 3, 4)
-    found = estimate(MinSeparatedPair.of(strategy, 4, 1.0), 1.0, 1.0, 0.02)
-    bins = estimate(BallsInBinsPair.of(strategy, contract), 1.0, 1.0, 0.02)
-    error = math.hypot(found.standard_error, bins.standard_error)
-    assert abs(found.delta - bins.delta) < Z * error
 
 
 def test_largest_norm_is_the_worst_pattern():
@@ -247,21 +197,3 @@ def test_the_density_of_matched_patterns_is_normalised(order: int, noise: float)
         error = weights.std() / math.sqrt(weights.size)
         assert error < 7e-3
         assert abs(weights.mean() - 1) < Z * error
-
-
-def test_quantiles_of_the_loss_are_concave() -> None:
-    """Ehrhard's inequality on the losses of a sampler, by quadrature; a concave function breaks it."""
-    _, means, weights = small(2, 0.3)
-    axis = np.arange(-5.0, 5.0, 0.125)
-    grid = np.stack(np.meshgrid(*[axis] * 3, indexing="ij"), axis=-1).reshape(-1, 3)
-    mass = np.exp(-0.5 * (grid**2).sum(axis=1)) * (0.125 / math.sqrt(2 * math.pi)) ** 3
-    loss = np.asarray(logsumexp(1.5 * grid @ means.T - 1.125 * (means**2).sum(axis=1), b=weights, axis=1))
-
-    def bend(values: np.ndarray) -> np.ndarray:
-        points = np.quantile(values, np.linspace(0.0, 1.0, 400))[40:-40:40]
-        points = np.linspace(points[0], points[-1], 7)
-        shares = np.array([mass[values <= x].sum() for x in points])
-        return np.diff(ndtri(shares), 2)
-
-    assert bend(loss).max() < 2e-3
-    assert bend(-loss).max() > 2e-2

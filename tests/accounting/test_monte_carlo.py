@@ -37,13 +37,6 @@ def test_a_sample_without_the_rare_value_says_little():
     assert 13.8 / 1000 < limit < 30 / 1000
 
 
-def test_scaling():
-    values = np.random.default_rng(1).random(500)
-    assert mean_upper_limit(values * 1e-4, 1e-4, 1e-3) == pytest.approx(
-        1e-4 * mean_upper_limit(values, 1.0, 1e-3), rel=1e-12
-    )
-
-
 @pytest.mark.parametrize(
     ("values", "failure"), [(np.ones(5), 0.1), (np.full(30, 2.0), 0.1), (np.full(30, 0.5), 0.0)]
 )

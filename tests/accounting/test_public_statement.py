@@ -10,9 +10,7 @@ from support.amplified_runs import ACCOUNTANTS, keys
 from support.headers import FACTORIZATION, make_header, read, record
 from support.small_runs import small_run
 
-import fedmf
 from fedmf.accounting import SecondStream, at_least
-from fedmf.cli.app import run as command
 from fedmf.noise.key import NoiseKey
 from fedmf.records import OPERATORS, PrivacyStatement
 from fedmf.runs import Plan, RunHeader
@@ -76,18 +74,6 @@ def test_the_operators_text_marks_every_figure_of_what_was_spent(tmp_path: Path)
     assert all(line.endswith("(not private)") for line in changed)
 
 
-def test_the_command_writes_it_for_everybody_and_replaces_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fedmf.simulate(small_run(), tmp_path / "run")
-    public = tmp_path / "public.json"
-    assert command(["account", str(tmp_path / "run"), "--public", str(public)]) == 0
-    assert public.stat().st_mode & 0o777 == 0o644
-    assert public.read_text() == fedmf.account(tmp_path / "run").public().to_json()
-    assert command(["account", str(tmp_path / "run"), "--public", str(public)]) == 2
-    assert "exists already" in capsys.readouterr().err
-
-
 def test_public_inputs_and_the_users_namespace_are_shown(tmp_path: Path) -> None:
     header = make_header(public_inputs=INPUTS, user_namespace="staff of 2026")
     shown, text, statement = published(tmp_path / "run", header, BUSY)
@@ -98,10 +84,3 @@ def test_public_inputs_and_the_users_namespace_are_shown(tmp_path: Path) -> None
         assert "staff of 2026" in content
     with pytest.raises(ValueError, match="public_inputs must hold strings"):
         make_header(public_inputs=({"name": "classes", "value": 3, "source": "x"},))
-
-
-@pytest.mark.parametrize("accountant", ["balls-in-bins", "b-min-sep"])
-def test_the_statement_says_which_accountant_was_used(accountant: str, tmp_path: Path) -> None:
-    text = published(tmp_path / "run", amplified_header(accountant), BUSY)[2].render_text()
-    assert f"{accountant}, certified, wrong with probability" in text
-    assert "approximation" not in text

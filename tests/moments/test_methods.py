@@ -80,25 +80,6 @@ def test_second_moments_by_name() -> None:
             second_moment_named(name, 3)
 
 
-def test_pareto_dominance_of_jme() -> None:
-    """λ-JME is nowhere above IME or CS (Theorems 3.6, 3.7): same first error, lower or equal second."""
-    n, d = 20, 10
-    C, p, users = identity(n), Participation(n, 1, n), UserRange(1.0, d, "replace-one")
-    for weight in np.geomspace(0.51, 50, 20):
-        own = jme(C, C, p, users, 1.0, weight)
-        assert own.second_std is not None
-        share = (2 / own.first_std) ** 2
-        if 0 < share < 1:
-            other = ime(C, C, p, users, 1.0, share)
-            assert other.first_std == pytest.approx(own.first_std)
-            assert own.second_std < (other.second_std or 0.0)
-        scale = own.first_std**2 / 4 - 1
-        if scale > 0:
-            other = cs(C, p, users, 1.0, scale)
-            assert other.first_std == pytest.approx(own.first_std)
-            assert own.second_std < (other.second_std or 0.0)
-
-
 ROOT = 2**0.5
 #: τ₁ over ζ·sens(C) and τ₂ over ζ²·sens(C) at σ = 1, with the default weight, d = 2 and replace-one.
 LEVELS = {"jme": (2.0, 2 * ROOT), "ime": (2 * ROOT, 2.0), "cs": (2 * ROOT, 2 * ROOT), "pp": (2.0, None)}

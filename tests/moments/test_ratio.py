@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from scipy import stats
 
 from fedmf.moments import fieller
@@ -53,15 +52,3 @@ def test_ends_are_where_the_test_of_a_value_turns() -> None:
         np.testing.assert_allclose((Y - end * R / c) ** 2, z**2 * v * (1 + end**2 / c**2), rtol=1e-9)
     assert (found.low < found.mean).all()
     assert (found.mean < found.high).all()
-
-
-@pytest.mark.parametrize("d", [1, 2, 5, 30])
-def test_the_weight_has_the_least_worst_error_and_its_price(d: int) -> None:
-    """(ζ² + c²)(d + ‖m‖²/c²) at its worst ‖m‖ = ζ, over a grid of c; the definition of the price."""
-    zeta = 1.7
-    c = zeta * d**-0.25
-    grid = np.geomspace(0.05, 20, 2001) * zeta
-    worst = (zeta**2 + grid**2) * (d + zeta**2 / grid**2)
-    mine = (zeta**2 + c**2) * (d + zeta**2 / c**2)
-    assert mine <= worst.min() * (1 + 1e-12)
-    assert mine == pytest.approx(d * zeta**2 * (1 + 1 / np.sqrt(d)) ** 2)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from scipy import stats
-from support.moment_methods import cs, ime, pp
+from support.moment_methods import pp
 
 from fedmf.mechanisms.closed_forms import bisr, identity, square_root
 from fedmf.mechanisms.joint import UserRange
@@ -175,49 +175,6 @@ def test_squaring_is_debiased_exactly(debias: bool) -> None:
     bias = made.first_std**2 * np.cumsum(np.diag(inverse @ inverse.T))
     spread = made.first_std**2 * np.sqrt(2 * n * 3 / d) * 5
     assert np.abs(means - (0.0 if debias else bias)).max() < spread < bias[0]
-
-
-@pytest.mark.parametrize("method", ["jme", "ime", "cs", "pp"])
-@pytest.mark.parametrize("workload", [average(8), window(3, 8), exponential(0.9, 8)], ids=lambda w: w.name)
-def test_a_stream_continues_from_its_state(method: str, workload: ToeplitzWorkload) -> None:
-    C, p, users = bisr(2, 8), Participation(8, 2, 4), UserRange(1.0, 3)
-    made = {
-        "jme": lambda: jme(C, C, p, users, 1.0),
-        "ime": lambda: ime(C, C, p, users, 1.0),
-        "cs": lambda: cs(C, p, users, 1.0, 1.0),
-        "pp": lambda: pp(C, p, users, 1.0),
-    }[method]()
-    x = rows(8, 3)
-    whole = MomentStream(made, FullMatrix(3), workload, key=KEY)
-    expected = [whole.update(row) for row in x]
-    first = MomentStream(made, FullMatrix(3), workload, key=KEY)
-    for row in x[:5]:
-        first.update(row)
-    second = MomentStream(made, FullMatrix(3), workload, key=KEY)
-    second.load_state_dict(first.state_dict())
-    for t in range(5, 8):
-        release = second.update(x[t])
-        assert release.t == t + 1
-        assert torch.equal(release.first, expected[t].first)
-        assert torch.equal(release.second, expected[t].second)
-
-
-def test_bad_rows_are_refused_and_consume_nothing() -> None:
-    made = jme(identity(2), identity(2), Participation(2, 1, 2), UserRange(1.0, 2), 1.0)
-    stream = MomentStream(made, FullMatrix(2), prefix(2), key=KEY)
-    for bad, word in (
-        (torch.tensor([0.0, float("nan")]), "finite"),
-        (torch.tensor([3.0, 0.0]), "zeta"),
-        (torch.zeros(3), "shape"),
-        (torch.zeros(1, 1, 2), "shape"),
-    ):
-        with pytest.raises(ValueError, match=word):
-            stream.update(bad)
-    assert stream.t == 0
-    stream.update(torch.zeros(2))
-    stream.update(torch.zeros(5, 2))
-    with pytest.raises(ValueError, match="horizon"):
-        stream.update(torch.zeros(2))
 
 
 def test_several_blocks_need_the_constant_of_the_plane() -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections import deque
 from dataclasses import dataclass, field
-from datetime import date
 from enum import Enum
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import combinations
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -18,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedmf.mechanisms.workload import LearningRateSchedule
 from fedmf.optim import Adam, Sgd, fingerprint_of
 
 
@@ -57,36 +54,17 @@ def doubled(x: float) -> float:
 
 DIFFERENT: dict[str, Any] = {
     "nothing": Rule(),
-    "none": Rule(a=None),
     "text": Rule(a="1"),
-    "true": Rule(a=True),
     "float": Rule(a=1.0),
     "next float": Rule(a=float(np.nextafter(1.0, 2.0))),
     "nan": Rule(a=float("nan")),
-    "zero": Rule(a=0.0),
     "minus zero": Rule(a=-0.0),
-    "float32": Rule(a=np.float32(1.0)),
     "array": Rule(a=np.ones(2)),
-    "array of objects": Rule(a=np.array([1.0, "x"], dtype=object)),
     "tensor": Rule(a=torch.ones(2)),
-    "tensor of another type": Rule(a=torch.ones(2, dtype=torch.bfloat16)),
-    "other tensor": Rule(a=torch.tensor([1.0, 1.0 + 2**-23])),
-    "another name": Rule(b=1.0),
     "list": Rule(a=[1, 2]),
-    "tuple": Rule(a=(1, 2)),
-    "set": Rule(a={1, 2}),
     "dictionary": Rule(a={"x": 1, "y": 2}),
-    "dictionary turned": Rule(a={"x": 2, "y": 1}),
-    "enumeration": Rule(a=Color.RED),
-    "function": Rule(a=doubled),
-    "path": Rule(a=PurePosixPath("a/b")),
-    "schedule": Rule(a=LearningRateSchedule("cosine", 0.1, 9)),
-    "partial": Rule(a=partial(doubled, 1.0)),
     "method": Rule(a=Slotted(1.0).twice),
-    "queue": Rule(a=deque([1])),
-    "date": Rule(a=date(2020, 1, 1)),
     "slots": Slotted(1.0),
-    "other slots": Slotted(2.0),
     "sgd": Sgd(),
     "adam": Adam(),
     "adam with another rate": Adam(learning_rate=0.2),
@@ -113,13 +91,6 @@ def test_any_difference_is_seen() -> None:
 )
 def test_equal_objects_have_one_fingerprint(one: object, other: object) -> None:
     assert fingerprint_of(one) == fingerprint_of(other)
-
-
-def test_what_a_dataclass_remembers_beside_its_fields_does_not_count() -> None:
-    measured = Measured([1.0, 2.0])
-    before = fingerprint_of(measured)
-    assert measured.total == 3.0
-    assert fingerprint_of(measured) == before
 
 
 def test_another_process_agrees() -> None:

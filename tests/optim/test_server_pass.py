@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -131,15 +130,3 @@ def test_a_part_that_fails_fails_the_round_which_can_be_made_again(monkeypatch: 
                 work.mean(1, summed(1), like)
         assert all(elsewhere)
         assert torch.equal(work.mean(1, summed(1), like), expected[1])
-
-
-def test_long_vectors_begin_on_a_cache_line() -> None:
-    from fedmf.training.clipping.memory import empty_vector, zero_vector
-
-    for count in (3, 1 << 20):
-        for made in (empty_vector(count, torch.float32), zero_vector(count, torch.int64)):
-            assert made.numel() == count
-            assert made.data_ptr() % 64 == 0
-            assert made.is_contiguous()
-    assert not zero_vector((1 << 20) + 5, torch.int64).any()
-    assert not np.isnan(zero_vector(3, torch.float64).numpy()).any()

@@ -64,12 +64,6 @@ def test_a_step_changes_none_of_its_arguments(momentum: float) -> None:
     assert all((value == 2.0).all() for value in after.values())
 
 
-def test_the_state_is_only_what_is_needed() -> None:
-    schedule = LearningRateSchedule("constant", 1.0, 5)
-    assert ServerSGD(Move(schedule)).init(torch.ones(3)) == {}
-    assert list(ServerSGD(Move(schedule), momentum=0.1).init(torch.ones(3))) == ["velocity"]
-
-
 @pytest.mark.parametrize("momentum", [-0.1, 1.0, math.nan])
 def test_momentum_outside_its_range_is_refused(momentum: float) -> None:
     with pytest.raises(ValueError, match=r"β \(momentum\) must lie in \[0, 1\)"):

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pytest
 from support.oracles import ltt
 
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
@@ -17,9 +16,9 @@ from fedmf.mechanisms.blt import blt
 from fedmf.mechanisms.closed_forms import bisr, bsr
 from fedmf.mechanisms.errors import query_variances, streamed_query_variances
 from fedmf.mechanisms.matrix import Factorization, normalized
-from fedmf.mechanisms.sensitivity import stated_sensitivity
+from fedmf.mechanisms.streaming import Stream
 from fedmf.mechanisms.trees import kary_tree, tree
-from fedmf.mechanisms.workload import momentum, prefix
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 from fedmf.typing import Array
 
@@ -36,64 +35,24 @@ STRATEGIES: dict[str, Callable[[], Factorization]] = {
 }  # fmt: skip
 
 
-def heavy_ball(beta: float, rates: Array) -> Callable[[], Callable[[Array], Array]]:
+def heavy_ball(beta: float, rates: Array) -> Stream:
     """Momentum with falling rates, two buffers: θ_t = Σ_{s≤t} rate_s·v_s, v_s = β·v_{s−1} + x_s."""
 
-    def fresh() -> Callable[[Array], Array]:
-        velocity = position = np.zeros(1)
-        at = 0
+    def step(state: tuple[Array, Array], t: int, x: Array) -> tuple[Array, tuple[Array, Array]]:
+        velocity = beta * state[0] + x
+        position = state[1] + rates[t] * velocity
+        return position, (velocity, position)
 
-        def step(row: Array) -> Array:
-            nonlocal velocity, position, at
-            velocity = beta * velocity + row
-            position, at = position + rates[at] * velocity, at + 1
-            return position
-
-        return step
-
-    return fresh
+    return Stream(lambda shape: (np.zeros(shape), np.zeros(shape)), step)
 
 
 def test_algorithm_5_is_the_dense_product() -> None:
-    for width in [1, 4, 64]:
-        for name in STRATEGIES:
-            C = STRATEGIES[name]()
-            rates = np.linspace(1.0, 0.1, N)
-            A = np.tril(np.ones((N, N))) @ np.diag(rates) @ ltt(0.9 ** np.arange(N), N)
-            expected = ((A @ np.linalg.inv(C.materialize())) ** 2).sum(1)
-            found = streamed_query_variances(C, heavy_ball(0.9, rates), width)
-            np.testing.assert_allclose(found, expected, rtol=1e-10)
-
-
-def test_algorithm_5_agrees_with_the_formula_for_toeplitz_queries() -> None:
-    C = bsr(5, 300)
-    found = streamed_query_variances(C, heavy_ball(0.8, np.ones(300)))
-    np.testing.assert_allclose(found, query_variances(C, momentum(0.8, 300)), rtol=1e-10)
-
-
-def test_algorithm_5_refuses_what_is_no_rule() -> None:
-    with pytest.raises(ValueError, match="width"):
-        streamed_query_variances(bsr(2, 4), heavy_ball(0.5, np.ones(4)), 0)
-    with pytest.raises(ValueError, match="must return a row of shape"):
-        streamed_query_variances(bsr(2, 4), lambda: lambda row: row[:1])
-
-
-@pytest.mark.parametrize("levels", range(8))
-def test_large_trees_have_the_errors_of_dense_ones(levels: int) -> None:
-    n = 2**levels
-    np.testing.assert_allclose(
-        large_trees.prefix_variances(levels), tree(n).query_variances(np.ones(n)), rtol=1e-12
-    )
-
-
-@pytest.mark.parametrize(("n", "k"), [(1, 1), (64, 1), (64, 4), (64, 16), (256, 8), (16, 16)])
-def test_large_trees_have_the_sensitivity_of_dense_ones(n: int, k: int) -> None:
-    contract = Participation(n, k, n // k)
-    stated = stated_sensitivity(tree(n), contract)
-    assert stated.kind == "exact"
-    assert large_trees.tree_sensitivity(contract) == pytest.approx(stated.value, rel=1e-12)
-    with pytest.raises(ValueError, match="powers of two"):
-        large_trees.tree_sensitivity(Participation(60, 2, 30))
+    rates = np.linspace(1.0, 0.1, N)
+    A = np.tril(np.ones((N, N))) @ np.diag(rates) @ ltt(0.9 ** np.arange(N), N)
+    for make in STRATEGIES.values():
+        C = make()
+        expected = ((A @ np.linalg.inv(C.materialize())) ** 2).sum(1)
+        np.testing.assert_allclose(streamed_query_variances(C, heavy_ball(0.9, rates)), expected, rtol=1e-10)
 
 
 def product(C: Factorization) -> float:

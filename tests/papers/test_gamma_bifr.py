@@ -12,8 +12,8 @@ from scipy.special import gamma as gamma_function
 from scipy.special import gammaln
 from support.oracles import ltt, scalar_sensitivity
 
-from fedmf.mechanisms.closed_forms import bfr, bifr, bisr, cgd
-from fedmf.mechanisms.errors import errors, query_variances
+from fedmf.mechanisms.closed_forms import bifr, bisr, cgd
+from fedmf.mechanisms.errors import errors
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.mechanisms.workload import prefix
@@ -96,25 +96,7 @@ def test_lemma_2_sensitivity_by_operator_norms(n: int, k: int, b: int) -> None:
         assert exact**2 <= square * (1 + 1e-12)
 
 
-def test_lemma_9_frobenius_norm_by_prefix_sums() -> None:
-    """A C⁻¹ has the prefix sums s_j of the p coefficients on its diagonals, s_{p−1} from the p-th on.
-
-    So ‖A C⁻¹‖_F² = Σ (n − j)s_j², and with Corollary 1 it is at most n(1 + Σ_{j<p} j^{−2γ}/Γ(1 − γ)²) and
-    ½n²(p − 1)^{−2γ}/Γ(1 − γ)² for the rest, as the steps of the proof give.
-    """
-    for p in [2, 5, 40]:
-        for gamma in GAMMAS:
-            sums = powers(1.0 - gamma, p)
-            diagonals = np.concatenate([sums, np.full(N - p, sums[-1])])
-            square = float(np.arange(N, 0, -1) @ diagonals**2)
-            assert query_variances(bifr(gamma, p, N), prefix(N)).sum() == pytest.approx(square, rel=1e-9)
-            scale = gamma_function(1.0 - gamma) ** -2
-            near = N * (1 + scale * float((np.arange(1.0, p) ** (-2 * gamma)).sum()))
-            assert square <= near + 0.5 * N**2 * scale * (p - 1.0) ** (-2 * gamma)
-
-
-@pytest.mark.parametrize(("n", "k"), [(256, 1), (256, 4), (1024, 8), (1024, 64)])
-@pytest.mark.parametrize("p", [2, 4, 16])
+@pytest.mark.parametrize(("n", "k", "p"), [(256, 4, 4), (1024, 8, 2)])
 def test_theorem_3_no_worse_than_bisr_and_cgd(n: int, k: int, p: int) -> None:
     """What the theorem says of bounds holds of the errors: the best γ beats BISR(p) and the best DP-λCGD."""
     contract = Participation(n, k, n // k)
@@ -126,17 +108,3 @@ def test_theorem_3_no_worse_than_bisr_and_cgd(n: int, k: int, p: int) -> None:
     best = min(rmse(bifr(float(gamma), p, n)) for gamma in grid)
     assert best <= rmse(bisr(p, n)) * (1 + 1e-3)
     assert best <= min(rmse(cgd(float(decay), n)) for decay in grid) * (1 + 1e-12)
-
-
-def test_few_bands_want_a_larger_gamma() -> None:
-    """Section 3: the best γ falls with the bandwidth, and a banded C with its own γ is no worse than BSR."""
-    n, contract = 1024, Participation(1024, 8, 128)
-
-    def rmse(C: Factorization) -> float:
-        return errors(C, prefix(n), stated_sensitivity(C, contract)).rmse
-
-    grid = [float(gamma) for gamma in np.linspace(0.3, 0.98, 35)]
-    best = [min(grid, key=lambda gamma, p=p: rmse(bifr(gamma, p, n))) for p in (2, 4, 16, 64)]
-    assert best == sorted(best, reverse=True)
-    assert best[0] > 0.85
-    assert min(rmse(bfr(gamma, 64, n)) for gamma in grid) <= rmse(bfr(0.5, 64, n))

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 from support.moment_methods import theory
-from support.oracles import prefix_sums
 
 from fedmf.mechanisms.closed_forms import identity
 from fedmf.mechanisms.joint import UserRange, joint_diameter_square
@@ -40,22 +39,6 @@ def test_lemmas_a4_and_a5_diagonals_move_as_far_as_matrices() -> None:
 def moved(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """‖x − y‖² and ‖x∘x − y∘y‖²."""
     return ((x - y) ** 2).sum(-1), ((x**2 - y**2) ** 2).sum(-1)
-
-
-def test_propositions_c2_and_c3_moments_of_products() -> None:
-    """E‖VZ•VZ‖² = d(d + 2)σ⁴Σ_k(Σ_t V²)²; E⟨VZ•VX, VX•VZ⟩ = E‖VZ•VX‖²/d. 200,000 draws, five errors."""
-    rng = np.random.default_rng(4)
-    n, d, std, runs = 3, 2, 0.8, 200_000
-    V, X = prefix_sums(n) / np.arange(1, n + 1)[:, None], rng.normal(size=(n, d))
-    noise, still = V @ (std * rng.normal(size=(runs, n, d))), V @ X
-    fourth = ((noise[..., :, None] * noise[..., None, :]) ** 2).sum((1, 2, 3))
-    expected = d * (d + 2) * std**4 * float(((V**2).sum(1) ** 2).sum())
-    assert abs(fourth.mean() - expected) < 5 * fourth.std() / math.sqrt(runs)
-    mixed = noise[..., :, None] * still[..., None, :]
-    crossed = (mixed * np.swapaxes(mixed, 2, 3)).sum((1, 2, 3))
-    whole = std**2 * d * float(((V**2).sum(1) * (still**2).sum(1)).sum())
-    assert abs((mixed**2).sum((1, 2, 3)).mean() / whole - 1) < 0.02
-    assert abs(crossed.mean() - whole / d) < 5 * crossed.std() / math.sqrt(runs)
 
 
 @pytest.mark.parametrize(

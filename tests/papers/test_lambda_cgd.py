@@ -104,34 +104,3 @@ def test_lemma_5_and_corollary_6_full_batches_want_no_correlation() -> None:
     for measure in ("rmse", "max_se"):
         values = [getattr(error, measure) for error in found]
         assert values == sorted(values)
-
-
-@pytest.mark.parametrize("n", [3, 10])
-def test_lemma_10_the_bound_is_an_infimum(n: int) -> None:
-    """C_λ = D_λ⁻¹RA with R a rotation of Ae onto e₁: ‖B_λ‖·‖C_λe‖ tends to ‖Ae‖ as λ → 0."""
-    A = prefix_sums(n)
-    total = A.sum(axis=1)
-    length = np.linalg.norm(total)
-    # A reflection that takes Ae to its length times e₁ does as well as a rotation.
-    axis = total - length * np.eye(n)[0]
-    R = np.eye(n) - 2.0 * np.outer(axis, axis) / (axis @ axis)
-    for decay in (1.0, 0.1, 1e-4):
-        D = np.diag([1.0, *[decay] * (n - 1)])
-        B, C = R.T @ D, np.linalg.solve(D, R @ A)
-        np.testing.assert_allclose(B @ C, A, atol=1e-9)
-        product = np.linalg.norm(B) * np.linalg.norm(C.sum(axis=1))
-        assert product == pytest.approx((1.0 + decay**2 * (n - 1)) ** 0.5 * length, rel=1e-9)
-    assert length / n**0.5 == pytest.approx(((n + 1) * (2 * n + 1) / 6) ** 0.5, rel=1e-12)
-
-
-def test_lemma_11_no_other_diagonal_is_better() -> None:
-    n, rng, best = 12, np.random.default_rng(2), optimal_diagonal(12).materialize()
-    A = prefix_sums(n)
-
-    def product(C: np.ndarray) -> float:
-        return float(np.linalg.norm(A @ np.linalg.inv(C)) * np.linalg.norm(C.sum(axis=1)))
-
-    least = product(best)
-    assert least == pytest.approx(np.sqrt(np.arange(1, n + 1)).sum(), rel=1e-12)
-    for _ in range(50):
-        assert product(np.diag(np.diag(best) * np.exp(0.3 * rng.normal(size=n)))) >= least
