@@ -183,7 +183,7 @@ class Dataset(ABC):
             user: column of the users' ids.
             label: column of the labels; several columns of numbers for several numbers an example.
             features: columns of numbers; None for all others.
-            test: a frame with the same columns but for the user's, which must not be of private rows.
+            test: a frame with the same columns, of rows of nobody on the roster; the user's may be left out.
             options: ``roster``, ``classes`` and ``test_owner`` of `from_arrays`.
 
         Raises:
@@ -198,32 +198,27 @@ class Dataset(ABC):
         [1, 1]
         """
         labels = [label] if isinstance(label, str) else list(label)
+        frame, test = (part.to_pandas() if hasattr(part, "to_pandas") else part for part in (frame, test))
+        if not hasattr(frame, "iloc"):
+            raise TypeError(f"frame must be a data frame; got {type(frame).__name__}.")
+        every = [name for name in map(str, frame.columns) if name not in (user, *labels)]
+        names = every if features is None else list(features)
 
-        def parts(table: Any, others: list[str]) -> list[Any]:
-            """Features, labels and other columns."""
-            table = table if hasattr(table, "iloc") else table.to_pandas()
-            present = list(map(str, table.columns))
-            names = (
-                [name for name in present if name not in (user, *labels)] if features is None else features
-            )
-            for name in (asked := [*names, *labels, *others]):
-                if present.count(name) != 1 or asked.count(name) != 1:
-                    raise ValueError(
-                        f"column {name!r} must be there once and asked for once; the frame has "
-                        f"{', '.join(present)[:300]}."
-                    )
-            columns = {name: table.iloc[:, present.index(name)] for name in asked}
-            x = _numbers([columns[name] for name in names])
-            y = (
-                _numbers([columns[name] for name in labels])
-                if len(labels) > 1
-                else columns[labels[0]].tolist()
-            )
-            return [x, y, *(columns[name].tolist() for name in others)]
+        def examples(table: Any) -> tuple[NDArray[np.float32], Any]:
+            columns = _columns(table, [*names, *labels])
+            y = columns[len(names) :]
+            return _numbers(columns[: len(names)]), _numbers(y) if len(labels) > 1 else y[0].tolist()
 
-        x, y, users = parts(frame, [user])
-        tests = None if test is None else (*parts(test, []),)
-        return Dataset.from_arrays(x, y, users, test=tests, **options)
+        (users,) = _columns(frame, [user])
+        tests = None if test is None else examples(test)
+        data = Dataset.from_arrays(*examples(frame), users.tolist(), test=tests, **options)
+        tested = ids_of(test[user].tolist()) if test is not None and user in test.columns else []
+        if data.test_owner != "training users" and not {*data.user_ids}.isdisjoint(tested):
+            raise ValueError(
+                "test (rows) must be of nobody on the roster; got rows of some users. Say "
+                "test_owner='training users' if it shall be so: their evaluation is not private."
+            )
+        return data
 
     @property
     def structure(self) -> ExampleStructure:
@@ -498,6 +493,17 @@ def _layout(features: Features) -> str:
 def _tensor(values: Any) -> Tensor:
     tensor = values.detach() if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
     return tensor.float() if tensor.dtype == torch.float64 else tensor
+
+
+def _columns(frame: Any, names: Sequence[str]) -> list[Any]:
+    """Columns of a frame by their names."""
+    present = list(map(str, frame.columns))
+    if wrong := [name for name in names if present.count(name) != 1 or names.count(name) != 1]:
+        raise ValueError(
+            f"column {wrong[0]!r} must be there once and asked for once; the frame has "
+            f"{', '.join(present)[:300]}."
+        )
+    return [frame.iloc[:, present.index(name)] for name in names]
 
 
 def _numbers(columns: Sequence[Any]) -> NDArray[np.float32]:

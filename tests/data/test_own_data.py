@@ -131,6 +131,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"frame": pd.concat([FRAME, FRAME[["age"]]], axis=1)},
         "column 'age' must be there once",
     ),
+    "test rows of users": ({"test": FRAME}, "test .* must be of nobody on the roster; got rows of some"),
     "an empty frame": ({"frame": FRAME.iloc[:0]}, "must hold an example"),
 }
 
