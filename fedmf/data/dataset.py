@@ -22,7 +22,6 @@ from fedmf.data.structure import (
     ExampleStructure,
     Features,
     TensorStructure,
-    any_of,
     each,
     named,
     structure_of,
@@ -246,25 +245,6 @@ class Dataset(ABC):
             dataset's device.
         """
 
-    def held(self, users: NDArray[np.int64]) -> tuple[Features, Tensor, NDArray[np.int64]] | None:
-        """The same without a copy, where examples lie in memory; None elsewhere.
-
-        Returns:
-            All features, all labels, and the rows of these users' examples, one user after the other.
-        """
-        return None
-
-    def unfit_rows(self, structure: ExampleStructure) -> NDArray[np.bool_] | None:
-        """Which of the rows that `held` gives are outside of what is declared, or not finite.
-
-        Args:
-            structure: which the shapes and types of the examples are of.
-
-        Returns:
-            Shape (rows,); None if there is none. A data set that holds examples looks at them once.
-        """
-        raise NotImplementedError("a data set whose examples lie in memory must tell which are unfit.")
-
     @abstractmethod
     def to(self, device: torch.device | str) -> Self:
         """The same examples on ``device``."""
@@ -385,27 +365,6 @@ class InMemoryDataset(Dataset):
         return each(lambda values: values.index_select(0, rows), self.features), self.labels.index_select(
             0, rows
         )
-
-    def held(self, users: NDArray[np.int64]) -> tuple[Features, Tensor, NDArray[np.int64]] | None:
-        """See `Dataset.held`."""
-        if type(self).examples is not InMemoryDataset.examples or not self._rows_exist:
-            return None
-        return self.features, self.labels, self._partition.rows(users)
-
-    def unfit_rows(self, structure: ExampleStructure) -> NDArray[np.bool_] | None:
-        """See `Dataset.unfit_rows`."""
-        known = self.__dict__.get("_unfit")
-        if known is None or known[0] != structure:
-            masks = structure.features.unfit_rows(self.features), structure.labels.unfit_rows(self.labels)
-            found = any_of(masks)
-            known = structure, None if found is None else found.cpu().numpy()
-            object.__setattr__(self, "_unfit", known)
-        return known[1]
-
-    @cached_property
-    def _rows_exist(self) -> bool:
-        order = self._partition.order
-        return not order.size or (int(order.min()) >= 0 and int(order.max()) < len(self.labels))
 
     def to(self, device: torch.device | str) -> Self:
         """See `Dataset.to`."""

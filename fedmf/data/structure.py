@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self, TypeAlias
 
@@ -121,20 +121,6 @@ class TensorStructure:
         if tuple(values.shape[1:]) != self.shape or values.dtype != self.dtype:
             return False
         return self.bound is None or self._entry_outside(values) is None
-
-    def unfit_rows(self, values: Features) -> Tensor | None:
-        """Which of some values of this shape and type have entries that are outside or not finite.
-
-        Returns:
-            Shape (examples,); None if there is none.
-        """
-        if self._entry_outside(values) is None:
-            return None
-        rows = values.reshape(len(values), -1)
-        if self.bound is None:
-            return ~torch.isfinite(rows).all(dim=1)
-        inside = (rows >= 0) & (rows < self.bound)
-        return ~(inside | (rows == PADDING) if self._takes_padding else inside).all(dim=1)
 
     @property
     def _takes_padding(self) -> bool:
@@ -256,10 +242,6 @@ class NamedStructures:
         for name, structure in self.named.items():
             structure.check(f"{what} {name!r}", values[name], examples, device)
 
-    def unfit_rows(self, values: Features) -> Tensor | None:
-        """See `TensorStructure.unfit_rows`."""
-        return any_of(structure.unfit_rows(values[name]) for name, structure in self.named.items())
-
     def zeros(self, examples: int, device: torch.device | str = "cpu") -> dict[str, Tensor]:
         """See `TensorStructure.zeros`."""
         return {name: structure.zeros(examples, device) for name, structure in self.named.items()}
@@ -267,12 +249,6 @@ class NamedStructures:
     def sample(self, generator: torch.Generator, shape: Sequence[int]) -> dict[str, Tensor]:
         """See `TensorStructure.sample`."""
         return {name: structure.sample(generator, shape) for name, structure in self.named.items()}
-
-
-def any_of(masks: Iterable[Tensor | None]) -> Tensor | None:
-    """Where any of some masks is true; None for one without a true entry."""
-    found = [mask for mask in masks if mask is not None]
-    return torch.stack(found).any(dim=0) if found else None
 
 
 def structure_of(features: Features, vocabulary: int = 0) -> TensorStructure | NamedStructures:

@@ -176,7 +176,7 @@ class Together(Engine):
 
 
 #: On a processor: users in a group, by the largest size of a model that is trained in such groups, which is
-#: parameters, frozen ones too, times examples of a step. In larger ones arithmetic hides the interpreter.
+#: trained parameters times examples of a step. In larger ones arithmetic hides the interpreter.
 USERS_TOGETHER: Final = {2**16: 64, 2**18: 32}
 _ANY: Final = 16
 #: Layers that torch.func makes no faster there, or takes apart into one call a user.
@@ -193,11 +193,10 @@ def users_at_once(task: Task, local: LocalSGD) -> int:
     there: a group of another size would have other bits.
     """
     model = task.model
-    parameters = sum(p.numel() for p in model.module.parameters())
     if any(isinstance(part, _BY_ITSELF[task.device.type]) for part in model.module.modules()):
         return 1
     if task.device.type == "cpu":
-        size = parameters * local.batch_size
+        size = model.dimension * local.batch_size
         return next((users for most, users in USERS_TOGETHER.items() if size <= most), 1)
     memory = torch.cuda.get_device_properties(task.device).total_memory
     most = int(_SHARE * memory) // (_bytes_of_a_user(task, local) + 24 * model.dimension)

@@ -40,7 +40,7 @@ from fedmf.training.engines import (
 from fedmf.training.independence import dependence
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task
-from fedmf.training.workers import Workers, single_threaded_kernels
+from fedmf.training.workers import Workers, single_threaded_products
 
 #: Who trains: compiled steps, torch.func in groups of a fixed size, or plain differentiation.
 Path = Literal["compiled", "groups", "one by one"]
@@ -210,7 +210,7 @@ class LocalTrainer:
         failures = Failures() if failures is None else failures
         updates = origin.new_zeros(len(user_ids), origin.numel())
         # One thread, as in `add_updates`: with more, bits may differ.
-        with silent(), kept_generators(origin.device), single_threaded_kernels():
+        with silent(), kept_generators(origin.device), single_threaded_products():
             for group in self._groups(user_ids, t, failures):
                 trained = self._models(origin, group, failures)
                 updates[torch.from_numpy(group.positions).to(origin.device)] = trained - origin

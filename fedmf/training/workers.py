@@ -6,9 +6,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 import torch
+from threadpoolctl import ThreadpoolController
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -47,7 +49,7 @@ class Workers(Generic[T]):
         Raises:
             Exception: whatever the first item to fail raised; ``total`` then holds only a part.
         """
-        with single_threaded_kernels():
+        with single_threaded_products():
             others = self._run(work, items, total)
         for part in others:
             total.merge(part)
@@ -108,3 +110,17 @@ def single_threaded_kernels() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def single_threaded_products() -> Iterator[None]:
+    """The same, and the libraries that multiply matrices for compiled loops."""
+    with single_threaded_kernels(), _libraries().limit(limits=1, user_api="blas"):
+        yield
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    import scipy.linalg  # noqa: F401 - which loads them
+
+    return ThreadpoolController()

@@ -1,69 +1,116 @@
-"""Users trained per second: whole rounds of fedmf against a plain PyTorch loop, on one workload.
+"""Users trained per second, clip and exact sum included, against a loop of automatic differentiation.
 
-    python simulations/benchmarks/engine.py [--models logistic lora mlp cnn] [--repeats R] [--json]
+    python simulations/benchmarks/engine.py [--models mlp cnn ...] [--turns 15] [--json]
 
-500 users with 20 examples of 1×28×28 each (noisy class prototypes, 10 classes), cohorts of 50 in turn, one
-local epoch in batches of 10, learning rate 0.1, clip norm 1, noise multiplier 1, 20 rounds after 3 warm-up.
-A round of fedmf includes messages, clip, exact sum, correlated noise and a durable commit; the loop trains,
-clips and adds independent noise. Set OMP_NUM_THREADS=1 to compare on one thread.
+Users have 20 examples and take two steps of 10 at learning rate 0.1, clip norm 1, all in one thread. Each
+turn trains some users by every way, one after the other; rates and ratios are medians over turns, in
+processor time, so that other programs count for little.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-import fedmf
-from fedmf.accounting.gaussian import gaussian_epsilon
 from fedmf.data import InMemoryDataset
 from fedmf.models import with_lora
-from fedmf.optim import Sgd
-from fedmf.runs import RoundRecord, run_in_process
-from fedmf.training import Task, classification
+from fedmf.training import FixedPointSum, LocalSGD, LocalTrainer, Task, classification, next_token
 
-USERS, EXAMPLES, CLASSES, COHORT, BATCH = 500, 20, 10, 50, 10
-LEARNING_RATE, CLIP_NORM, NOISE_MULTIPLIER, DELTA = 0.1, 1.0, 1.0, 1e-5
-WARM_UP, ROUNDS = 3, 20
+EXAMPLES, BATCH, CLASSES, TOKENS, LENGTH = 20, 10, 10, 200, 20
+LOCAL = LocalSGD(batch_size=BATCH, learning_rate=0.1)
 
 
-def examples(count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Noisy class prototypes: features of shape (count, 1, 28, 28) and labels."""
-    prototypes = torch.randn(CLASSES, 1, 28, 28, generator=torch.Generator().manual_seed(0))
-    generator = torch.Generator().manual_seed(1 + seed)
-    labels = torch.randint(CLASSES, (count,), generator=generator)
-    return prototypes[labels] + torch.randn(count, 1, 28, 28, generator=generator), labels
+class Own(nn.Module):
+    """Layers in a module with a forward of its own."""
+
+    def __init__(self, inner: nn.Sequential) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(inner)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One layer after the other."""
+        for layer in self.layers:
+            x = layer(x)
+        return x
 
 
-def logistic() -> nn.Module:
-    """784-10: 7,850 parameters."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(784, CLASSES))
+class Tutorial(nn.Module):
+    """The network of PyTorch's MNIST tutorials, without dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 10, 5), nn.Conv2d(10, 20, 5)
+        self.fc1, self.fc2 = nn.Linear(320, 50), nn.Linear(50, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As there."""
+        x = torch.relu(torch.max_pool2d(self.conv1(x), 2))
+        x = torch.relu(torch.max_pool2d(self.conv2(x), 2))
+        x = torch.relu(self.fc1(x.view(-1, 320)))
+        return torch.log_softmax(self.fc2(x), dim=1)
 
 
-def lora() -> nn.Module:
-    """784-128-10, frozen, with adapters of rank 8 on the last layer: 1,104 trained parameters."""
-    module = nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, CLASSES))
-    return with_lora(module, rank=8, alpha=8.0, targets=["3"])
+class Wide(nn.Module):
+    """The network of PyTorch's examples/mnist, without dropout: 1,199,882 parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 32, 3), nn.Conv2d(32, 64, 3)
+        self.fc1, self.fc2 = nn.Linear(9216, 128), nn.Linear(128, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As there."""
+        x = torch.relu(self.conv2(torch.relu(self.conv1(x))))
+        x = torch.flatten(torch.max_pool2d(x, 2), 1)
+        return torch.log_softmax(self.fc2(torch.relu(self.fc1(x))), dim=1)
 
 
-def mlp() -> nn.Module:
-    """784-128-64-10: 109,386 parameters."""
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, CLASSES)
-    )
+class Residual(nn.Module):
+    """Two convolutions with group normalisation around an identity."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        layers = [
+            (nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.GroupNorm(4, channels)) for _ in "ab"
+        ]
+        self.inner = nn.Sequential(*layers[0], nn.ReLU(), *layers[1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """ReLU of the sum."""
+        return torch.relu(x + self.inner(x))
 
 
-def cnn() -> nn.Module:
-    """conv16-pool-conv32-pool-fc128-fc10 with 3×3 kernels and padding 1: 206,922 parameters."""
+class Words(nn.Module):
+    """The next token by any layer."""
+
+    def __init__(self, layer: nn.Module, width: int) -> None:
+        super().__init__()
+        self.embedding, self.layer, self.head = nn.Embedding(TOKENS, width), layer, nn.Linear(width, TOKENS)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits of each position."""
+        found = self.layer(self.embedding(tokens))
+        return self.head(found[0] if isinstance(found, tuple) else found)
+
+
+def dense(*sizes: int) -> nn.Sequential:
+    """Dense layers with ReLU between."""
+    layers = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU())]
+    return nn.Sequential(nn.Flatten(), *layers[:-1])
+
+
+def cnn() -> nn.Sequential:
+    """conv16-pool-conv32-pool-fc128-fc10: 206,922 parameters."""
     return nn.Sequential(
         *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
@@ -71,102 +118,125 @@ def cnn() -> nn.Module:
     )
 
 
-MODELS: dict[str, Callable[[], nn.Module]] = {"logistic": logistic, "lora": lora, "mlp": mlp, "cnn": cnn}
-
-
-def build(model: str) -> nn.Module:
-    """A model with its initial parameters."""
-    torch.manual_seed(0)
-    return MODELS[model]()
-
-
-def task(model: str) -> Task:
-    """The workload's data and model."""
-    features, labels = examples(USERS * EXAMPLES, seed=0)
-    owned = tuple(np.arange(len(features)).reshape(USERS, -1))
-    names = tuple(f"user-{u:03d}" for u in range(USERS))
-    dataset = InMemoryDataset(features, labels, owned, names, *examples(100, seed=1), CLASSES)
-    return classification(dataset, build(model))
-
-
-def fedmf_rounds(model: str, mechanism: str) -> list[float]:
-    """Seconds of each round of a run."""
-    spent: list[float] = []
-    run = fedmf.Run(
-        task=task(model),
-        cohorts=fedmf.CyclicCohorts(rounds=WARM_UP + ROUNDS, users_per_round=COHORT),
-        privacy=fedmf.UserLevel(
-            clip_norm=CLIP_NORM, epsilon=gaussian_epsilon(NOISE_MULTIPLIER, DELTA), delta=DELTA
-        ),
-        client=fedmf.LocalSGD(batch_size=BATCH, learning_rate=LEARNING_RATE),
-        mechanism=mechanism,
-        server=Sgd(learning_rate=1.0),
+def lenet() -> nn.Sequential:
+    """LeNet-5 with tanh and means."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 6, 5, padding=2), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(6, 16, 5), nn.Tanh()),
+        *(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(400, 120), nn.Tanh(), nn.Linear(120, 84), nn.Tanh()),
+        nn.Linear(84, CLASSES),
     )
-    run = dataclasses.replace(run, execution=dataclasses.replace(run.execution, evaluate_every=10**6))
-
-    def note(record: RoundRecord) -> None:
-        report = record.report
-        assert report is not None
-        assert report.present == COHORT, report
-        assert not report.failures, report.failures[:1]
-        spent.append(report.seconds)
-
-    with tempfile.TemporaryDirectory() as folder, fedmf.start(run, Path(folder) / "run") as session:
-        run_in_process(session, note)
-    return spent
 
 
-def loop_rounds(model: str) -> list[float]:
-    """Seconds of each round in plain PyTorch: user after user, clipping, Gaussian noise."""
-    features, labels = examples(USERS * EXAMPLES, seed=0)
-    module, spent = build(model), list[float]()
+def resnet() -> nn.Module:
+    """Three residual blocks of 16 channels."""
+    blocks = nn.Sequential(*(Residual(16) for _ in range(3)))
+    return nn.Sequential(nn.Conv2d(1, 16, 3, 2, 1), blocks, nn.Flatten(), nn.Linear(16 * 14 * 14, CLASSES))
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "logistic": lambda: dense(784, CLASSES),
+    "mlp": lambda: dense(784, 128, 64, CLASSES),
+    "cnn": cnn,
+    "cnn, own module": lambda: Own(cnn()),
+    "lenet": lenet,
+    "mnist tutorial": Tutorial,
+    "mnist example": Wide,
+    "resnet-gn": resnet,
+    "lora": lambda: with_lora(dense(784, 128, CLASSES), rank=8, alpha=8.0, targets=["3"]),
+    "lstm": lambda: Words(nn.LSTM(32, 32, batch_first=True), 32),
+    "transformer": lambda: Words(nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True), 32),
+}
+
+
+def task_of(model: str, users: int) -> Task:
+    """A model and users with made-up examples."""
+    torch.manual_seed(0)
+    module, count = MODELS[model](), users * EXAMPLES
+    owned, names = np.split(np.arange(count), users), [f"u{u}" for u in range(users)]
+    if model in ("lstm", "transformer"):
+        tokens = torch.randint(TOKENS, (count, LENGTH + 1))
+        features, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        return next_token(InMemoryDataset(features, labels, owned, names, features, labels), module, TOKENS)
+    features, labels = torch.randn(count, 1, 28, 28), torch.randint(CLASSES, (count,))
+    return classification(InMemoryDataset(features, labels, owned, names, features, labels, CLASSES), module)
+
+
+def loop(task: Task) -> Callable[[], object]:
+    """What one would write: automatic differentiation on views of one vector."""
+    module, loss = task.model.module, task.loss
     parameters = [p for p in module.parameters() if p.requires_grad]
-    for t in range(WARM_UP + ROUNDS):
-        begun = time.perf_counter()
-        start = nn.utils.parameters_to_vector(parameters).detach().clone()
+    start = torch.cat([p.detach().flatten() for p in parameters])
+    flat, slopes = start.clone(), torch.zeros_like(start)
+    for p, value, slope in zip(
+        parameters, *(task.model.unflatten(v).values() for v in (flat, slopes)), strict=True
+    ):
+        p.data, p.grad = value, slope
+
+    def train() -> Tensor:
         total = torch.zeros_like(start)
-        first = t % (USERS // COHORT) * COHORT
-        for user in range(first, first + COHORT):
-            nn.utils.vector_to_parameters(start.clone(), parameters)
-            optimizer = torch.optim.SGD(parameters, lr=LEARNING_RATE)
-            for rows in (user * EXAMPLES + torch.randperm(EXAMPLES)).split(BATCH):
-                optimizer.zero_grad()
-                nn.functional.cross_entropy(module(features[rows]), labels[rows]).backward()
-                optimizer.step()
-            update = nn.utils.parameters_to_vector(parameters).detach() - start
-            total += update * min(1.0, CLIP_NORM / float(update.norm()))
-        total += torch.randn_like(total) * (NOISE_MULTIPLIER * CLIP_NORM)
-        nn.utils.vector_to_parameters(start + total / COHORT, parameters)
-        spent.append(time.perf_counter() - begun)
-    return spent
+        for user in range(task.dataset.users):
+            features, labels = task.dataset.examples(np.array([user]))
+            flat.copy_(start)
+            for rows in torch.randperm(EXAMPLES).split(BATCH):
+                slopes.zero_()
+                loss(module(features[rows]), labels[rows]).mean().backward()
+                flat.sub_(slopes, alpha=LOCAL.learning_rate)
+            update = flat - start
+            total += update * min(1.0, 1.0 / float(update.norm()))
+        return total
+
+    return train
+
+
+def ways(model: str, users: int) -> dict[str, Callable[[], object]]:
+    """By name: trains all users once."""
+    made: dict[str, Callable[[], object]] = {"loop": loop(task_of(model, users))}
+    for engine in ("loop", "vectorised", "auto"):
+        task = task_of(model, users)
+        try:
+            trainer = LocalTrainer(task, replace(LOCAL, engine=engine))  # type: ignore[arg-type]
+        except ValueError:  # torch.func cannot batch it
+            continue
+        origin, names = task.model.initial(), list(task.dataset.user_ids)
+
+        def train(
+            trainer: LocalTrainer = trainer, origin: Tensor = origin, names: list[str] = names
+        ) -> object:
+            return trainer.add_updates(origin, names, 0, FixedPointSum(origin.numel(), 1.0))
+
+        made[f"engine {engine} ({trainer.path})"] = train
+    return made
+
+
+def seconds(train: Callable[[], object]) -> float:
+    """Processor time."""
+    begun = time.process_time()
+    train()
+    return time.process_time() - begun
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    """Print a line for each model and way."""
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--repeats", type=int, default=3, help="interleaved passes; the median round counts")
-    parser.add_argument("--json", action="store_true", help="one JSON object per row")
+    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--users", type=int, default=32, help="trained in a turn")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
     options = parser.parse_args()
-    engines: dict[str, Callable[[str], list[float]]] = {
-        "plain PyTorch loop": loop_rounds,
-        "fedmf, identity": lambda model: fedmf_rounds(model, "identity"),
-        "fedmf, bisr": lambda model: fedmf_rounds(model, "bisr"),
-    }
+    torch.set_num_threads(1)
     for model in options.models:
-        seconds: dict[str, list[float]] = {name: [] for name in engines}
-        for _ in range(options.repeats):
-            for name, rounds in engines.items():
-                seconds[name] += rounds(model)[WARM_UP:]
-        rates = {name: COHORT / statistics.median(spent) for name, spent in seconds.items()}
-        for name, rate in rates.items():
-            row = {
-                "name": f"{model}: {name}",
-                "value": rate,
-                "unit": "users/s",
-                "baseline": next(iter(rates)),
-            }
-            row["ratio"] = rate / rates["plain PyTorch loop"]
-            text = f"{row['name']:<34}{rate:>10,.0f} users/s   {row['ratio']:6.2f} x the loop"
+        made = ways(model, options.users)
+        spent: dict[str, list[float]] = {name: [] for name in made}
+        for turn in range(options.turns + 1):
+            for name, train in made.items():
+                took = seconds(train)
+                if turn:  # the first one warms up
+                    spent[name].append(took)
+        for name, times in spent.items():
+            ratio = statistics.median(a / b for a, b in zip(spent["loop"], times, strict=True))
+            row: dict[str, Any] = {"name": f"{model}: {name}", "unit": "users/s", "ratio": ratio}
+            row |= {"value": options.users / statistics.median(times), "baseline": "loop"}
+            text = f"{row['name']:<45}{row['value']:>10,.0f} users/s {ratio:7.2f} x the loop"
             print(json.dumps(row) if options.json else text, flush=True)
 
 

@@ -12,7 +12,7 @@ from support.training_cases import mlp
 from torch import Tensor, nn
 
 from fedmf.data import InMemoryDataset
-from fedmf.data.structure import ExampleStructure, NamedStructures, TensorStructure
+from fedmf.data.structure import ExampleStructure, TensorStructure
 from fedmf.models import FlatModel
 from fedmf.training import LocalSGD, LocalTrainer, Task, classification, next_token
 from fedmf.training.barrier.description import Failures
@@ -84,10 +84,10 @@ NUMBERS = {
     "label -1": put("labels", -1),
 }
 CASES = [
-    *((texts, change, engine) for change in TEXTS.values() for engine in ("auto", "vectorised", "loop")),
-    *((numbers, change, engine) for change in NUMBERS.values() for engine in ("auto", "vectorised", "loop")),
+    *((texts, change, "vectorised") for change in TEXTS.values()),
+    *((numbers, change, engine) for change in NUMBERS.values() for engine in ("auto", "loop")),
 ]
-NAMES = [f"{made}-{engine}" for made in (*TEXTS, *NUMBERS) for engine in ("auto", "vectorised", "loop")]
+NAMES = [*TEXTS, *(f"{made}-{engine}" for made in NUMBERS for engine in ("auto", "loop"))]
 
 
 @pytest.mark.parametrize(("made", "change", "engine"), CASES, ids=NAMES)
@@ -110,18 +110,9 @@ def test_a_user_outside_of_the_bounds_is_zero_and_nobody_else_moves(
 
 def test_what_is_within_the_bounds() -> None:
     number, token = TensorStructure((2,)), TensorStructure((2,), torch.int64, 5)
-    both = NamedStructures({"x": number, "tokens": token})
     structure = ExampleStructure(token, token)
-    good, nan = torch.zeros(3, 2), torch.tensor([[0, 0], [0, torch.nan], [0, 1]])
+    nan = torch.tensor([[0, 0], [0, torch.nan], [0, 1]])
     whole = torch.tensor([[0, 4], [-100, 1], [2, 3]])
-    assert number.unfit_rows(good) is None
-    mask = number.unfit_rows(nan)
-    assert mask is not None
-    assert mask.tolist() == [False, True, False]
-    assert structure.labels.unfit_rows(whole) is None
-    mask = both.unfit_rows({"x": nan, "tokens": whole.roll(1, 0)})
-    assert mask is not None
-    assert mask.tolist() == [False, True, True]
     assert structure.labels.fits(whole)
     assert not token.fits(whole)
     assert number.fits(nan)  # of the test part: its loss is not finite, and nobody is trained

@@ -134,7 +134,7 @@ def _one_more(module: nn.Module, features: Tensor) -> None:
     module.register_buffer("last", features.reshape(-1, 6)[0])
 
 
-@every_engine
+@pytest.mark.parametrize("engine", ["auto"])
 @pytest.mark.parametrize(
     ("keep", "name"),
     [(_in_place, "seen"), (_another, "seen"), (_one_more, "last")],
@@ -200,7 +200,7 @@ def test_what_a_module_keeps_of_a_user_does_not_reach_the_next(engine: str) -> N
     assert float(module.seen) == float(module.last) == 0.0
 
 
-@every_engine
+@pytest.mark.parametrize("engine", ["auto"])
 def test_preflight_and_time_estimates_take_named_features(engine: str) -> None:
     task, local = masked_task(SIZES), replace(PLAN, engine=engine)  # type: ignore[arg-type]
     preflight(task, local)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 
@@ -11,7 +10,6 @@ import torch
 from support.training_cases import ROUND, Plain, cohort, plain_update, trainer_for
 from torch import Tensor, nn
 
-from fedmf.data import Digits
 from fedmf.models import mlp
 from fedmf.training.batches import user_orders
 from fedmf.training.local_sgd import LocalEngine, LocalSGD
@@ -22,7 +20,7 @@ from fedmf.values import by_kind, value_of
 TOLERANCE = 2e-5
 
 
-@pytest.mark.parametrize("sizes", [[5], [4, 4, 4], [1, 2, 3, 9, 17, 8], [16, 1]], ids=str)
+@pytest.mark.parametrize("sizes", [[1, 2, 3, 9, 17, 8]], ids=str)
 @pytest.mark.parametrize(
     "plan",
     [
@@ -36,9 +34,7 @@ TOLERANCE = 2e-5
     ],
     ids=str,
 )
-@pytest.mark.parametrize(
-    ("engine", "group_size"), [("auto", None), ("auto", 2), ("auto", 1), ("vectorised", 3), ("loop", None)]
-)
+@pytest.mark.parametrize(("engine", "group_size"), [("auto", None), ("vectorised", 3), ("loop", None)])
 def test_updates_equal_a_plain_loop(
     sizes: list[int], plan: LocalSGD, engine: LocalEngine, group_size: int | None
 ) -> None:
@@ -50,17 +46,6 @@ def test_updates_equal_a_plain_loop(
     assert updates.dtype == torch.float32
     expected = torch.stack([plain_update(module, dataset, user, plan) for user in dataset.user_ids])
     assert (expected.norm(dim=1) > 1e-3).all()
-    torch.testing.assert_close(updates, expected, rtol=TOLERANCE, atol=TOLERANCE)
-
-
-@pytest.mark.parametrize("partition", ["iid", "dirichlet"])
-def test_digits_updates_equal_a_plain_loop(partition: str) -> None:
-    dataset = Digits(100, partition=partition, dirichlet_alpha=0.3, seed=4).load()  # type: ignore[arg-type]
-    module, plan = mlp(64, (12,), 10, seed=1), LocalSGD(epochs=2, batch_size=5, learning_rate=0.4)
-    trainer = trainer_for(module, dataset, plan)
-    users = [dataset.user_ids[u] for u in (3, 99, 0, 41, 17)]
-    updates = trainer.updates(trainer.task.model.initial(), users, ROUND)
-    expected = torch.stack([plain_update(module, dataset, user, plan) for user in users])
     torch.testing.assert_close(updates, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
@@ -86,19 +71,6 @@ def test_convolutions_and_scalar_parameters_train_too() -> None:
     torch.testing.assert_close(updates, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-def test_training_starts_from_the_received_parameters() -> None:
-    dataset, module, plan = cohort([5, 9]), mlp(6, (), 4, seed=0), LocalSGD()
-    trainer = trainer_for(module, dataset, plan)
-    received = trainer.task.model.initial() + 0.25
-    moved = copy.deepcopy(module)
-    nn.utils.vector_to_parameters(received, moved.parameters())
-    updates = trainer.updates(received, dataset.user_ids, ROUND)
-    expected = torch.stack([plain_update(moved, dataset, user, plan) for user in dataset.user_ids])
-    torch.testing.assert_close(updates, expected, rtol=TOLERANCE, atol=TOLERANCE)
-    assert torch.equal(nn.utils.parameters_to_vector(module.parameters()), trainer.task.model.initial())
-    assert torch.equal(received, trainer.task.model.initial() + 0.25)
-
-
 def test_a_users_update_does_not_depend_on_the_cohort_or_its_order() -> None:
     dataset = cohort([1, 2, 3, 9, 17, 8])
     trainer = trainer_for(mlp(6, (7,), 4, seed=2), dataset, LocalSGD(2, 4, 0.3))
@@ -112,7 +84,7 @@ def test_a_users_update_does_not_depend_on_the_cohort_or_its_order() -> None:
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, 1e38])
-@pytest.mark.parametrize("row", range(4))
+@pytest.mark.parametrize("row", [0, 4])
 def test_one_users_broken_examples_do_not_reach_the_others(poison: float, row: int) -> None:
     """Whoever owns the broken example, the updates of the other users stay what they were."""
     dataset = cohort([1, 2, 3, 6])
@@ -153,13 +125,6 @@ def test_shuffling_depends_on_seed_round_and_user_alone() -> None:
     }
     assert len(draws) == 18
     assert (user_orders(3, 4, "a", 20, 2) == user_orders(3, 4, "a", 20, 2)).all()
-
-
-def test_rounds_shuffle_differently() -> None:
-    dataset = cohort([12])
-    trainer = trainer_for(mlp(6, (7,), 4, seed=2), dataset, LocalSGD(1, 2, 0.5))
-    start = trainer.task.model.initial()
-    assert not torch.allclose(trainer.updates(start, ["u0"], 0), trainer.updates(start, ["u0"], 1))
 
 
 def test_nobody_and_strangers() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -27,7 +26,7 @@ class Layer(NamedTuple):
 
     Attributes:
         kind: "linear", "convolution", "max pool", "mean pool", "relu", "tanh", "reshape", "log softmax", or
-            "" for one that does nothing.
+            "nothing".
         weight, bias: parameters, None for none.
         side, step, edge: lines and pixels of a window, between windows, and of padding.
     """
@@ -42,92 +41,54 @@ class Layer(NamedTuple):
     after: tuple[int, ...] = ()
 
 
-def _linear(weight: Tensor, bias: Tensor | None = None) -> Layer:
-    return Layer("linear", weight, bias)
-
-
 def _convolution(
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
+    weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
 ) -> Layer:
-    if _pair(dilation) != (1, 1) or groups != 1:
-        raise NotAChain("a convolution has groups or is dilated")
+    _require(_pair(dilation) == (1, 1) and groups == 1, "a convolution has groups or is dilated")
     height, width = weight.shape[2:]
     return Layer("convolution", weight, bias, (height, width), _pair(stride), _pair(padding))
 
 
-def _max_pool(
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    dilation: Any = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Layer:
-    if (_pair(padding), _pair(dilation)) != ((0, 0), (1, 1)) or ceil_mode or return_indices:
-        raise NotAChain("pooling is padded, dilated or of another special kind")
-    return Layer("max pool", side=_pair(kernel_size), step=_pair(stride or kernel_size))
+def _pool(kind: str) -> Callable[..., Layer]:
+    def make(kernel_size: Any, stride: Any = None, padding: Any = 0, *rest: Any, **named: Any) -> Layer:
+        plain = _pair(padding) == (0, 0) and _pair(named.pop("dilation", 1)) == (1, 1)
+        named.pop("count_include_pad", None)
+        special = any((*rest[:1], *rest[2:], *named.values()))  # the second is count_include_pad
+        _require(plain and not special, "pooling is padded or of a special kind")
+        return Layer(kind, side=_pair(kernel_size), step=_pair(stride or kernel_size))
 
-
-def _mean_pool(
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Layer:
-    del count_include_pad
-    if _pair(padding) != (0, 0) or ceil_mode or divisor_override:
-        raise NotAChain("pooling is padded or of another special kind")
-    return Layer("mean pool", side=_pair(kernel_size), step=_pair(stride or kernel_size))
+    return make
 
 
 def _dropout(p: float = 0.5, training: bool = True, inplace: bool = False) -> Layer:
     del inplace
-    if training and p > 0:
-        raise NotAChain("the model draws random numbers")
-    return Layer("")
+    _require(not training or p == 0, "the model draws random numbers")
+    return Layer("nothing")
 
 
 def _log_softmax(dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Layer:
     del _stacklevel
-    if dim not in (1, -1) or dtype is not None:
-        raise NotAChain("log_softmax is not of an example's outputs")
+    _require(dim in (1, -1) and dtype is None, "log_softmax is not of an example's outputs")
     return Layer("log softmax")
 
 
-def _relu(inplace: bool = False) -> Layer:
-    del inplace
-    return Layer("relu")
+def _of_kind(kind: str) -> Callable[..., Layer]:
+    return lambda *_, **__: Layer(kind)
 
 
-def _tanh() -> Layer:
-    return Layer("tanh")
-
-
-def _reshape(*sizes: Any, **named: Any) -> Layer:
-    del sizes, named
-    return Layer("reshape")
-
-
-#: The layer of a function of torch, given what it is called with beside the outputs of the layer before.
+#: The layer of a function of torch, given what it is called with after the outputs of the layer before.
 _LAYERS: Final[dict[Callable[..., Any], Callable[..., Layer]]] = {
-    **dict.fromkeys((F.linear,), _linear),
+    **dict.fromkeys((F.linear,), lambda weight, bias=None: Layer("linear", weight, bias)),
     **dict.fromkeys((F.conv2d, torch.conv2d), _convolution),
-    **dict.fromkeys((F.max_pool2d, torch.max_pool2d), _max_pool),
-    **dict.fromkeys((F.avg_pool2d,), _mean_pool),
+    **dict.fromkeys((F.max_pool2d, torch.max_pool2d), _pool("max pool")),
+    **dict.fromkeys((F.avg_pool2d,), _pool("mean pool")),
     **dict.fromkeys((F.dropout, F.dropout1d, F.dropout2d, F.dropout3d), _dropout),
     **dict.fromkeys((F.log_softmax, torch.log_softmax, Tensor.log_softmax), _log_softmax),
-    **dict.fromkeys((F.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_), _relu),
-    **dict.fromkeys((F.tanh, torch.tanh, Tensor.tanh, Tensor.tanh_), _tanh),
-    **dict.fromkeys((torch.flatten, torch.reshape, torch.unsqueeze, torch.squeeze), _reshape),
-    **dict.fromkeys((Tensor.flatten, Tensor.view, Tensor.reshape, Tensor.unflatten), _reshape),
-    **dict.fromkeys((Tensor.unsqueeze, Tensor.squeeze, Tensor.contiguous), _reshape),
+    **dict.fromkeys((F.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_), _of_kind("relu")),
+    **dict.fromkeys((F.tanh, torch.tanh, Tensor.tanh, Tensor.tanh_), _of_kind("tanh")),
+    **dict.fromkeys((torch.flatten, torch.reshape, torch.unsqueeze, torch.squeeze), _of_kind("reshape")),
+    **dict.fromkeys((Tensor.flatten, Tensor.view, Tensor.reshape, Tensor.unflatten), _of_kind("reshape")),
+    **dict.fromkeys((Tensor.unsqueeze, Tensor.squeeze, Tensor.contiguous), _of_kind("reshape")),
 }
 
 
@@ -148,12 +109,9 @@ def chain_of(model: FlatModel, features: Tensor) -> list[Layer]:
     try:
         with torch.enable_grad(), recorder:
             outputs = module(features)
-    except NotAChain:
-        raise
     except Exception as error:  # a module may raise anything
-        raise NotAChain(f"forward cannot be recorded: {error}") from error
-    if outputs is not recorder.last:
-        raise NotAChain("forward does not return the outputs of the last layer")
+        raise NotAChain(f"forward is not recorded: {error}") from error
+    _require(outputs is recorder.last, "forward does not return the outputs of the last layer")
     return recorder.layers
 
 
@@ -175,22 +133,26 @@ class _Recorder(TorchFunctionMode):
         if make is None or given is not self.last:
             raise NotAChain(f"{name} is no layer that takes the outputs of the one before alone")
         try:
-            bound = inspect.signature(make).bind(*args[1:], **named)
+            layer = make(*args[1:], **named)._replace(before=(*before[1:],), after=(*result.shape[1:],))
         except TypeError as error:
             raise NotAChain(f"{name} has arguments that are not known") from error
-        layer = make(*bound.args, **bound.kwargs)._replace(before=(*before[1:],), after=(*result.shape[1:],))
         self._trained |= any(part is not None and part.requires_grad for part in (layer.weight, layer.bias))
-        if result.shape[:1] != before[:1] or result.requires_grad != self._trained:
-            raise NotAChain(f"{name} mixes examples, or is hidden from gradients")
-        if layer.kind != "reshape" or math.prod(layer.before) == math.prod(layer.after):
-            self.layers.append(layer)
-            self.last = result
-            return result
-        raise NotAChain(f"{name} mixes examples")
+        whole = result.shape[:1] == before[:1] and (
+            layer.kind != "reshape" or math.prod(layer.before) == math.prod(layer.after)
+        )
+        _require(whole, f"{name} mixes examples")
+        _require(result.requires_grad == self._trained, f"{name} is hidden from gradients")
+        self.layers.append(layer)
+        self.last = result
+        return result
+
+
+def _require(fits: bool, otherwise: str) -> None:
+    if not fits:
+        raise NotAChain(otherwise)
 
 
 def _pair(value: Any) -> Pair:
-    if isinstance(value, str):
-        raise NotAChain(f"padding is {value!r}")
+    _require(not isinstance(value, str), f"padding is {value!r}")
     one, other = (value, value) if isinstance(value, int) else value if len(value) == 2 else value * 2
     return int(one), int(other)

@@ -20,7 +20,7 @@ from fedmf.loops import compiled
 from fedmf.training.barrier import Group, silent
 from fedmf.training.compiled import steps
 from fedmf.training.compiled.chain import NotAChain, chain_of
-from fedmf.training.compiled.plan import Plan, planned
+from fedmf.training.compiled.plan import planned
 from fedmf.training.draws import kept_generators
 from fedmf.training.engines import Engine, OneByOne, made_up_group
 from fedmf.training.local_sgd import LocalSGD
@@ -56,20 +56,18 @@ class Compiled(Engine):
 
     def __init__(self, task: Task, local: LocalSGD) -> None:
         super().__init__(task, local)
-        plan, kind = plan_of(task, local), _LOSSES[task.loss]
+        program, numbers = plan_of(task, local)
         rule = np.array([local.learning_rate, local.momentum, local.proximal], np.float32)
-        self._program = steps.Program(plan.table, plan.front, plan.lowest, kind, rule, plan.constants)
-        self._arena = np.empty(plan.arena, np.float32)
+        self._program = program._replace(loss=_LOSSES[task.loss], rule=rule)
+        self._arena = np.empty(numbers, np.float32)
 
     def train(self, origin: Tensor, group: Group) -> Tensor:
         """See `Engine.train`."""
         assert isinstance(group.features, Tensor)
         models, count, made = torch.empty(len(group), origin.numel()), len(group.labels), group.steps
-        labels, targets = torch.zeros(0, dtype=torch.int64), torch.zeros(0, 1)
-        if self._program.loss == steps.CROSS_ENTROPY:
-            labels = group.labels
-        else:
-            targets = group.labels.reshape(count, -1)
+        classes = self._program.loss == steps.CROSS_ENTROPY
+        labels = group.labels if classes else torch.zeros(0, dtype=torch.int64)
+        targets = torch.zeros(0, 1) if classes else group.labels.reshape(count, -1)
         features = _array(group.features.reshape(count, -1))
         examples = steps.Examples(
             features, _array(labels), _array(targets), made.rows, made.weights, made.active.astype(np.int64)
@@ -108,8 +106,8 @@ def disagreement(task: Task, local: LocalSGD) -> str:
     return ""
 
 
-def plan_of(task: Task, local: LocalSGD) -> Plan:
-    """The plan of a task's model.
+def plan_of(task: Task, local: LocalSGD) -> tuple[steps.Program, int]:
+    """A task's model as a program, and how many numbers its arena has.
 
     Raises:
         NotAChain: compiled steps cannot train it; the message says why.
@@ -117,10 +115,8 @@ def plan_of(task: Task, local: LocalSGD) -> Plan:
     features, labels, model = task.structure.features, task.structure.labels, task.model
     if task.device.type != "cpu" or local.precision != "float32" or type(local) is not LocalSGD:
         raise NotAChain("users are trained on a GPU, not in float32 or not by plain SGD")
-    if task.loss not in _LOSSES:
-        raise NotAChain("the loss is not one of fedmf's for one label or some numbers an example")
-    if not isinstance(features, TensorStructure) or features.dtype != torch.float32:
-        raise NotAChain("features are not one float32 array")
+    if task.loss not in _LOSSES or not isinstance(features, TensorStructure):
+        raise NotAChain("the loss is another one, or features are not one array")
     with silent(), kept_generators(task.device):
         layers = chain_of(model, features.sample(torch.Generator().manual_seed(0), (3,)))
     if task.loss is cross_entropy and layers and layers[-1].kind == "log softmax":

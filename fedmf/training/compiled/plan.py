@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -24,32 +23,11 @@ _KINDS: Final = {
     "tanh": steps.TANH,
 }
 _IN_PLACE: Final = (steps.RELU, steps.TANH)
+#: Products in a convolution up to which BLAS is faster than to skip zero slopes, and numbers in the columns
+#: of all examples up to which they are kept.
+_SMALL: Final = 2**20
+_KEPT: Final = 2**18
 _POOLING: Final = (steps.MAX_POOL, steps.MEAN_POOL)
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """The stages of a model.
-
-    Args:
-        table: a `steps.STAGE` for each.
-        constants: the numbers of frozen layers.
-        arena: how many numbers are made on the way.
-    """
-
-    table: NDArray[Any]
-    constants: NDArray[np.float32]
-    arena: int
-
-    @property
-    def front(self) -> int:
-        """How many stages take one example at a time: those of images."""
-        return int(np.flatnonzero(self.table["channels"] == 0)[0])
-
-    @property
-    def lowest(self) -> int:
-        """The first stage that is trained."""
-        return int(np.flatnonzero(self.table["frozen"] == 0)[0])
 
 
 class _Image(NamedTuple):
@@ -72,8 +50,10 @@ class _Room:
         return begin
 
 
-def planned(layers: Sequence[Layer], places: Mapping[int, int], width: int, velocity: int) -> Plan:
-    """The plan of a chain.
+def planned(
+    layers: Sequence[Layer], places: Mapping[int, int], width: int, velocity: int
+) -> tuple[steps.Program, int]:
+    """A chain as a program, with loss and rule to be put in, and how many numbers its arena has.
 
     Args:
         layers: from features to outputs.
@@ -92,12 +72,15 @@ def planned(layers: Sequence[Layer], places: Mapping[int, int], width: int, velo
     room(velocity)
     _lay_out(stages, width, room)
     room(steps.LINE)  # an image may be read a vector beyond its end
-    return Plan(np.array(stages, steps.STAGE), np.concatenate(constants), room.numbers)
+    table, nothing = np.array(stages, steps.STAGE), np.zeros(3, np.float32)
+    front = int(np.flatnonzero(table["channels"] == 0)[0])
+    lowest = int(np.flatnonzero(table["frozen"] == 0)[0])
+    return steps.Program(table, front, lowest, 0, nothing, np.concatenate(constants)), room.numbers
 
 
 def _pools_first(layers: Sequence[Layer]) -> list[Layer]:
     """Activations after the pooling that follows them: they rise, so the largest number stays the largest."""
-    ordered = [layer for layer in layers if layer.kind]
+    ordered = [layer for layer in layers if layer.kind != "nothing"]
     for i, (one, other) in enumerate(pairwise(ordered)):
         if one.kind in ("relu", "tanh") and other.kind == "max pool":
             ordered[i], ordered[i + 1] = other, one._replace(before=other.after, after=other.after)
@@ -151,25 +134,20 @@ def _lay_out(stages: list[NDArray[Any]], width: int, room: _Room) -> None:
     """Give every stage its places in the arena. Activations work in place."""
     shape = (stages[0]["channels"], stages[0]["height"], stages[0]["width"])
     image = _image(*shape, _reader(stages, 0), stages[0]["inputs"])
-    apart = image.size
-    slots = {"x": room(width * apart), "dx": room(image.size), "x_apart": apart, "dx_apart": 0}
+    slots = {"x": room(width * image.size), "dx": room(image.size), "x_apart": image.size, "dx_apart": 0}
     for i, s in enumerate(stages):
         for name, value in slots.items():
             s[name] = value
         s["x_line"], s["x_first"], s["x_size"] = image
+        following = stages[i + 1]["kind"] if i + 1 < len(stages) else -1
         if s["kind"] not in _IN_PLACE:
             image = _image(s["filters"], s["lines"], s["pixels"], _reader(stages, i + 1), s["outputs"])
-            pooled = s["kind"] == steps.CONVOLUTION and stages[i + 1]["kind"] in (
-                steps.MAX_POOL,
-                steps.MEAN_POOL,
-            )
-            apart, slopes_apart = 0 if pooled else image.size, 0 if s["filters"] else image.size
-            slots = {
-                "x": room(width * apart or image.size),
-                "dx": room(width * slopes_apart or image.size),
-                "x_apart": apart,
-                "dx_apart": slopes_apart,
-            }
+            # Of an image that only pooling asks for, and of slopes by images, one example's are enough.
+            outputs = 1 if s["kind"] == steps.CONVOLUTION and following in _POOLING else width
+            slopes = 1 if s["filters"] else width
+            slots = {"x": room(outputs * image.size), "dx": room(slopes * image.size)}
+            slots["x_apart"] = image.size if outputs > 1 else 0
+            slots["dx_apart"] = image.size if slopes > 1 else 0
         for name, value in slots.items():
             s[name.replace("x", "y")] = value
         s["y_line"], s["y_first"], s["y_size"] = image
@@ -177,15 +155,15 @@ def _lay_out(stages: list[NDArray[Any]], width: int, room: _Room) -> None:
             s["marks"] = room(width * s["outputs"])
         elif s["kind"] == steps.CONVOLUTION:
             count, taps = s["lines"] * s["pixels"], s["side_y"] * s["side_x"] * s["channels"] + 1
-            if (
-                stages[i + 1]["kind"] == steps.MAX_POOL
-                and s["side_x"] * s["channels"] >= steps.LINE
-                and not s["frozen"]
-            ):
+            large = count * taps * s["filters"] > _SMALL and s["side_x"] * s["channels"] >= steps.LINE
+            if large and not s["frozen"] and following == steps.MAX_POOL:
                 s["from_pool"] = stages[i + 1]["from_pool"] = 1
-            s["columns"], s["places"] = room(count * taps + steps.LINE), room(count * s["filters"])
-            s["kernels"], s["part"] = room(s["filters"] * taps), room(s["filters"] * taps)
-            s["moved"], s["across"] = room(s["filters"] * taps), room(s["filters"] * taps)
+            if i == 0 and width * count * taps <= _KEPT:  # nobody passes slopes on, which take their place
+                s["columns_apart"] = count * taps
+            s["columns"] = room((width if s["columns_apart"] else 1) * count * taps + steps.LINE)
+            s["places"] = room(count * s["filters"])
+            for name in ("kernels", "across", "moved", "part"):
+                s[name] = room(s["filters"] * taps)
 
 
 def _reader(stages: list[NDArray[Any]], i: int) -> tuple[int, int]:

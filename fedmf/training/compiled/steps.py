@@ -43,15 +43,16 @@ ONE, ZERO = np.float32(1), np.float32(0)
 #: ``x_line`` (``y_line``) numbers long and the first pixel ``x_first`` after ``x``, frame included.
 #: ``kernels`` are weights in the order (filter, line, pixel, channel), each filter's bias at its end;
 #: ``across`` the same transposed, ``moved`` the slopes by them, ``part`` those of one example. ``columns`` is
-#: the unfolded image and ``places`` its outputs. Pooling notes at ``marks`` which number of a window was the
-#: largest; ``from_pool`` says that a convolution takes slopes from there.
+#: the unfolded image, those of all examples where ``columns_apart`` is not 0, and ``places`` its outputs.
+#: Pooling notes at ``marks`` which number of a window was the largest; ``from_pool`` says that a convolution
+#: takes slopes from there.
 STAGE = np.dtype(
     [(name, np.int64) for name in (
         "kind", "frozen", "from_pool", "inputs", "outputs", "weight", "bias",
         "x", "y", "dx", "dy", "x_apart", "y_apart", "dx_apart", "dy_apart", "x_size", "y_size",
         "channels", "height", "width", "filters", "lines", "pixels", "x_line", "y_line", "x_first", "y_first",
         "side_y", "side_x", "step_y", "step_x", "edge_y", "edge_x",
-        "kernels", "across", "moved", "part", "columns", "places", "marks",
+        "kernels", "across", "moved", "part", "columns", "columns_apart", "places", "marks",
     )],
     align=True,
 )  # fmt: skip
@@ -245,7 +246,7 @@ def window(s, i, j, k):
 @part
 def unfold(s, arena, r):
     """columns[place] = the window of that place, and 1, which the bias is multiplied with."""
-    x, run, into = s.x + r * s.x_apart, s.side_x * s.channels, s.columns
+    x, run, into = s.x + r * s.x_apart, s.side_x * s.channels, s.columns + r * s.columns_apart
     for i in range(s.lines):
         for j in range(s.pixels):
             for k in range(s.side_y):
@@ -291,11 +292,8 @@ def turn_kernels(s, weights, arena):
                     into += 1
         arena[into] = weights[s.bias + o] if s.bias >= 0 else ZERO
         into += 1
-    kernels = matrix(arena, s.kernels, s.filters, taps(s))
-    across = matrix(arena, s.across, taps(s), s.filters)
-    for o in range(s.filters):
-        for t in range(across.shape[0]):
-            across[t, o] = kernels[o, t]
+    for t in range(s.filters * taps(s)):
+        arena[s.across + t % taps(s) * s.filters + t // taps(s)] = arena[s.kernels + t]
 
 
 @part
@@ -314,12 +312,18 @@ def move_kernels(s, arena, into, scale):
 
 
 @part
+def columns_of(s, arena, r):
+    """The unfolded image, a row for each place."""
+    return matrix(arena, s.columns + r * s.columns_apart, s.lines * s.pixels, taps(s))
+
+
+@part
 def convolution(s, arena, r):
     """Products of all windows and kernels."""
     count, length, y = s.lines * s.pixels, s.pixels * s.filters, s.y + r * s.y_apart + s.y_first
     unfold(s, arena, r)
-    columns, across = matrix(arena, s.columns, count, taps(s)), matrix(arena, s.across, taps(s), s.filters)
-    np.dot(columns, across, matrix(arena, s.places, count, s.filters))
+    across = matrix(arena, s.across, taps(s), s.filters)
+    np.dot(columns_of(s, arena, r), across, matrix(arena, s.places, count, s.filters))
     for i in range(s.lines):
         copy(arena, y + i * s.y_line, s.places + i * length, length)
 
@@ -330,10 +334,11 @@ def convolution_back(s, arena, r, pass_on):
     count, length, dy = s.lines * s.pixels, s.pixels * s.filters, s.dy + r * s.dy_apart + s.y_first
     for i in range(s.lines):
         copy(arena, s.places + i * length, dy + i * s.y_line, length)
-    columns, kernels = matrix(arena, s.columns, count, taps(s)), matrix(arena, s.kernels, s.filters, taps(s))
+    columns, kernels = columns_of(s, arena, r), matrix(arena, s.kernels, s.filters, taps(s))
     places = matrix(arena, s.places, count, s.filters)
     if not s.frozen:
-        unfold(s, arena, r)  # again, which takes less time than to keep all columns
+        if s.columns_apart == 0:
+            unfold(s, arena, r)  # again, which takes less time than to keep many
         np.dot(places.T, columns, matrix(arena, s.part, s.filters, taps(s)))
         add(arena, s.moved, s.part, s.filters * taps(s), ONE)
     if pass_on:
@@ -513,8 +518,7 @@ def loss_slopes(s, loss, arena, examples, batch, share):
             weight = ZERO if label == PADDING else share
             for o in range(s.outputs):
                 arena[d + o] *= weight / total
-            if label != PADDING:
-                arena[d + label] -= share
+            arena[d + max(label, 0)] -= weight
             continue
         each = share / np.float32(s.outputs)
         for o in range(s.outputs):
