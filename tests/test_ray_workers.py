@@ -13,7 +13,7 @@ from support.small_runs import run_small, small_run
 from fedmf.flower.apps import backend_config
 from fedmf.records.ledger import Ledger
 from fedmf.runs import Run
-from fedmf.runs.tables import render_toml
+from fedmf.runs.tables.configuration import render_toml
 
 #: Users of unequal size, so that longest-first cuts cohorts differently for each number of workers.
 KEYS = {"rounds": 4, "mechanism": "bisr", "bands": 2, "server_momentum": 0.9, "local_batch_size": 16}

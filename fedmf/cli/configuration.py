@@ -56,7 +56,7 @@ def init(
     from fedmf.addresses import linked
     from fedmf.errors import ConfigError
     from fedmf.records import new_file
-    from fedmf.runs.tables import shipped_file
+    from fedmf.runs.tables.configuration import shipped_file
 
     if list_cases:
         for name in CASES:

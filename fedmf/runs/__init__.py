@@ -45,7 +45,14 @@ if TYPE_CHECKING:
     from fedmf.runs.simulation import Request, check_users_here, in_messages, run_in_process
     from fedmf.runs.statement import run_spent, run_statement
     from fedmf.runs.statistics import FixedClipping, OwnStatistic, QuantileClipping, Statistic
-    from fedmf.runs.tables import Scalar, dotted_keys, load_run, parse_assignments, render_toml, run_of
+    from fedmf.runs.tables.configuration import (
+        Scalar,
+        dotted_keys,
+        load_run,
+        parse_assignments,
+        render_toml,
+        run_of,
+    )
 else:
     __getattr__ = lazily(__name__)
 

@@ -91,7 +91,7 @@ class RunDirectory:
             ConfigError: the place is taken or cannot be written.
             ValueError: the plan was made for another run.
         """
-        from fedmf.runs.tables import render_toml
+        from fedmf.runs.tables.configuration import render_toml
 
         header = RunHeader.of(run, plan, key, dimension, test_owner, arrays, constants)
         path = path.resolve()

@@ -235,7 +235,7 @@ class Run:
         Raises:
             ConfigError: unreadable, not TOML, or not a valid configuration.
         """
-        from fedmf.runs.tables import load_run
+        from fedmf.runs.tables.configuration import load_run
 
         return load_run(path, overrides)
 

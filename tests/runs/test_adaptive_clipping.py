@@ -24,7 +24,7 @@ from fedmf.optim import JmeAdam
 from fedmf.runs import Plan, RoundRecord, Run, run_of
 from fedmf.runs.outputs import account
 from fedmf.runs.statistics import FixedClipping, QuantileClipping, update_factor
-from fedmf.runs.tables import dotted_keys
+from fedmf.runs.tables.configuration import dotted_keys
 from fedmf.training import SIGNS, LocalTrainer
 
 DIMENSION = 4000

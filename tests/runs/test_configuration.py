@@ -33,7 +33,7 @@ from fedmf.runs import (
     parse_assignments,
     run_of,
 )
-from fedmf.runs.tables import TABLES, known_keys, render_toml, tables_of
+from fedmf.runs.tables.configuration import TABLES, known_keys, render_toml, tables_of
 from fedmf.runs.tables.reference import configuration_page, with_flower_keys
 from fedmf.training import LocalSGD
 from fedmf.values import Field, FieldOf, fields_of

@@ -14,7 +14,7 @@ from support.streams import sample, write_rows
 
 from fedmf.cli.app import run
 from fedmf.runs.directory import KEY, RunDirectory
-from fedmf.runs.tables import render_toml
+from fedmf.runs.tables.configuration import render_toml
 
 
 @contextmanager

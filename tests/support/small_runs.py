@@ -17,7 +17,7 @@ from fedmf.flower.apps import make_client_app
 from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.strategy import run_on_grid
 from fedmf.runs import OnRound, RoundRecord, RoundReport, Run, Session, run_of
-from fedmf.runs.tables import render_toml
+from fedmf.runs.tables.configuration import render_toml
 from fedmf.training import LocalTrainer, Task, classification, regression
 
 #: (request, reply) → the reply that is sent.
