@@ -75,9 +75,10 @@ def _cut(read: Callable[[], bytes], longest: int) -> Iterator[list[bytes]]:
             piece, begun = begun.removeprefix(_MARK), None
         first, *others = piece.split(b"\n")
         ended = []
-        for part in others:
-            ended.append(line(b"".join([*held, first]), size + len(first)))
-            held, size, first = [], 0, part
+        if others:
+            ended = [line(b"".join([*held, first]), size + len(first))]
+            ended += [line(part, len(part)) for part in others[:-1]]
+            held, size, first = [], 0, others[-1]
         held, size = [*held, first], size + len(first)
         held = [b"".join(held)[:_BEGINNING]] if size > longest else held
         yield ended

@@ -39,7 +39,7 @@ FORMATS: Final = {
 }
 #: The column of rows that have no names: lines of JSON that are arrays.
 UNNAMED: Final = ""
-_CHUNK: Final = 1 << 20
+_CHUNK: Final = 1 << 22
 _ROWS: Final = 4096
 _MOST_NAMES: Final = 20
 _MOST_CHARACTERS: Final = 100
@@ -328,7 +328,9 @@ class ParquetTable(TableReader):
     def read(self, most: int) -> RowBatch | None:
         """See `TableReader.read`."""
         if self._batches is None:
-            self._batches = self._file.iter_batches(_ROWS, columns=[*self.selected], use_threads=False)
+            self._batches = self._file.iter_batches(
+                max(most, _ROWS), columns=[*self.selected], use_threads=False
+            )
         while self._rest is None or not self._rest.num_rows:
             with _readable(self.place):
                 self._rest = next(self._batches, None)
