@@ -3,14 +3,12 @@
 from fedmf.training.barrier import UserFailure, example_counts
 from fedmf.training.clipping import (
     FRACTION_BITS,
-    PART,
     SIGNS,
     ClippedSums,
     FixedPointSum,
     ReusedVectors,
     RowStatistic,
     Statistic,
-    clip,
     clip_to_fixed_point,
     copied_vector,
     fixed_point_energies,
@@ -19,26 +17,16 @@ from fedmf.training.independence import dependence
 from fedmf.training.kinds import classification, multi_label, next_token, regression, tagging
 from fedmf.training.local import LocalTrainer
 from fedmf.training.local_sgd import LocalSGD
-from fedmf.training.losses import LOSSES, cross_entropy
-from fedmf.training.metrics import ACCURACY, AUC, F1, MAE, METRICS, PERPLEXITY, RMSE, TOKEN_ACCURACY, Metric
+from fedmf.training.losses import cross_entropy
+from fedmf.training.metrics import AUC, Metric
 from fedmf.training.preflight import preflight
 from fedmf.training.task import Task
 from fedmf.training.trainer import checked_sum, seconds_of_training
-from fedmf.training.workers import on_all_cores
 
 __all__ = [
-    "ACCURACY",
     "AUC",
-    "F1",
     "FRACTION_BITS",
-    "LOSSES",
-    "MAE",
-    "METRICS",
-    "PART",
-    "PERPLEXITY",
-    "RMSE",
     "SIGNS",
-    "TOKEN_ACCURACY",
     "ClippedSums",
     "FixedPointSum",
     "LocalSGD",
@@ -51,7 +39,6 @@ __all__ = [
     "UserFailure",
     "checked_sum",
     "classification",
-    "clip",
     "clip_to_fixed_point",
     "copied_vector",
     "cross_entropy",
@@ -60,7 +47,6 @@ __all__ = [
     "fixed_point_energies",
     "multi_label",
     "next_token",
-    "on_all_cores",
     "preflight",
     "regression",
     "seconds_of_training",

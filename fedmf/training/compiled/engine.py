@@ -37,7 +37,7 @@ _LOSSES: Final[dict[Callable[..., Tensor], int]] = {
 
 
 #: Seconds before something is said.
-_PATIENCE: Final = 2.0
+_PATIENCE: Final = 5.0
 #: Of an update's norm; float32 differs by some 10⁻⁶, and more where a number falls on ReLU's other side.
 _TOLERANCE: Final = 0.01
 
