@@ -17,8 +17,7 @@ if TYPE_CHECKING:
         gaussian_sigma,
     )
     from fedmf.accounting.privacy import PRIVACY, UNITS, NoPrivacy, Privacy, UserLevel
-    from fedmf.accounting.recorded import ParticipationRecord, ParticipationSummary, distinct_patterns
-    from fedmf.accounting.release import NoSecondStream, PairRelease, RunRelease, SecondForm, SecondStream
+    from fedmf.accounting.release import PairRelease, RunRelease, SecondForm, SecondStream, release_of
     from fedmf.accounting.rounding import at_least, at_most
     from fedmf.accounting.sampling import CohortLaw, RunAmplification, amplified_run, check_run
 else:
@@ -29,10 +28,7 @@ __all__ = [
     "UNITS",
     "CohortLaw",
     "NoPrivacy",
-    "NoSecondStream",
     "PairRelease",
-    "ParticipationRecord",
-    "ParticipationSummary",
     "Privacy",
     "RunAmplification",
     "RunRelease",
@@ -47,10 +43,10 @@ __all__ = [
     "certified_sigma",
     "check_run",
     "design",
-    "distinct_patterns",
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_mu",
     "gaussian_rho",
     "gaussian_sigma",
+    "release_of",
 ]

@@ -93,40 +93,8 @@ class RunRelease:
         return equal_length_sensitivities(self.factorization, rows, released_rounds)
 
 
-class NoSecondStream:
-    """The second stream of a run that releases sums alone."""
-
-    def beside(
-        self, factorization: Factorization, clip_norm: float, adjacency: Adjacency, cohort_size: int
-    ) -> RunRelease:
-        """What a run releases by C and this."""
-        del clip_norm, adjacency, cohort_size
-        return RunRelease(factorization)
-
-    def noise_std(self, first: float) -> float:
-        """τ₂ where τ₁ is that of the sums; 0 without a second stream."""
-        del first
-        return 0.0
-
-    def require(self, form: SecondForm, features: int) -> SecondStream:
-        """This stream, as an optimizer needs it.
-
-        Raises:
-            ValueError: it is none, or one of other features.
-        """
-        raise _unplanned("none", form, features)
-
-    def streams(self) -> list[dict[str, Any]]:
-        """What a plan's dict lists beside the stream of updates, JSON-able."""
-        return []
-
-    def facts(self, noise_std: float) -> dict[str, Any] | None:
-        """What a statement says of it, with τ₂."""
-        del noise_std
-
-
 @dataclass(frozen=True, eq=False)
-class SecondStream(NoSecondStream):
+class SecondStream:
     """The second stream of a pair: features of the clipped updates, sums of squares over blocks.
 
     Args:
@@ -165,28 +133,12 @@ class SecondStream(NoSecondStream):
                 f"lambda (weight of the second moment) must be positive and finite; got {self.weight}."
             )
 
-    def beside(
-        self, factorization: Factorization, clip_norm: float, adjacency: Adjacency, cohort_size: int
-    ) -> RunRelease:
-        """See `NoSecondStream.beside`."""
-        return PairRelease(factorization, self, clip_norm, adjacency, cohort_size)
-
     def noise_std(self, first: float) -> float:
-        """See `NoSecondStream.noise_std`: τ₁/√λ."""
+        """τ₂ = τ₁/√λ, where τ₁ is that of the sums."""
         return first / math.sqrt(self.weight)
 
-    def require(self, form: SecondForm, features: int) -> SecondStream:
-        """See `NoSecondStream.require`."""
-        if (self.form, self.features) != (form, features):
-            raise _unplanned(f"{self.features} of form {self.form!r}", form, features)
-        return self
-
-    def streams(self) -> list[dict[str, Any]]:
-        """See `NoSecondStream.streams`."""
-        return [{"stream": "second moments", **self.to_dict()}]
-
     def facts(self, noise_std: float) -> dict[str, Any]:
-        """See `NoSecondStream.facts`."""
+        """What a statement says of it, with τ₂."""
         named = {name: getattr(self, name) for name in ("form", "moment", "features", "weight", "mechanism")}
         return {**named, "params": dict(self.params), "noise_std": noise_std}
 
@@ -302,8 +254,14 @@ class PairRelease(RunRelease):
         return root * units / factor if self.adjacency == "replace-one" else 0.0
 
 
-def _unplanned(expected: str, form: SecondForm, features: int) -> ValueError:
-    return ValueError(
-        f"second moment (of the optimizer) must be the planned one ({expected}); got "
-        f"{features} features of form {form!r}. Plan the run with its optimizer."
-    )
+def release_of(
+    factorization: Factorization,
+    second: SecondStream | None,
+    clip_norm: float,
+    adjacency: Adjacency,
+    cohort_size: int,
+) -> RunRelease:
+    """What a run releases by C and its second stream, if any."""
+    if second is None:
+        return RunRelease(factorization)
+    return PairRelease(factorization, second, clip_norm, adjacency, cohort_size)

@@ -27,7 +27,6 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.accounting import ParticipationSummary
 from fedmf.errors import LedgerError, ParticipationViolation, rebuilding
 from fedmf.noise import FRESH_BYTES, NoiseKey
 from fedmf.participation import Participation
@@ -62,6 +61,29 @@ CREATE INDEX commits_by_records ON commits(records);
 
 #: Of a commit, but for its content.
 _COLUMNS: Final = "number, first, count, records, participants, newcomers, about, pushes, digest"
+
+
+@dataclass(frozen=True)
+class ParticipationSummary:
+    """What a record holds after every row was checked.
+
+    Attributes:
+        rounds: committed rounds, "empty" ones included; the rows of noise that are used up.
+        empty_rounds: those that released nothing of any user.
+        users: users that took part at least once.
+        participations: rows of participation.
+        max_participations: the largest number of rounds any user joined; 0 if none did.
+        min_separation: the smallest distance between two rounds of one user; None if nobody joined twice.
+        largest_cohort: the largest number of users in one round.
+    """
+
+    rounds: int
+    empty_rounds: int
+    users: int
+    participations: int
+    max_participations: int
+    min_separation: int | None
+    largest_cohort: int
 
 
 @dataclass(frozen=True)

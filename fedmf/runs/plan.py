@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from fedmf.accounting import (
     CohortLaw,
-    NoSecondStream,
     Privacy,
     RunAmplification,
     RunRelease,
@@ -25,6 +24,7 @@ from fedmf.accounting import (
     certified_sigma,
     check_run,
     gaussian_epsilon,
+    release_of,
 )
 from fedmf.cohorts import Cohorts, SampledCohorts
 from fedmf.errors import ConfigError, LedgerError
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from fedmf.runs.run import Run
 
 _log = logging.getLogger("fedmf")
-_SUMS_ALONE: Final = NoSecondStream()
 #: Relative, of sensitivities that are summed in different orders.
 _TOLERANCE: Final = 1e-9
 
@@ -79,7 +78,7 @@ class Plan:
             `adjacency_factor`; sens_{k,b}(C) of a single stream.
         noise_multiplier: σ ≥ 0 for sensitivity 1; 0 in a run without privacy.
         amplification: how the noise was calibrated for secret cohorts; None where nothing is claimed.
-        second: the stream of second moments; `NoSecondStream` where the optimizer needs sums alone.
+        second: the stream of second moments; None where the optimizer needs sums alone.
         statistics: what else is released under the same ε.
     """
 
@@ -91,7 +90,7 @@ class Plan:
     sensitivity: Sensitivity
     noise_multiplier: float
     amplification: RunAmplification | None = None
-    second: NoSecondStream = _SUMS_ALONE
+    second: SecondStream | None = None
     statistics: tuple[Statistic, ...] = ()
 
     @classmethod
@@ -109,7 +108,7 @@ class Plan:
         Logs a warning where δ is above 1/N.
         """
         privacy, contract, cohorts = run.privacy, run.participation, run.cohorts
-        moment, second = optimizer.second_moment, _SUMS_ALONE
+        moment, second = optimizer.second_moment, None
         try:
             check_statistics(run.statistics, privacy.counts_sampling, moment is not None)
             for statistic in run.statistics:
@@ -120,9 +119,8 @@ class Plan:
                 from fedmf.runs.pair_plan import paired_streams  # readers of records load no framework
 
                 mechanism, second = paired_streams(run, moment, optimizer.second_form)
-            release = second.beside(
-                mechanism.factorization, privacy.clip_norm, privacy.adjacency, cohorts.users_per_round
-            )
+            C, m = mechanism.factorization, cohorts.users_per_round
+            release = release_of(C, second, privacy.clip_norm, privacy.adjacency, m)
             sensitivity = release.stated(contract)
             noise_multiplier, amplification = _calibrated(run, mechanism, sensitivity)
         except ValueError as error:
@@ -150,8 +148,8 @@ class Plan:
     @property
     def release(self) -> RunRelease:
         """What the run releases, as far as privacy is concerned: the sums, or the pair of streams."""
-        privacy, C = self.privacy, self.mechanism.factorization
-        return self.second.beside(C, privacy.clip_norm, privacy.adjacency, self.cohorts.users_per_round)
+        privacy, C, m = self.privacy, self.mechanism.factorization, self.cohorts.users_per_round
+        return release_of(C, self.second, privacy.clip_norm, privacy.adjacency, m)
 
     @property
     def relative_noise_std(self) -> float:
@@ -174,7 +172,7 @@ class Plan:
     @property
     def second_noise_std(self) -> float:
         """τ₂ = τ₁/√λ, that of the z that enter m times the second moment; 0 without one."""
-        return self.second.noise_std(self.noise_std)
+        return 0.0 if self.second is None else self.second.noise_std(self.noise_std)
 
     def unit(self, clip_norm: float) -> float:
         """In what unit the server sees the mean of updates clipped to this norm."""
@@ -297,10 +295,11 @@ class Plan:
             "params": dict(self.mechanism.params),
             "factorization": self.mechanism.factorization.to_dict(),
         }
+        second = [] if self.second is None else [{"stream": "second moments", **self.second.to_dict()}]
         return {
             "users": self.users,
             "participation": dataclasses.asdict(self.participation),
-            "streams": [updates, *self.second.streams()],
+            "streams": [updates, *second],
             "sensitivity": dataclasses.asdict(self.sensitivity),
             "noise_multiplier": self.noise_multiplier,
             "amplification": None if self.amplification is None else self.amplification.to_dict(),
@@ -337,7 +336,7 @@ class Plan:
             Sensitivity(**values["sensitivity"]),
             float(values["noise_multiplier"]),
             None if amplification is None else RunAmplification.from_dict(amplification),
-            NoSecondStream() if len(streams) == 1 else SecondStream.from_dict(streams[1]),
+            None if len(streams) == 1 else SecondStream.from_dict(streams[1]),
             statistics,
         )
 

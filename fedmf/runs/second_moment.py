@@ -44,7 +44,13 @@ class SecondMomentRelease:
         keys: KeySchedule,
         device: torch.device,
     ) -> None:
-        planned = plan.second.require(form, second_moment.size)
+        planned = plan.second
+        if planned is None or (planned.form, planned.features) != (form, second_moment.size):
+            known = "none" if planned is None else f"{planned.features} of form {planned.form!r}"
+            raise ValueError(
+                f"second moment (of the optimizer) must be the planned one ({known}); got "
+                f"{second_moment.size} features of form {form!r}. Plan the run with its optimizer."
+            )
         self._plan, self._moment, self._form = plan, second_moment, form
         self._row_variances = planned.factorization.noise_row_variances()
         source = GaussianSource(keys, second_moment.size, Domain.SECOND_MOMENT)

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.accounting import ParticipationRecord, adjacency_factor, distinct_patterns, gaussian_mu
+from fedmf.accounting import adjacency_factor, gaussian_mu
 from fedmf.cohorts import AvailableCohorts
 from fedmf.errors import LedgerError
 from fedmf.records import (
@@ -17,6 +17,7 @@ from fedmf.records import (
     OPERATORS,
     SPENT_ASSUMPTION,
     SPENT_NOT_COVERED,
+    Ledger,
     PrivacyStatement,
     Spent,
     finite,
@@ -42,7 +43,7 @@ from fedmf.typing import Vector
 _ROUNDING: Final = 2.0**-50
 
 
-def run_statement(header: RunHeader, ledger: ParticipationRecord) -> PrivacyStatement:
+def run_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
     """Compute the statement of a run from its header and its verified record of participation.
 
     Args:
@@ -75,7 +76,7 @@ def run_statement(header: RunHeader, ledger: ParticipationRecord) -> PrivacyStat
             "adjacency": privacy.adjacency,
             "mechanism": plan.mechanism.name if private else "none",
             "params": dict(plan.mechanism.params),
-            "second_moment": plan.second.facts(plan.second_noise_std),
+            "second_moment": None if plan.second is None else plan.second.facts(plan.second_noise_std),
             "dimension": header.dimension,
             **dataclasses.asdict(plan.participation),
             "rounds_released": recorded.rounds,
@@ -137,7 +138,7 @@ def _assumptions(header: RunHeader) -> list[str]:
     ]
 
 
-def run_spent(plan: Plan, ledger: ParticipationRecord) -> Spent:
+def run_spent(plan: Plan, ledger: Ledger) -> Spent:
     """μ of every user in a run's ledger, from the rounds that the user joined; made for millions of users.
 
     The first T rounds release (up to post-processing) the first T rows of C·G + σz. A user with rounds π
@@ -166,6 +167,20 @@ def run_spent(plan: Plan, ledger: ParticipationRecord) -> Spent:
         patterns, which = distinct_patterns(rounds[starts[users][:, None] + np.arange(length)])
         sensitivities[users] = plan.release.of_equal_length(patterns, ledger.released)[which]
     return Spent(ledger.histories.names, _mu(sensitivities, plan))
+
+
+def distinct_patterns(table: NDArray[np.integer]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """The different rows of a table of patterns, and which of them each row is.
+
+    >>> distinct_patterns(np.array([[3, 5], [0, 4], [3, 5]], dtype=np.int32))
+    (array([[0, 4],
+           [3, 5]], dtype=int32), array([1, 0, 1]))
+    """
+    # Rows as strings of big-endian bytes: they sort as the tuples do, much faster than column by column.
+    row = np.dtype((np.void, 4 * table.shape[1]))
+    opaque = np.ascontiguousarray(table.astype(">i4")).view(row).reshape(-1)
+    distinct, which = np.unique(opaque, return_inverse=True)
+    return distinct.view(">i4").reshape(-1, table.shape[1]).astype(np.int32), which
 
 
 def _mu(sensitivities: NDArray[np.float64], plan: Plan) -> Vector:
