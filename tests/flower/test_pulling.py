@@ -51,7 +51,7 @@ class RaisingGrid(InProcessGrid):
                 yield self.left.pop(message_id)
 
 
-@pytest.mark.parametrize("bad", ["m0", "m2", "m3"])
+@pytest.mark.parametrize("bad", ["m0", "m2"])
 def test_a_reply_that_makes_the_grid_raise_is_one_that_holds_nothing(bad: str) -> None:
     grid = RaisingGrid(bad, ValueError("bytes"))
     replies = {
@@ -93,7 +93,6 @@ class SlowGrid(InProcessGrid):
     ("wait", "late", "expected"),
     [
         (Wait(10.0, min_replies=2), 3.0, 2),
-        (Wait(10.0, min_replies=3), 0.3, 4),
         (Wait(0.2), 3.0, 2),
         (Wait(10.0), 0.3, 4),
     ],

@@ -386,7 +386,7 @@ WRAPPED = flower.DifferentialPrivacyServerSideFixedClipping
 REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     **{
         name: (lambda name=name: none_of_flower(name), {}, f"{name} of Flower aggregates by something else")
-        for name in ("FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan", "QFedAvg")
+        for name in ("FedMedian", "Krum", "QFedAvg")
     },
     "wrapped": (lambda: WRAPPED(FedAvg(), 1.0, 1.0, 2), {}, "must be one whose aggregation is a mean"),
     "an older one": (Own, {}, "got Own of Flower's older interface, flwr.server.strategy"),
@@ -394,7 +394,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "used": (lambda: used("momentum_vector"), {}, "must be new"),
     "two rules": (FedAdam, {"server_optimizer": Sgd()}, "must be one without a server rule"),
     "no cohorts to amplify": (FedAvg, {"amplified": True}, "cohorts must be sampled for an amplified run"),
-    "few users": (FedAvg, {"users": 2}, "."),
     "mechanism": (FedAvg, {"mechanism": "none"}, "mechanism"),
 }  # fmt: skip
 

@@ -1,9 +1,9 @@
 """Real Flower processes on loopback, for tests.
 
 ``flower_environment`` describes an isolated, offline Flower home. Inside it a test can start a SuperLink with
-SuperNodes (``superlink``, ``supernodes``) and submit an app to it (``flwr_run``), or run the app on the local
-Simulation Engine (``flwr_run_simulation``). Every process started here, directly or by Flower itself, carries
-the test's own ``FLWR_HOME`` in its environment: ``stop_processes`` ends exactly those.
+SuperNodes (``superlink``, ``supernodes``) and submit an app to it (``flwr_run``). Every process started here,
+directly or by Flower itself, carries the test's own ``FLWR_HOME`` in its environment: ``stop_processes`` ends
+exactly those.
 """
 
 import json
@@ -189,20 +189,6 @@ def flwr_run(
     _, text = _run(["flwr", "list", connection, "--run-id", run_id, "--format", "json"], env, 300)
     run = json.loads(text[text.index("{") :])["runs"][0]
     return replace(result, run_id=run_id, status=run["status"], details=run["status-details"])
-
-
-def flwr_run_simulation(
-    app_dir: Path, env: Env, nodes: int, run_config: RunConfig = None, timeout: float = 3000, cpus: int = 2
-) -> FlowerRun:
-    """Run the app on the local Simulation Engine: ``nodes`` virtual nodes share ``cpus`` one-cpu actors.
-
-    ``flwr run`` leaves a detached local SuperLink behind; it and all it started are stopped on return.
-    """
-    federation = f"num-supernodes={nodes} client-resources-num-cpus=1 init-args-num-cpus={cpus}"
-    try:
-        return flwr_run(app_dir, env, "local", run_config, timeout, "--federation-config", federation)
-    finally:
-        stop_processes(env)
 
 
 def stop_processes(env: Env, patience: float = 3.0) -> None:
