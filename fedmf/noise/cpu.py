@@ -19,7 +19,7 @@ from fedmf.noise.row_pass import BLOCK_BYTES, NORMALS_PER_BLOCK, PAIRS_PER_BLOCK
 from fedmf.noise.schedule import KeySchedule
 from fedmf.typing import Array
 
-TILE: Final = 1 << 17
+TILE: Final = 1 << 16
 """Elements of a tile, and words of keystream that a thread holds, of several rounds where tiles are shorter.
 In less of it OpenSSL and compiled passes take microseconds, threads wait for each other at the interpreter's
 lock in between, and a second one gains nothing."""
