@@ -93,7 +93,7 @@ class Opening:
     Args:
         number: 0, 1, 2 …
         after: how many commits were made before it.
-        first_round: the next round, or step, when it was made, 0-based.
+        first_round: how many releases there were when it was made: the next round of a run.
         fresh: 32 random bytes of its own, from which the noise of its rounds gets its key.
         note: what else is to be remembered of it, JSON-able.
     """
@@ -214,7 +214,7 @@ class Ledger:
         self._opening: Opening | None = None
         self._openings: list[Opening] = []
         self._chains: list[bytes] = []
-        self.released = self._known = 0
+        self.released = self._known = self._records = 0
         self._about: Mapping[str, Any] = {}
         self._mark = Mark(path, None if lock is None else key, remembered)
         try:
@@ -375,7 +375,7 @@ class Ledger:
         for opening, chain, code in openings[before:]:
             if opening.after > number:
                 break
-            if (opening.number, opening.after) != (before, number) or opening.first_round != self.released:
+            if (opening.number, opening.after) != (before, number) or opening.first_round != self._records:
                 raise LedgerError(f"opening {opening.number} of the ledger is not the next in order.")
             self._require(
                 (chain, code), f"opening {opening.number}", b"opening", head, *_opening_row(opening)
@@ -432,7 +432,7 @@ class Ledger:
         """Hold a commit that is durable."""
         self._chains.append(chain)
         self._head = chain
-        self.released = commit.first + commit.count
+        self.released, self._records = commit.first + commit.count, commit.records
         self._known += len(commit.newcomers)
         self._about = commit.about
         self._empty += not self._steps and not len(commit.keys)
@@ -553,7 +553,7 @@ class Ledger:
         if self._opening is None:
             self._writable()
             number, fresh = len(self._openings), os.urandom(FRESH_BYTES)
-            opening = Opening(number, len(self._chains), self.released, fresh, dict(self.note))
+            opening = Opening(number, len(self._chains), self._records, fresh, dict(self.note))
             row = _opening_row(opening)
             with self._written("an opening"):
                 sealed = self._seal.sealed(b"opening", self._head, *row)

@@ -87,16 +87,19 @@ class Output:
 
 
 @final
-class TextFile(Output):
-    """Lines, appended as the stream goes."""
+class Lines(Output):
+    """Lines of a file, or JSON lines on standard output, where a resumed stream continues with the first
+    release that is not known to be out."""
 
-    def __init__(self, path: Path, raw: bool) -> None:
+    def __init__(self, path: Path | None, raw: bool) -> None:
         self.name, self.raw, self._path = _name(path, raw), raw, path
-        self._lines = csv_lines if format_of(path) == "csv" else json_lines
+        self._lines = csv_lines if path is not None and format_of(path) == "csv" else json_lines
         self._descriptor, self._size = -1, 0
 
     def begin(self, written: int) -> bool:
         """See `Output.begin`."""
+        if self._path is None:
+            return True
         try:
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -110,35 +113,24 @@ class TextFile(Output):
 
     def write(self, renderer: Renderer, releases: Releases) -> None:
         """See `Output.write`."""
-        if len(releases):
-            self._size += write_at(self._descriptor, self._lines(renderer, releases), self._size)
+        content = self._lines(renderer, releases) if len(releases) else b""
+        if self._descriptor >= 0:
+            self._size += write_at(self._descriptor, content, self._size)
+        else:
+            sys.stdout.write(content.decode())
 
     def flush(self) -> int:
         """See `Output.flush`."""
-        os.fsync(self._descriptor)
+        if self._descriptor >= 0:
+            os.fsync(self._descriptor)
+        else:
+            sys.stdout.flush()
         return self._size
 
     def close(self) -> None:
         """See `Output.close`."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
-
-
-@final
-class StandardOutput(Output):
-    """JSON lines on standard output; a resumed stream continues with the first release not known out."""
-
-    def __init__(self, raw: bool) -> None:
-        self.name, self.raw = _name(None, raw), raw
-
-    def write(self, renderer: Renderer, releases: Releases) -> None:
-        """See `Output.write`."""
-        sys.stdout.write(json_lines(renderer, releases).decode())
-
-    def flush(self) -> int:
-        """See `Output.flush`."""
-        sys.stdout.flush()
-        return 0
 
 
 @final
@@ -177,7 +169,7 @@ def open_output(path: Path | None, fresh: bool, raw: bool = False) -> Output:
         ValueError: the file exists, its folder does not, or its ending says nothing.
     """
     if path is None:
-        return StandardOutput(raw)
+        return Lines(None, raw)
     if not path.absolute().parent.is_dir():
         raise ValueError(f"output (file) must lie in a folder that exists; got {path}.")
     if path.is_dir() or (fresh and path.exists()):
@@ -187,7 +179,7 @@ def open_output(path: Path | None, fresh: bool, raw: bool = False) -> Output:
         raise ValueError(
             f"output (file) must end in {', '.join(known)}, or in nothing for JSON lines; got {path.name!r}."
         )
-    return ParquetFile(path, raw) if format_of(path) == "parquet" else TextFile(path, raw)
+    return ParquetFile(path, raw) if format_of(path) == "parquet" else Lines(path, raw)
 
 
 def _name(path: Path | None, raw: bool) -> str:

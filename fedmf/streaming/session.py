@@ -24,7 +24,7 @@ from fedmf.streaming.reader import Reader, open_reader
 from fedmf.streaming.release import PrivateRelease, Renderer
 from fedmf.streaming.rows import Layout, RowBlock, clip_rows
 from fedmf.streaming.settings import Handling, Settings
-from fedmf.streaming.state import Openings, Position, Releases, StreamState, joined
+from fedmf.streaming.state import Position, Releases, StreamState, joined
 from fedmf.streaming.statement import Taken, stream_statement
 
 #: Rows of a commit; and numbers of its rows, of what is computed at once, and of what a commit releases.
@@ -270,7 +270,7 @@ class StreamRun:
         """Release the rows that wait; a release has the labels of its last row."""
         plan, rows, end = self.plan, self._waiting.values(self.plan.layout.dimension), self.ahead.step
         if len(rows):
-            self._keys.open_in(Openings(self.state.ledger))
+            self._keys.open_in(self.state.ledger)
             if plan.every > 1:
                 block = self._stream.sum_step(torch.from_numpy(rows))
                 numbers, t = torch.cat([block.first, block.second], dim=1).numpy(), np.array([end])

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Self
 
@@ -26,7 +26,6 @@ from fedmf.moments import MomentStream
 from fedmf.noise import KeySchedule, NoiseKey
 from fedmf.records import (
     Ledger,
-    Opening,
     PrivacyStatement,
     create_directory,
     load_key,
@@ -200,8 +199,7 @@ class StreamState:
 
     def moments(self) -> tuple[KeySchedule, MomentStream]:
         """The keys of the noise, and the stream as of the last commit; what its state says is checked."""
-        self.ledger.note = {"release": self.position.records}
-        keys = KeySchedule.of_record(self.key, Openings(self.ledger), self.position.records)
+        keys = KeySchedule.of_record(self.key, self.ledger, self.position.records)
         stream = self.plan.stream(keys)
         with rebuilding(f"stream state {self.directory}", LedgerError):
             if (kept := self.ledger.state()) is not None:
@@ -266,29 +264,6 @@ class StreamState:
         """Write how many rows were clipped, zeroed and left out, which depends on data: for the operator."""
         counts = json.dumps(self.position.counts(), indent=2) + "\n"
         write_durably(self.directory / OPERATOR, counts.encode())
-
-
-class Openings:
-    """The openings of a stream by the number of releases before them, by which its noise is counted.
-
-    Args:
-        ledger: of the stream; each opening notes that number.
-    """
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-
-    def openings(self) -> list[Opening]:
-        """All so far, in order."""
-        return [_in_releases(opening) for opening in self._ledger.openings()]
-
-    def opening(self) -> Opening:
-        """That of this process, durable when this returns."""
-        return _in_releases(self._ledger.opening())
-
-
-def _in_releases(opening: Opening) -> Opening:
-    return replace(opening, first_round=opening.note["release"])
 
 
 class Pushes:

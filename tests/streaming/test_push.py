@@ -179,7 +179,7 @@ def test_tables_of_any_library_have_the_same_bits(tmp_path: Path) -> None:
         "shuffled": (frame[["order", "heat", "speed", "who", "load"]], "who", "order"),
         "arrow": (pa.table(frame), "who", "order"),
         "array": (x, USERS, list(frame["order"])),
-        "dictionaries": (frame[NAMES].to_dict(orient="records"), USERS, None),
+        "dictionaries": ([dict(zip(NAMES, row, strict=True)) for row in x.tolist()], USERS, None),
     }
     got = {}
     for name, (table, users, keys) in forms.items():

@@ -154,6 +154,7 @@ def test_given_factorizations_are_streamed_and_resumed(tmp_path: Path) -> None:
     source, outputs = write_rows(tmp_path / "rows.csv", x), []
     C = build("bsr", Participation(N, 1, N), average(N), params={"bands": 4}).factorization
     given = Settings(**BUDGET, rounds=N, mechanisms=(C,))
+    statement: dict[str, Any] = {}
     for name, settings in (("named", by_name), ("given", given)):
         folder = tmp_path / name
         folder.mkdir()
