@@ -318,7 +318,7 @@ class ParquetTable(TableReader):
     def __init__(self, path: Path) -> None:
         super().__init__(str(path))
         with _readable(self.place):
-            self._file = parquet.ParquetFile(path)
+            self._file = parquet.ParquetFile(path, pre_buffer=False)  # which would hold all of it
         #: Of the columns.
         self.schema = self._file.schema_arrow
         self.names = tuple(self.schema.names)

@@ -19,7 +19,7 @@ from fedmf.records import replace_durably, write_at
 from fedmf.streaming.release import Fields, Renderer, listed
 from fedmf.streaming.state import Releases
 
-_GROUP_NUMBERS: Final = 1 << 22
+_GROUP_NUMBERS: Final = 1 << 20
 
 
 def json_lines(renderer: Renderer, releases: Releases) -> bytes:

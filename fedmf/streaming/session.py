@@ -30,7 +30,7 @@ from fedmf.streaming.statement import Taken, stream_statement
 #: Rows of a commit; and numbers of its rows, of what is computed at once, and of what a commit releases.
 _MOST_ROWS: Final = 4096
 _MOST_NUMBERS: Final = 1 << 20
-_LARGEST_EMISSION: Final = 1 << 21
+_LARGEST_EMISSION: Final = 1 << 18
 #: Numbers of the rows between two releases, which are held in memory.
 _LARGEST_BLOCK: Final = 1 << 25
 #: A label counts like so many numbers.
