@@ -18,7 +18,7 @@ from fedmf.mechanisms.closed_forms import bifr
 from fedmf.mechanisms.errors import LARGEST_RATED, RMSE, Objective, QuickError
 from fedmf.mechanisms.registry import BANDS, Family, Free, at_once, least_on, register
 from fedmf.mechanisms.sensitivity import earliest_is_worst
-from fedmf.mechanisms.series import reciprocal
+from fedmf.mechanisms.series import multiply, reciprocal
 from fedmf.mechanisms.toeplitz import InverseToeplitz
 from fedmf.mechanisms.workload import ToeplitzWorkload, prefix
 from fedmf.participation import Participation
@@ -26,10 +26,13 @@ from fedmf.typing import Vector
 
 # L-BFGS starts with a step of this length, short enough not to leave stable C⁻¹.
 _UNIT = 0.02
-_OVERFLOW, _BISECTIONS = 1e100, 8
+_OVERFLOW, _BISECTIONS = 1e100, 16
 _MOST_ROUNDS, _FEASIBLE = 12, 1e-7
+_FREE_STARTS = (0.5, 0.75, 0.9)
 # Beyond, c is summed as the exponentials that it is made of, and no constraints are kept.
 _LONG = 65_536
+# Beyond, the slowest pole of C is a coordinate of its own.
+_SHORT = 4096
 # Wider inverses draw more past noise again in each round and gain about 1 % at most where tried.
 _WIDEST = 64
 
@@ -91,8 +94,12 @@ def banded_inverse(
     def value(tail: Vector) -> float:
         return float(losses[-1](torch.tensor(tail)))
 
-    tail = reference
-    for loss in losses:
+    if n > _SHORT:
+        tail = _with_a_slow_pole(losses[0], _inverse(reference))
+    else:
+        starts = [reference, *(_tail(x, bands) for x in _FREE_STARTS if bands <= _WIDEST)]
+        tail = min((optimise(losses[0], x, tolerance=1e-13, unit=_UNIT) for x in starts), key=value)
+    for loss in losses[1:]:
         tail = optimise(loss, tail, tolerance=1e-13, unit=_UNIT)
     if not _certified(tail, participation):
         tail = tail if n > _LONG else _constrained(losses[-1], reference)
@@ -100,6 +107,29 @@ def banded_inverse(
     # Users in every round want the identity, which no γ > 0 reaches.
     best = min((tail, reference, np.zeros(bands - 1)), key=value)
     return InverseToeplitz(_inverse(best), n)
+
+
+def _with_a_slow_pole(loss: _Loss, h: Vector) -> Vector:
+    """Minimised over log(1 − ρ) and the first coefficients of 1/g, h = (1 − ρx)·g: the tail of C.
+
+    ρ is the slowest pole of C, which moves ever closer to 1 as n grows: no matter in these coordinates.
+    """
+    import torch
+
+    from fedmf.mechanisms.optimise import optimise, series_reciprocal
+
+    roots, p = np.roots(h), h.size
+    slow = float(roots[np.argmax(np.abs(roots))].real)
+    g = multiply(h, slow ** np.arange(p), p - 1)
+    one, zero = torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+
+    def inverse(y: Any) -> Any:
+        g = series_reciprocal(torch.cat([one, y[1:]]), p - 1)
+        return torch.cat([g, zero]) - (1.0 - torch.exp(y[0])) * torch.cat([zero, g])
+
+    start = np.append(np.log1p(-slow), reciprocal(g, p - 1)[1:])
+    y = optimise(lambda y: loss.of(inverse(y)), start, tolerance=1e-12, evaluations=500, unit=_UNIT)
+    return reciprocal(inverse(torch.tensor(y)).numpy(), p)[1:]
 
 
 def _constrained(loss: _Loss, start: Vector) -> Vector:
@@ -147,23 +177,31 @@ class _Loss:
 
     def series(self, tail: Any) -> tuple[Any, Any]:
         """h, and c to the horizon; kept for the next question about the same point."""
-        import torch
-
         from fedmf.mechanisms.optimise import series_reciprocal
 
         if self._known[0] is not tail:
-            head = torch.cat([torch.ones(1, dtype=torch.float64), tail])
-            h = series_reciprocal(head, head.numel())
-            n = self._participation.rounds
-            self._known = tail, h, None if n > _LONG else series_reciprocal(h, n)
+            h = _head_inverse(tail)
+            self._known = tail, h, series_reciprocal(h, self._participation.rounds)
         return self._known[1:]
 
     def __call__(self, tail: Any) -> Any:
+        h, c = self.series(tail) if self._participation.rounds <= _LONG else (_head_inverse(tail), None)
+        return self.of(h, c)
+
+    def of(self, h: Any, c: Any = None) -> Any:
+        """The loss of C⁻¹ = LTT(h), and of C = LTT(c) where that is known."""
         import torch
 
-        from fedmf.mechanisms.optimise import log_earliest, log_earliest_exponentials, log_error
+        from fedmf.mechanisms.optimise import (
+            log_earliest,
+            log_earliest_exponentials,
+            log_error,
+            series_reciprocal,
+        )
 
-        h, c = self.series(tail)
+        n = self._participation.rounds
+        if c is None and n <= _LONG:
+            c = series_reciprocal(h, n)
         if c is None:
             square = log_earliest_exponentials(0.0, *_exponentials(h), self._participation)
         elif bool((c.abs() < _OVERFLOW).all()):
@@ -182,6 +220,15 @@ class _Loss:
         spectrum = torch.fft.rfft(c, size)
         products = torch.fft.irfft(spectrum * spectrum.conj(), size)[:n]
         return torch.cat([-c, products[b + 1 :] - products[anchors]])
+
+
+def _head_inverse(tail: Any) -> Any:
+    """h for c = (1, tail)."""
+    import torch
+
+    from fedmf.mechanisms.optimise import series_reciprocal
+
+    return series_reciprocal(torch.cat([torch.ones(1, dtype=torch.float64), tail]), tail.numel() + 1)
 
 
 def _exponentials(h: Any) -> tuple[Any, Any]:

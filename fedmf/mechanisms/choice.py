@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from fedmf.mechanisms.errors import RMSE, Objective
 from fedmf.mechanisms.matrix import Factorization, factorization_from_dict
@@ -13,56 +13,6 @@ from fedmf.mechanisms.workload import ToeplitzWorkload
 from fedmf.participation import Participation
 
 _GIVEN = "given"
-
-
-class MechanismChoice(Protocol):
-    """What stands wherever a mechanism is chosen: a name with parameters, or a factorization of one's own."""
-
-    @property
-    def name(self) -> str:
-        """By which tables and records call it."""
-        ...
-
-    @property
-    def params(self) -> Values:
-        """The parameters that are given, by symbol."""
-        ...
-
-    @property
-    def free(self) -> tuple[Free, ...]:
-        """The parameters that `build` chooses."""
-        ...
-
-    @property
-    def effort(self) -> int:
-        """What `build` takes: 0 for a formula, 1 for a search of its parameters, 2 for an optimiser of a few
-        coefficients, 3 for one of all entries of C."""
-        ...
-
-    def fixing(self, values: Values) -> MechanismChoice:
-        """The same with these parameters given.
-
-        Raises:
-            ValueError: a parameter is not one that it takes.
-        """
-        ...
-
-    def build(
-        self,
-        participation: Participation,
-        workload: ToeplitzWorkload | None = None,
-        objective: Objective = RMSE,
-    ) -> Mechanism:
-        """C of least error for a contract and a workload (prefix sums by default).
-
-        Raises:
-            ValueError: it cannot be built for them.
-        """
-        ...
-
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON-able description; `mechanism_choice_from_dict` reads it."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -103,7 +53,8 @@ class NamedMechanism:
 
     @property
     def effort(self) -> int:
-        """2 or 3 where a family has an optimiser, else 1 where a parameter is to be chosen."""
+        """What `build` takes: 0 for a formula, 1 for a search of its parameters, 2 for an optimiser of a few
+        coefficients, 3 for one of all entries of C."""
         family = form_of(self.kind).family
         return 2 + family.entrywise if family.optimized else min(1, len(self.free))
 
@@ -195,6 +146,10 @@ class GivenFactorization:
     def to_dict(self) -> dict[str, Any]:
         """{"kind": "given", "name", "factorization"}."""
         return {"kind": _GIVEN, "name": self.name, "factorization": self.factorization.to_dict()}
+
+
+#: What stands wherever a mechanism is chosen.
+MechanismChoice = NamedMechanism | GivenFactorization
 
 
 def mechanism_choice_from_dict(description: Mapping[str, Any]) -> MechanismChoice:

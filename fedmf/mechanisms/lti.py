@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.registry import DesignRequest, Family, Free, Parameter, Values, at_once, register
-from fedmf.mechanisms.series import fft_size, frozen_vector
+from fedmf.mechanisms.series import check_count, fft_size, frozen_vector
 from fedmf.mechanisms.toeplitz import InverseToeplitz
 from fedmf.typing import Vector
 
@@ -157,7 +157,7 @@ def quadratic_lti(rounds: int, eigenvalues: ArrayLike, learning_rate: float) -> 
     array([ 1.    , -0.309 , -0.0681])
     """
     curvatures, counts = _spectrum(eigenvalues, learning_rate)
-    _horizon(rounds)
+    check_count(rounds, "n (rounds)")
     damping = learning_rate * curvatures
 
     def log_power(omega: Vector) -> Vector:
@@ -243,11 +243,6 @@ def _spectrum(eigenvalues: ArrayLike, learning_rate: float) -> tuple[Vector, Vec
         )
     distinct, counts = np.unique(values, return_counts=True)
     return distinct, counts.astype(np.float64)
-
-
-def _horizon(rounds: int) -> None:
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
-        raise ValueError(f"n (rounds) must be an integer of at least 1; got {rounds!r}.")
 
 
 # A curvature that was given belongs to the spectrum.

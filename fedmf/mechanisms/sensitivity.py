@@ -34,6 +34,8 @@ from fedmf.typing import Array, Vector
 
 Kind = Literal["exact", "upper_bound"]
 ROUNDING: Final = 1e-12
+# A share of the largest coefficient that counts for nothing even if all were so large.
+_NOTHING = 1e-22
 _LARGEST_ENUMERATED, _LARGEST_GRAM, _MOST_PAIRED = 2048, 10_240, 512
 # Rows of the dynamic program that fit a processor's cache.
 _CHUNK_ENTRIES = 100_000
@@ -115,14 +117,16 @@ def pair_bound_square(c: Vector, max_participations: int, min_separation: int) -
     >>> pair_bound_square(np.array([1.0, 0.5, 0.25, 0.125]), 2, 2)
     3.203125
     """
-    n, k, b = c.size, max_participations, min_separation
-    size, a = fft_size(2 * n), np.abs(c)
-    spectrum, total = np.fft.rfft(a, size), 0.0
+    n, k, b, a = c.size, max_participations, min_separation, np.abs(c)
+    a = a[: int(np.flatnonzero(a > _NOTHING * a.max())[-1]) + 1]
+    total, head = 0.0, np.zeros(0)
     for m in range(min(k, -(-n // b))):
-        head = a[: n - m * b]
-        products = np.fft.irfft(spectrum * np.fft.rfft(head, size).conj(), size)[:n]
-        largest_from = np.maximum.accumulate(products[::-1])[::-1]
-        total += float(head @ head) + 2.0 * float(largest_from[b : m * b + 1 : b].sum())
+        if head.size != min(a.size, n - m * b):
+            head = a[: n - m * b]
+            size = fft_size(2 * a.size)
+            products = np.fft.irfft(np.fft.rfft(a, size) * np.fft.rfft(head, size).conj(), size)[: a.size]
+            largest_from, square = np.maximum.accumulate(products[::-1])[::-1], float(head @ head)
+        total += square + 2.0 * float(largest_from[b : m * b + 1 : b].sum())
     return total
 
 

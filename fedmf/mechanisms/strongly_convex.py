@@ -25,7 +25,7 @@ from fedmf.mechanisms.cache import remembered, single_threaded
 from fedmf.mechanisms.lti import FREE_SPECTRUM, graded_quadrature, mean_power, minimum_phase
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.registry import Family, Free, Parameter, at_once, register
-from fedmf.mechanisms.series import reciprocal
+from fedmf.mechanisms.series import check_count, reciprocal
 from fedmf.mechanisms.toeplitz import InverseToeplitz
 from fedmf.typing import Vector
 
@@ -99,10 +99,9 @@ def strongly_convex_lti(
     >>> strongly_convex_lti(4, 0.1, 1.0, 0.5).correlation.round(2)
     array([ 1.  , -0.45, -0.1 , -0.04])
     """
-    contraction = _contraction(strong_convexity, smoothness, learning_rate)
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
-        raise ValueError(f"n (rounds) must be an integer of at least 1; got {rounds!r}.")
-    multipliers = _alternate(contraction, _checked_lags(lags), _checked_noise(gradient_noise))
+    contraction = _contraction(strong_convexity, smoothness, learning_rate, lags, gradient_noise)
+    check_count(rounds, "n (rounds)")
+    multipliers = _alternate(contraction, lags, gradient_noise)
     distance = min(contraction[0], 2.0 - contraction[1])
     return InverseToeplitz(
         minimum_phase(lambda w: -0.5 * np.log(multipliers.bound(w)), rounds, distance), rounds
@@ -138,16 +137,15 @@ def strongly_convex_bound(
     >>> round(strongly_convex_bound(identity(1), 1.0, 1.0, 0.5), 6)  # exact where mu = L
     0.166667
     """
-    contraction = _contraction(strong_convexity, smoothness, learning_rate)
-    noise = _checked_noise(gradient_noise)
+    contraction = _contraction(strong_convexity, smoothness, learning_rate, lags, gradient_noise)
     if (column := factorization.toeplitz_column()) is None:
         raise ValueError("C (factorization) must be Toeplitz; got one whose columns are not shifts.")
     coefficients = reciprocal(column, column.size)
     distance = min(contraction[0], 2.0 - contraction[1])
-    multipliers = _best_for(contraction, _checked_lags(lags), coefficients, noise)
+    multipliers = _best_for(contraction, lags, coefficients, gradient_noise)
     proved = mean_power(coefficients, multipliers.bound, distance)
-    if noise:
-        proved += noise * mean_power(np.ones(1), multipliers.bound, distance)
+    if gradient_noise:
+        proved += gradient_noise * mean_power(np.ones(1), multipliers.bound, distance)
     return 0.5 * smoothness * learning_rate**2 * proved
 
 
@@ -245,8 +243,14 @@ def _plant(contraction: tuple[float, float], omega: Vector) -> NDArray[np.comple
     return (difference.conj() - contraction[0]) * (difference - contraction[1])
 
 
-def _contraction(strong_convexity: float, smoothness: float, learning_rate: float) -> tuple[float, float]:
-    """(ημ, ηL)."""
+def _contraction(
+    strong_convexity: float, smoothness: float, learning_rate: float, lags: int, gradient_noise: float
+) -> tuple[float, float]:
+    """(ημ, ηL), all arguments checked."""
+    if isinstance(lags, bool) or not isinstance(lags, int) or not 0 <= lags <= _MOST_LAGS:
+        raise ValueError(f"K (lags) must be an integer between 0 and {_MOST_LAGS}; got {lags!r}.")
+    if not 0 <= gradient_noise < math.inf:
+        raise ValueError(f"s (gradient_noise) must be finite and at least 0; got {gradient_noise}.")
     if not 0 < strong_convexity < math.inf:
         raise ValueError(f"mu (strong_convexity) must be positive and finite; got {strong_convexity}.")
     if not strong_convexity <= smoothness < math.inf:
@@ -261,19 +265,7 @@ def _contraction(strong_convexity: float, smoothness: float, learning_rate: floa
     return learning_rate * strong_convexity, learning_rate * smoothness
 
 
-def _checked_lags(lags: int) -> int:
-    if isinstance(lags, bool) or not isinstance(lags, int) or not 0 <= lags <= _MOST_LAGS:
-        raise ValueError(f"K (lags) must be an integer between 0 and {_MOST_LAGS}; got {lags!r}.")
-    return lags
-
-
-def _checked_noise(gradient_noise: float) -> float:
-    if not 0 <= gradient_noise < math.inf:
-        raise ValueError(f"s (gradient_noise) must be finite and at least 0; got {gradient_noise}.")
-    return gradient_noise
-
-
-_strongly_convex = remembered(strongly_convex_lti, version=1)
+_strongly_convex = remembered(strongly_convex_lti, version=2)
 
 _LAGS = Parameter("lags", "multipliers on each side", integer=True, lowest=0, highest=32)
 _VARIANCE = Parameter("variance", "of the stochastic gradients, where that of the noise is 1")

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedmf.mechanisms.series import multiply
 from fedmf.typing import Vector
 
 #: (ρ, e, s) stands for (1 − ρx^s)^e.
@@ -253,11 +254,7 @@ def _correlate(left: Vector, right: Vector) -> Vector:
     n = left.size
     if (right == 1.0).all():
         return np.cumsum(left[::-1])[::-1]
-    if n <= 2048:
-        return np.convolve(left[::-1], right)[:n][::-1]
-    size = 1 << (2 * n - 1).bit_length()
-    spectrum = np.fft.rfft(left[::-1], size) * np.fft.rfft(right, size)
-    return np.fft.irfft(spectrum, size)[:n][::-1]
+    return multiply(right, left[::-1], n)[::-1]
 
 
 def _horizon(rounds: int) -> int:

@@ -7,13 +7,11 @@ from itertools import pairwise
 import mpmath
 import numpy as np
 import pytest
-from support.oracles import ltt, prefix_sums, query_variances
 
 from fedmf.mechanisms.blt import BufferedToeplitz, blt
 from fedmf.mechanisms.errors import MAX, errors
-from fedmf.mechanisms.registry import build
 from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.workload import exponential, prefix
+from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 
 PAIRS = [
@@ -22,11 +20,6 @@ PAIRS = [
     ([0.9999, 0.98, 0.7], [0.02, 0.1, 0.3]),
     ([0.9999, 0.995, 0.95, 0.6], [0.004, 0.03, 0.12, 0.3]),
 ]
-WEIGHTS = {"rows": np.linspace(0.5, 2.0, 12), "columns": np.geomspace(1.0, 0.05, 12)}
-
-
-def decaying(n):
-    return exponential(0.8, n)
 
 
 def _rmse(C, contract):
@@ -133,20 +126,3 @@ def test_max_error_is_lower_where_it_is_the_objective():
     mean, largest = (errors(C, prefix(200), sens) for C, sens in stated)
     assert largest.max_se < 0.999 * mean.max_se
     assert mean.rmse < 0.999 * largest.rmse
-
-
-def test_buffers_by_name():
-    contract = Participation(200, 4, 50)
-    chosen = build("blt", contract)
-    assert 2 <= chosen.params["buffers"] <= 5
-    assert build("blt", contract, params={"buffers": 1}).factorization.recurrence().memory_vectors == 1
-    with pytest.raises(ValueError, match="between 1 and 10"):
-        build("blt", contract, params={"buffers": 11})
-    with pytest.raises(ValueError, match="between 1 and 10"):
-        blt(0, contract)
-
-
-def test_dense_form():
-    C = BufferedToeplitz([0.5, 0.25], [0.3, 0.2], 5)
-    assert np.allclose(C.materialize(), ltt([1, 0.5, 0.2, 0.0875, 0.040625], 5))
-    assert np.allclose(C.query_variances(np.ones(5)), query_variances(prefix_sums(5), C.materialize()))

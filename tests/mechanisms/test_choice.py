@@ -15,7 +15,7 @@ from fedmf.mechanisms.banded import Banded
 from fedmf.mechanisms.blt import BufferedToeplitz
 from fedmf.mechanisms.choice import GivenFactorization, NamedMechanism, mechanism_choice_from_dict
 from fedmf.mechanisms.matrix import Dense, Factorization, Stamped, normalized
-from fedmf.mechanisms.registry import accepted_parameters, build, names, parameters
+from fedmf.mechanisms.registry import accepted_parameters, build, names
 from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.mechanisms.toeplitz import Diagonal, InverseToeplitz, Toeplitz
 from fedmf.mechanisms.trees import kary_tree, tree
@@ -52,15 +52,6 @@ def test_a_named_choice_builds_what_build_builds_and_survives_json(name):
         assert rebuilt.params == mechanism.params
         assert rebuilt.factorization.to_dict() == mechanism.factorization.to_dict()
     assert build(name, CONTRACT, params=mechanism.params).params == fixed.params
-
-
-def test_a_named_choice_is_a_value_of_its_own():
-    params: dict[str, float | int] = {"bands": 4.0}
-    choice = NamedMechanism("bisr", params)
-    params["bands"] = 5
-    assert choice.params == {"bands": 4}
-    assert isinstance(choice.params["bands"], int)
-    assert choice == NamedMechanism("bisr", {"bands": 4}) != NamedMechanism("bisr")
 
 
 def test_wrong_names_and_parameters_are_refused_when_a_choice_is_made():
@@ -199,8 +190,3 @@ def test_descriptions_that_describe_no_choice_are_refused(description):
     with pytest.raises(ValueError) as refusal:  # noqa: PT011  the messages differ
         mechanism_choice_from_dict(description)
     assert "\n" not in str(refusal.value)
-
-
-def test_no_parameter_is_called_like_a_field_of_a_choice():
-    assert not {"kind", "name", "factorization"} & set(parameters())
-    assert "given" not in names()

@@ -58,16 +58,6 @@ def test_published_rmse():
         assert errors(C, prefix(3900), stated, SIGMA).rmse == pytest.approx(expected, rel=1e-3)
 
 
-@pytest.mark.parametrize("name", ["identity", "square-root", "bsr", "bisr", "cgd", "optimal-diagonal"])
-def test_closed_forms_answer_fast(name):
-    """Processor time of this thread; the rows of a design table take 0.3 s at most."""
-    params = {"lambda": 0.9} if name == "cgd" else {"bands": 64} if name in {"bsr", "bisr"} else {}
-    start = time.thread_time()
-    C = build(name, TEN_EPOCHS, params=params).factorization
-    errors(C, prefix(3900), stated_sensitivity(C, TEN_EPOCHS))
-    assert time.thread_time() - start < 0.3
-
-
 def test_normalized_error_is_quick_at_scale():
     start = time.thread_time()
     fast_query_variances(normalized(square_root(3900)), prefix(3900))
@@ -134,11 +124,6 @@ def test_nu_ftrl_tends_to_the_square_root_and_has_its_closed_forms():
 def test_nu_ftrl_and_cgd_do_not_depend_on_the_horizon():
     for short, long in ((nu_ftrl(0.2, 10), nu_ftrl(0.2, 30)), (cgd(0.2, 10), cgd(0.2, 30))):
         assert np.allclose(short.strategy, long.strategy[:10], rtol=1e-15)
-
-
-def test_one_parameter_shape():
-    C = one_parameter(0.25, 4, 6)
-    assert np.allclose(C.strategy, np.array([1.25, 0.75, 7 / 12, 0.5, 0, 0]) / 1.25)
 
 
 def test_optimal_diagonal_beats_identity_in_full_batch():

@@ -90,7 +90,10 @@ def test_general_workloads_are_optimised():
         (lambda: Dense([[1.0, 0.0], [1.0, -1.0]]), "positive; got -1.0 at j=1"),
         (lambda: Dense(np.broadcast_to(np.zeros(1), (4097, 4097))), "at most 4096 .* Use banded"),
         (lambda: Dense([[1.0]]).leading(2), "between 1 and n=1"),
-        (lambda: Dense.from_rows([[1.0], [1.0]]), "t=1 .* must have 2 entries; got 1"),
+        (
+            lambda: Dense.from_stored({"rows": [[1.0], [1.0]]}),
+            "t=1 .* must have 2 entries; got 1",
+        ),
         (lambda: dense(Participation(2049, 1, 9)), "at most 2048 for dense; got 2049. Use banded"),
     ],
 )

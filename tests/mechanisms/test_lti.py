@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import mul
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedmf.mechanisms.banded import Banded
-from fedmf.mechanisms.closed_forms import cgd, identity, nu_ftrl
+from fedmf.mechanisms.closed_forms import identity, nu_ftrl
 from fedmf.mechanisms.lti import (
     graded_quadrature,
     mean_power,
@@ -20,7 +16,6 @@ from fedmf.mechanisms.lti import (
 )
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.sensitivity import exact_sensitivity, stated_sensitivity
-from fedmf.mechanisms.series import factored_power
 from fedmf.participation import Participation
 
 Array = NDArray[np.float64]
@@ -62,47 +57,6 @@ def test_one_eigenvalue_is_nu_ftrl(curvature: float, eta: float) -> None:
 
 
 @pytest.mark.parametrize("name", SPECTRA)
-def test_coefficients_from_the_roots_of_the_response(name: str) -> None:
-    """h is a ratio of products of |1 − ρz|²: known poles, and zeros from a polynomial in |D|²."""
-    eigenvalues, eta = SPECTRA[name]
-    values, counts = np.unique(eigenvalues, return_counts=True)
-    # |1 - z - s|² = s² + (1 - s)x with x = |1 - z|²; numerator of h as a polynomial in x.
-    factors = [np.polynomial.Polynomial([(eta * v) ** 2, 1.0 - eta * v]) for v in values]
-    numerator = sum(
-        (
-            c * v * reduce(mul, [f for j, f in enumerate(factors) if j != i], np.polynomial.Polynomial([1.0]))
-            for i, (v, c) in enumerate(zip(values, counts, strict=True))
-        ),
-        np.polynomial.Polynomial([0.0]),
-    )
-    zeros = numerator.roots() if values.size > 1 else np.zeros(0)
-    assert np.abs(np.imag(zeros)).max(initial=0.0) < 1e-9
-    # x = -(1 - rho)²/rho, the root inside the unit circle.
-    inside = []
-    for x in np.real(zeros):
-        pair = np.roots([1.0, x - 2.0, 1.0])
-        inside.append(float(pair[np.argmin(np.abs(pair))].real))
-    expected = factored_power(
-        [*((1.0 - eta * v, 1.0, 1) for v in values), *((rho, -1.0, 1) for rho in inside)], 0.5, 300
-    )
-    found = quadratic_lti(300, eigenvalues, eta).correlation
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)  # the roots limit the oracle
-
-
-@pytest.mark.parametrize("name", SPECTRA)
-def test_no_worse_than_any_nu_ftrl_and_the_identity(name: str) -> None:
-    eigenvalues, eta = SPECTRA[name]
-    n = long_enough(eigenvalues, eta)
-    found = at_unit_sensitivity(quadratic_lti(n, eigenvalues, eta), eigenvalues, eta)
-    damped = min(
-        at_unit_sensitivity(nu_ftrl(float(nu), n), eigenvalues, eta)
-        for nu in np.geomspace(0.1 * eta * min(eigenvalues), 1.0, 25)
-    )
-    assert found <= damped <= at_unit_sensitivity(identity(n), eigenvalues, eta)
-    assert found < 0.999 * damped or name == "long steps"
-
-
-@pytest.mark.parametrize("name", SPECTRA)
 def test_attains_the_cauchy_schwarz_bound_and_perturbations_raise_it(name: str) -> None:
     eigenvalues, eta = SPECTRA[name]
     n = long_enough(eigenvalues, eta)
@@ -120,67 +74,12 @@ def test_attains_the_cauchy_schwarz_bound_and_perturbations_raise_it(name: str) 
             assert 0.5 * eta**2 * np.mean(1.0 / bumped) * np.mean(bumped * h) > least * (1 + 1e-7)
 
 
-def test_closed_form_of_the_identity() -> None:
-    eigenvalues, eta = [1.0, 0.4, 0.1], 0.6
-    closed = 0.5 * eta**2 * sum(1.0 / (eta * (2.0 - eta * x)) for x in eigenvalues)
-    assert quadratic_suboptimality(identity(600), eigenvalues, eta) == pytest.approx(closed, rel=1e-12)
-    assert asymptotic(np.ones(GRID.size), eigenvalues, eta) == pytest.approx(closed, rel=1e-12)
-
-
 @pytest.mark.parametrize("nu", [0.02, 0.3, 1.0])
 def test_time_domain_equals_frequency_domain(nu: float) -> None:
     eigenvalues, eta = [1.0, 0.2, 0.05], 0.7
     power = np.abs(1.0 - (1.0 - nu) * np.exp(1j * GRID))
     in_time = at_unit_sensitivity(nu_ftrl(nu, 3000), eigenvalues, eta)
     assert in_time == pytest.approx(asymptotic(power, eigenvalues, eta), rel=1e-9)
-
-
-def descent_covariance(noise: Array, eigenvalues: list[float], eta: float) -> float:
-    """½ Σ λ_j Var θ_n,j by running gradient descent on every unit input; noise is C⁻¹, dense."""
-    total = 0.0
-    for curvature in eigenvalues:
-        theta = np.zeros(noise.shape[1])
-        for row in noise:
-            theta = theta - eta * (curvature * theta + row)
-        total += 0.5 * curvature * theta @ theta
-    return float(total)
-
-
-def test_covariance_of_descent_through_the_streamed_recurrence() -> None:
-    eigenvalues, eta, n = [1.0, 0.3, 0.08], 0.8, 400
-    dense_banded = Banded(np.column_stack([np.full(n, 1.5), np.append(np.linspace(-0.5, 0.4, n - 1), 0.0)]))
-    found = {}
-    for name, C in {
-        "lti": quadratic_lti(n, eigenvalues, eta),
-        "nu": nu_ftrl(0.1, n),
-        "cgd": cgd(0.5, n),
-        "identity": identity(n),
-        "banded": dense_banded,
-    }.items():
-        simulated = descent_covariance(C.recurrence().apply(np.eye(n)), eigenvalues, eta)
-        assert quadratic_suboptimality(C, eigenvalues, eta) == pytest.approx(simulated, rel=1e-10)
-        found[name] = simulated * exact_sensitivity(C, Participation(n, 1, n)).value ** 2
-    least = 0.5 * eta**2 * np.mean(np.sqrt(response(eigenvalues, eta))) ** 2
-    assert found["lti"] == pytest.approx(least, rel=1e-3)
-    assert found["lti"] < min(found["nu"], found["cgd"], found["identity"])
-
-
-def test_sampled_noise_leaves_the_predicted_suboptimality() -> None:
-    """Mean of 20 000 chains: relative deviation 0.01 at most; 5.3 of them is a false alarm of 1e-7."""
-    eigenvalues, eta, n, chains = np.array([1.0, 0.2]), 0.2, 100, 20_000
-    z = np.random.default_rng(11).standard_normal((n, 2 * chains))
-    predicted, seen = {}, {}
-    for name, C in {"lti": quadratic_lti(n, eigenvalues, eta), "identity": identity(n)}.items():
-        sens = exact_sensitivity(C, Participation(n, 1, n)).value
-        theta = np.zeros((2, chains))
-        for row in sens * C.recurrence().apply(z):
-            theta -= eta * (eigenvalues[:, None] * theta + row.reshape(2, chains))
-        seen[name] = float(np.mean(0.5 * eigenvalues @ theta**2))
-        predicted[name] = quadratic_suboptimality(C, eigenvalues, eta) * sens**2
-        deviation = 5.3 * np.sqrt(2.0 / chains)
-        assert seen[name] == pytest.approx(predicted[name], rel=deviation)
-        assert 1.1**2 * seen[name] != pytest.approx(predicted[name], rel=deviation)
-    assert seen["lti"] < 0.8 * seen["identity"]
 
 
 def test_does_not_depend_on_the_horizon_or_the_order() -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from support.oracles import prefix_sums, query_variances, scalar_sensitivity
 
 from fedmf.mechanisms.registry import build
@@ -95,11 +94,6 @@ def _base(t: int, arity: int) -> list[int]:
     return found
 
 
-def test_kary_redraws_few_past_vectors():
-    assert kary_tree(2, 256).recurrence().regenerated_vectors <= 16
-    assert kary_tree(2, 256).recurrence().memory_vectors == 0
-
-
 def test_arity_and_estimator_are_chosen():
     contract = Participation(60, 2, 30)
     chosen = build("kary-tree", contract)
@@ -135,46 +129,3 @@ def test_a_scaled_kary_tree_knows_its_gram_matrix_and_its_inverse(arity, n):
     for gap in range(n):
         assert np.allclose(C.gram_diagonal(gap), np.diagonal(gram, gap), rtol=1e-13)
     assert np.allclose(C.inverse @ C.matrix, np.eye(n), atol=1e-12)
-
-
-def production_estimates(rounds: int) -> NDArray[np.float64]:
-    """Row t: how the noise of prefix t is made of the nodes' noises, by the rule of the production code.
-
-    A buffer holds a value for each complete block of the prefix, smallest last. A new leaf is merged with the
-    last block as long as both are of one level ℓ: u = n + ½(u_left + u_right), n the noise of the parent. The
-    prefix adds u/(2 − 2^{−ℓ}) for each block. Written from the description of the algorithm; shares nothing
-    with fedmf.
-    """
-    nodes = 0
-    buffer: list[tuple[int, dict[int, float]]] = []
-    prefixes = []
-    for _ in range(rounds):
-        level, value = 0, {nodes: 1.0}
-        nodes += 1
-        while buffer and buffer[-1][0] == level:
-            _, left = buffer.pop()
-            merged = {nodes: 1.0}
-            nodes += 1
-            for half in (left, value):
-                for node, weight in half.items():
-                    merged[node] = merged.get(node, 0.0) + weight / 2
-            level, value = level + 1, merged
-        buffer.append((level, value))
-        prefixes.append(
-            {node: weight / (2 - 0.5**height) for height, block in buffer for node, weight in block.items()}
-        )
-    made = np.zeros((rounds, nodes))
-    for t, weights in enumerate(prefixes):
-        made[t, list(weights)] = list(weights.values())
-    return made
-
-
-@pytest.mark.parametrize("rounds", [1, 2, 7, 16, 61])
-def test_the_online_tree_is_the_estimator_that_ran_in_production(rounds: int) -> None:
-    """Equal covariance of all prefixes: the same distribution, so the same privacy."""
-    N = production_estimates(rounds)
-    B = np.tril(np.ones((rounds, rounds))) @ np.linalg.inv(tree(rounds, full=False).materialize())
-    np.testing.assert_allclose(B @ B.T, N @ N.T, rtol=1e-10, atol=1e-12)
-    if rounds > 2:
-        full = np.tril(np.ones((rounds, rounds))) @ np.linalg.inv(tree(rounds).materialize())
-        assert not np.allclose(full @ full.T, N @ N.T, rtol=1e-3)

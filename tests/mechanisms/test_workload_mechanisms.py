@@ -181,23 +181,6 @@ def test_beyond_4096_rounds_learning_rates_count_in_the_errors_only(name, params
     np.testing.assert_allclose(variances(C, workload), expected, rtol=1e-9)
 
 
-def test_the_diagonal_is_the_best_for_its_workload():
-    """k = n, b = 1: no other diagonal does better, found by random perturbation."""
-    contract, workload = Participation(8, 8, 1), parse_workload("momentum:0.5", 8)
-    d = (
-        build("optimal-diagonal", contract, workload).factorization.strategy * 0
-        + build("optimal-diagonal", contract, workload).factorization.materialize().diagonal()
-    )
-    A = workload.materialize()
-
-    def cost(entries):
-        return float(query_variances(A, np.diag(entries)).sum() * (entries**2).sum())
-
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        assert cost(d) <= cost(d * np.exp(0.1 * rng.normal(size=8))) * (1 + 1e-12)
-
-
 def test_unfit_workloads_are_refused():
     with pytest.raises(ValueError, match="must have n=9 rounds; got 8"):
         banded_toeplitz(2, Participation(9, 1, 9), workload=prefix(8))
