@@ -12,6 +12,8 @@ import torch
 from support.covariance import covariance_fits
 
 from fedmf.errors import HorizonExceededError
+from fedmf.mechanisms.blt import BufferedToeplitz
+from fedmf.mechanisms.matrix import Stamped
 from fedmf.mechanisms.registry import build
 from fedmf.mechanisms.streaming import Recurrence
 from fedmf.noise.cpu import TILE
@@ -205,9 +207,11 @@ MECHANISMS = {
 }
 
 
-@pytest.fixture(params=MECHANISMS)
+@pytest.fixture(params=[*MECHANISMS, "stamped blt"])
 def mechanism(request: pytest.FixtureRequest):
     """A mechanism of each form in which noise is streamed."""
+    if request.param == "stamped blt":
+        return Stamped(BufferedToeplitz([0.9, 0.5], [0.3, 0.2], 5), 12)
     return build(request.param, Participation(12, 3, 4), **MECHANISMS[request.param]).factorization
 
 
