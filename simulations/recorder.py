@@ -63,7 +63,7 @@ RUNS = {
     "sparse checkpoints": "execution.checkpoint-every=3",
     "example-level": f"{EXAMPLES} privacy.unit=example",
     "no noise": "privacy.kind=none privacy.epsilon= privacy.delta= privacy.noise-seed=",
-    "grid, slices": "execution.messages=slice",
+    "grid, slices": "execution.messages=aggregate",
     "grid, per-user": "execution.messages=per-user",
     "grid, several users a message": "execution.messages=per-user execution.users-per-message=3",
 }
@@ -95,7 +95,10 @@ OPTIONS = {
     "--rows-per-user": "--max-participations", "--second-moment": "--second", "independent": "ime",
     "concatenated": "cs", "post-processing": "pp",
 }
-KEYS = {"cohorts.users-per-round": "cohorts.size", "client.": "local.", "server.": "optimizer."}
+KEYS = {
+    "execution.messages=aggregate": "execution.messages=slice",
+    "cohorts.users-per-round": "cohorts.size", "client.": "local.", "server.": "optimizer.",
+}
 def asked(given):
     from fedmf.errors import ConfigError
     from fedmf.runs import parse_assignments, run_of

@@ -302,7 +302,7 @@ class OwnClients(GridClients):
 
     def __init__(self, session: Session, nodes: ServedUsers) -> None:
         super().__init__(session, nodes, _SLACK)
-        self.patient = self.waiting.messages == "slice"
+        self.patient = self.waiting.messages == "aggregate"
         self._t, self._lengths = 0, session.server.new_sum().lengths
 
     @property

@@ -25,9 +25,11 @@ class Execution(Value):
     PLACE: ClassVar[frozenset[str]] = frozenset({"output_dir"})
 
     messages: Annotated[
-        Literal["slice", "per-user"],
-        Field("slice: a reply is one sum over users, clipped there; per-user: a row a user, clipped again"),
-    ] = "slice"
+        Literal["aggregate", "per-user"],
+        Field(
+            "aggregate: a reply is one sum over users, clipped there; per-user: a row a user, clipped again"
+        ),
+    ] = "aggregate"
     users_per_message: Annotated[
         int | None, Field("most users of a message per-user; default: rows of 2^28 bytes together", ge=1)
     ] = None
@@ -55,8 +57,8 @@ class Execution(Value):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.min_replies and self.messages == "slice":
+        if self.min_replies and self.messages == "aggregate":
             raise ValueError(
-                f"min_replies must be 0 with messages 'slice'; got {self.min_replies!r}. One user's slow "
+                f"min_replies must be 0 with messages 'aggregate'; got {self.min_replies!r}. One user's slow "
                 "training would take others out of the sum."
             )

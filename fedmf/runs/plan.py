@@ -176,7 +176,7 @@ class Plan:
 
     def unit(self, clip_norm: float) -> float:
         """In what unit the server sees the mean of updates clipped to this norm."""
-        steps = any(isinstance(rule, QuantileClipping) and rule.unit_steps for rule in self.statistics)
+        steps = any(isinstance(rule, QuantileClipping) and rule.normalize_updates for rule in self.statistics)
         return clip_norm if steps else 1.0
 
     def multiplier_after(self, rounds: int) -> float:

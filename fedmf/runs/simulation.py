@@ -38,7 +38,7 @@ def in_messages(users: Sequence[str], form: Execution, dimension: int) -> list[t
         dimension: d.
     """
     fit = max(1, _MOST_ROW_BYTES // (4 * max(1, dimension)))
-    most = max(1, len(users)) if form.messages == "slice" else min(fit, form.users_per_message or fit)
+    most = max(1, len(users)) if form.messages == "aggregate" else min(fit, form.users_per_message or fit)
     return [tuple(users[start : start + most]) for start in range(0, len(users), most)]
 
 
@@ -88,7 +88,7 @@ class ClientsHere(Clients):
 
     def ask(self, number: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
         """See `Clients.ask`."""
-        server, as_slice = self._server, self._form.messages == "slice"
+        server, as_slice = self._server, self._form.messages == "aggregate"
         for users in in_messages(list(cohort.values()), self._form, server.dimension):
             model = copied_vector(server.parameters)  # training writes into it
             yield self._reply(Request(model, number - 1, users, as_slice, server.clip_norm))

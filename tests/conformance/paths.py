@@ -32,7 +32,7 @@ class Path:
     """
 
     engine: LocalEngine = "loop"
-    messages: Literal["slice", "per-user"] = "slice"
+    messages: Literal["aggregate", "per-user"] = "aggregate"
     users_per_message: int | None = None
     workers: int = 1
     host: Literal["fedmf", "messages", "wrapper", "aggregator"] = "fedmf"
@@ -42,7 +42,7 @@ class Path:
         if self.host in HOSTS:
             return f"{self.engine}, {HOSTS[self.host]}"
         several = "" if self.users_per_message is None else f" of {self.users_per_message}"
-        words = [self.engine, "slices" if self.messages == "slice" else f"rows{several}"]
+        words = [self.engine, "slices" if self.messages == "aggregate" else f"rows{several}"]
         words += [f"messages to {self.workers}"] if self.host == "messages" else []
         return ", ".join(words + (["a GPU"] if self.device == "cuda" else []))
 

@@ -116,7 +116,7 @@ _QUANTILE: Final = QuantileClipping(quantile=0.4, learning_rate=0.7, rounds_per_
 PARTS: Final[dict[str, Mapping[str, Any]]] = {
     "none": {},
     "clip norm": {"clipping": _QUANTILE},
-    "clip norm, unit steps": {"clipping": replace(_QUANTILE, unit_steps=True)},
+    "clip norm, unit steps": {"clipping": replace(_QUANTILE, normalize_updates=True)},
     "own statistic": {"extra_releases": (OwnStatistic("support.own_functions:halves", ("first", "last")),)},
     "replace-one": {"privacy": "replace-one"},
 }

@@ -65,7 +65,7 @@ def test_a_run_needs_no_flower_and_what_needs_it_says_so_in_a_line(tmp_path: Pat
     assert not (tmp_path / "ray").exists()
 
 
-@pytest.mark.parametrize("messages", ["slice", "per-user"])
+@pytest.mark.parametrize("messages", ["aggregate", "per-user"])
 def test_clients_are_told_what_messages_would_tell_and_the_bits_are_the_same(
     tmp_path: Path, messages: str
 ) -> None:
@@ -93,7 +93,7 @@ def test_clients_are_told_what_messages_would_tell_and_the_bits_are_the_same(
     assert counts["here"] == counts["grid"]
 
 
-@pytest.mark.parametrize("messages", ["slice", "per-user"])
+@pytest.mark.parametrize("messages", ["aggregate", "per-user"])
 def test_code_that_fails_outside_a_users_training_makes_zeros_and_never_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: str
 ) -> None:

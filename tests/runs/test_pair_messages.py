@@ -80,7 +80,7 @@ def test_a_hostile_slice_is_refused_whole_and_uses_up_both_rows_of_noise(kind: s
 @pytest.mark.parametrize("form", FORMS)
 def test_both_kinds_of_message_release_the_same_pair(form: str, tmp_path: Path) -> None:
     found = []
-    for messages in ("slice", "per-user"):
+    for messages in ("aggregate", "per-user"):
         optimizer = RecordedPair(BLOCKS, form)  # type: ignore[arg-type]
         keys = {"messages": messages, "workers": 2, "second_workload": "exponential:0.5"}
         run_small(tmp_path / messages, pair_run(optimizer, TASK, **keys))

@@ -52,7 +52,7 @@ class QuantileClipping(Statistic):
     ] = 0.5
     learning_rate: Annotated[float, Field("step η of ln ζ for each update", "η", gt=0)] = 0.5
     rounds_per_update: Annotated[int, Field("rounds B in which ζ is constant", "B", ge=1)] = 5
-    unit_steps: Annotated[
+    normalize_updates: Annotated[
         bool, Field("whether mean updates are divided by ζ, so that the server's step does not follow it")
     ] = False
 
