@@ -1,6 +1,8 @@
 """``fedmf design``: what scripts may rely on, the table, and errors that name the limit."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -101,3 +103,11 @@ def test_bad_input_is_one_line_that_names_the_limit(
 ) -> None:
     assert run([*DESIGN, *options, "--json"]) == 2
     assert message in one_line(capsys)
+
+
+def test_a_closed_form_loads_no_framework() -> None:
+    """It answers in under a second, which torch alone would take."""
+    asked = [*DESIGN, "--mechanism", "bsr", "--epsilon", "2", "--delta", "1e-5"]
+    code = f"import sys; from fedmf.cli.app import run; run({asked}); sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

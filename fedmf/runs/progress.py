@@ -10,8 +10,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedmf.accounting import at_least, at_most
-from fedmf.runs.cost_estimate import NoiseAndSignal
-from fedmf.runs.outputs import central
 from fedmf.version import __version__
 
 if TYPE_CHECKING:
@@ -52,6 +50,8 @@ class RunProgress:
     """
 
     def __init__(self, session: Session, console: Console | None = None) -> None:
+        from fedmf.runs.outputs import central  # who only wants a bar loads no framework
+
         self._session, self._stack = session, ExitStack()
         self._console = console or Console(stderr=True)
         dataset, metrics = session.task.dataset, session.task.metrics
@@ -61,6 +61,8 @@ class RunProgress:
         self._columns = ["epsilon", *judged, *released[:_MOST_SHOWN]]
 
     def __enter__(self) -> Self:
+        from fedmf.runs.cost_estimate import NoiseAndSignal
+
         plan, server, run = self._session.plan, self._session.server, self._session.run
         contract = plan.participation
         self._print(
@@ -119,7 +121,7 @@ class RunProgress:
 
     def warning(self) -> str | None:
         """That a model is worse than the untrained one, and what to do; None if it is not."""
-        rows, loss = self._session.metrics, central("loss", self._session.task.dataset)
+        rows, loss = self._session.metrics, self._columns[1]
         before, after = rows.get(0, {}).get(loss), max(rows.items())[1].get(loss)
         if before is None or after is None or after <= before:
             return None
