@@ -41,7 +41,7 @@ ONLY_IN = {
     "ray": {"flower"},
     "dp_accounting": {"accounting"},
     "typer": {"cli"},
-    "rich": {"cli", "flower"},
+    "rich": {"cli", "flower", "runs"},
     "triton": {"noise", "training"},
     "peft": {"models"},
 }

@@ -14,8 +14,6 @@ from support.streams import BUDGET, releases, run_once, sample
 from fedmf.data.cells import cells_of
 from fedmf.data.lines import LONGEST_LINE
 from fedmf.data.table_reader import InputError, open_table
-from fedmf.errors import ConfigError
-from fedmf.runs import load_run
 from fedmf.streaming.session import open_run
 from fedmf.streaming.settings import Settings
 
@@ -93,16 +91,3 @@ def test_deep_json_is_a_bad_row(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
     told = run_once(tmp_path, Settings(**BUDGET, rounds=5), tmp_path / "in.jsonl")
     assert told["counts"]["zeroed"] == 3
-
-
-def test_a_large_configuration_is_refused_by_size(tmp_path: Path) -> None:
-    path = tmp_path / "large.toml"
-    path.write_text("# " + "x" * (1 << 18))
-    with pytest.raises(ConfigError, match="must take at most 262144 bytes"):
-        load_run(path)
-    path.write_text("x = " + "[" * 100_000)
-    with pytest.raises(ConfigError, match="is not TOML"):
-        load_run(path)
-    path.write_text("a" + ".a" * 100_000 + " = 1")
-    with pytest.raises(ConfigError, match="line 1 has more than 64 dots"):
-        load_run(path)
