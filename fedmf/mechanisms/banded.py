@@ -384,7 +384,7 @@ def _minimised(
     x = np.concatenate([steps, start.reshape(-1)])
     for order in orders:
         last = order == orders[-1]
-        x = optimise(lambda x, order=order: loss(x, order), x, tolerance=2e-11 if last else 1e-9)
+        x = optimise(lambda x, order=order: loss(x, order), x, tolerance=2e-12 if last else 1e-9)
     found = float(loss(torch.tensor(x), orders[-1]))
     equal = float(log_mean(variances(torch.tensor(start)), queries, orders[-1]) + np.log(max(1, steps.size)))
     if found >= equal:

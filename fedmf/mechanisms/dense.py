@@ -197,7 +197,7 @@ def refined(
         C = torch.zeros(n, n, dtype=torch.float64).index_put(at, x * (n / (x @ x)) ** 0.5)
         variances = (torch.linalg.solve_triangular(C, A, upper=False, left=False) ** 2).sum(1)
         sizes = torch.nn.functional.pad(torch.sqrt((C.T @ C) ** 2 + epsilon**2), (0, 1, 0, 1))
-        sums = sizes.reshape(-1)[places].sum(1)
+        sums = torch.take(sizes, places).sum(1)
         return log_mean(variances, queries, order) + torch.logsumexp(beta * torch.log(sums), 0) / beta
 
     x = start[lower] / np.sqrt(np.einsum("ij,ij->j", start, start).max())
