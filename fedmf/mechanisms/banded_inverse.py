@@ -120,7 +120,7 @@ def _with_a_slow_pole(loss: _Loss, h: Vector) -> Vector:
 
     roots, p = np.roots(h), h.size
     slow = float(roots[np.argmax(np.abs(roots))].real)
-    g = multiply(h, slow ** np.arange(p), p - 1)
+    g = multiply(h, np.power(slow, np.arange(p), dtype=np.float64), p - 1)
     one, zero = torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
 
     def inverse(y: Any) -> Any:

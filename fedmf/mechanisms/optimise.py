@@ -60,6 +60,7 @@ def optimise(
     array([2., 2.])
     """
     best, least = start, np.inf
+    bounds: Any = Bounds(np.divide(lowest, unit), np.divide(highest, unit))  # type: ignore[arg-type]
 
     def value_and_slope(scaled: Vector) -> tuple[float, Vector]:
         nonlocal best, least
@@ -80,7 +81,7 @@ def optimise(
         start / unit,
         jac=True,
         method="L-BFGS-B",
-        bounds=Bounds(np.divide(lowest, unit), np.divide(highest, unit)),
+        bounds=bounds,
         options={
             "maxiter": evaluations,
             "maxfun": evaluations,

@@ -119,7 +119,7 @@ def pair_bound_square(c: Vector, max_participations: int, min_separation: int) -
     """
     n, k, b, a = c.size, max_participations, min_separation, np.abs(c)
     a = a[: int(np.flatnonzero(a > _NOTHING * a.max())[-1]) + 1]
-    total, head = 0.0, np.zeros(0)
+    total, square, head, largest_from = 0.0, 0.0, np.zeros(0), np.zeros(0)
     for m in range(min(k, -(-n // b))):
         if head.size != min(a.size, n - m * b):
             head = a[: n - m * b]
