@@ -1,4 +1,4 @@
-"""Make Flower's example apps private by three lines on their server, and run them.
+"""Make Flower's example apps private by a few lines on their server, and run them.
 
     git clone --filter=blob:none https://github.com/adap/flower
     python simulations/flower_apps.py flower [APP ...] [--json]
@@ -72,7 +72,7 @@ class App:
     refused: str = ""
 
     def edited(self, text: str) -> str:
-        """The server with the three lines."""
+        """The server with the lines that make it private."""
         wrapper = (
             "    from fedmf import CyclicCohorts, UserLevel, flower\n"
             "    strategy = flower.CorrelatedNoise(strategy,\n"
