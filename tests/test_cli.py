@@ -6,16 +6,12 @@ import dataclasses
 import inspect
 import io
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-import typer
 from rich.console import Console
 from support.command_line import one_line
 from support.small_runs import small_run, write_config
@@ -24,7 +20,6 @@ from typer.models import CommandInfo
 import fedmf
 from fedmf.accounting import at_least, at_most
 from fedmf.addresses import linked
-from fedmf.cli import app
 from fedmf.cli.app import application, run
 from fedmf.runs import OwnStatistic, QuantileClipping, Run, load_run, run_in_process
 from fedmf.runs.progress import RunProgress, both
@@ -36,19 +31,6 @@ REQUIRED_STATEMENT = {
     "noise_multiplier", "sensitivity", "sensitivity_kind", "delta", "epsilon", "epsilon_spent",
     "not_covered",
 }  # fmt: skip
-DESIGN = [
-    "design",
-    "--rounds",
-    "9",
-    "--max-participations",
-    "1",
-    "--min-separation",
-    "9",
-    "--mechanism",
-    "identity",
-    "--epsilon",
-    "1",
-]
 
 
 @pytest.fixture(scope="module")
@@ -210,20 +192,6 @@ def test_options_search_names_and_meanings(capsys: pytest.CaptureFixture[str]) -
     assert "no key has 'no-such-word' in its name or meaning" in one_line(capsys)
 
 
-def test_versions_and_terminals_that_cannot_show_epsilon(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--version"]) == 0
-    assert capsys.readouterr().out == f"fedmf {fedmf.__version__}\n"
-    done = subprocess.run(
-        [sys.executable, "-m", "fedmf", *DESIGN, "--delta", "1e-5"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONIOENCODING": "ascii"},
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert r"\u03b5 = 1" in done.stdout
-
-
 @pytest.mark.parametrize("command", application.registered_commands, ids=lambda command: command.name)
 def test_help_shows_the_docstring_whole_an_example_and_what_every_argument_is(
     command: CommandInfo, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -303,11 +271,3 @@ def test_cuda_without_a_gpu_is_one_line(tmp_path: Path, capsys: pytest.CaptureFi
     config = write_config(tmp_path / "run.toml")
     assert run(["simulate", str(config), "--device", "cuda", "--out", str(tmp_path / "run")]) == 2
     assert "needs an NVIDIA GPU" in one_line(capsys)
-
-
-def test_errors_are_caught_by_the_click_that_typer_uses() -> None:
-    """Newer versions of typer have a copy of their own, whose errors are not those of the package click."""
-    assert issubclass(typer.BadParameter, app._CLICK.ClickException)
-    package = Path(app.__file__).parents[1]
-    imports = re.compile(r"^\s*(import|from) click\b", re.M)
-    assert not [path for path in package.rglob("*.py") if imports.search(path.read_text())]

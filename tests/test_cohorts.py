@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedmf.cohorts import COHORTS, AvailableCohorts, AvailableSchedule, Cohorts, SampledCohorts
+from fedmf.cohorts import AvailableSchedule
 from fedmf.cohorts.fixed import CohortSchedule, CyclicSchedule, RandomSchedule, cyclic_participation
 from fedmf.participation import Participation
 
@@ -154,17 +154,6 @@ def test_impossible_schedules_say_why(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         schedule(users, m, Participation(*contract), 0)
-
-
-@pytest.mark.parametrize("kind", COHORTS.values())
-def test_the_derived_contract_can_be_kept(kind: type[Cohorts]) -> None:
-    for users, size, rounds in ((1, 1, 1), (24, 6, 12), (25, 6, 12), (360, 36, 240), (50, 50, 9)):
-        cohorts = kind(rounds=rounds, users_per_round=size)
-        schedule = cohorts.schedule(users, cohorts.participation(users), secret_seed=5)
-        assert type(schedule) is kind.schedule_class
-        assert (schedule.users, schedule.cohort_size) == (users, size)
-        if not issubclass(kind, SampledCohorts | AvailableCohorts):
-            check_contract(schedule)
 
 
 def test_the_order_of_available_users_is_another_in_every_round_and_fair() -> None:

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from support.command_line import one_line
@@ -49,20 +48,6 @@ def test_all_mechanisms_are_ranked_and_compared_with_independent_noise(
     assert lines[0].rstrip().endswith("best")
     gain = rows[0]["rmse"] / next(row["rmse"] for row in rows if row["mechanism"] == "identity") - 1
     assert f"−{-100 * gain:.0f} %" in lines[0]
-
-
-def test_wide_latex_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--mechanism", "bisr", "--mechanism", "bsr", "--workload", "window:10"]
-    assert run([*DESIGN, *options, "--plot", str(tmp_path / "a.png"), "--wide"]) == 0
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    shown = capsys.readouterr().out
-    assert "window:10" in shown
-    assert "sensitivity" in shown
-    assert run([*DESIGN, *options, "--latex", "--noise-multiplier", "2", "--delta", "1e-5"]) == 0
-    assert r"\midrule" in capsys.readouterr().out
-    for file, message in (("a.doc", "must end in"), ("none/a.png", "folder that exists")):
-        assert run([*DESIGN, *options, "--plot", str(tmp_path / file)]) == 2
-        assert message in one_line(capsys)
 
 
 @pytest.mark.parametrize("objective", ["max", "last", "weights:1,3"])

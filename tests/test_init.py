@@ -75,21 +75,6 @@ def test_cases_on_ones_own_files_open_as_they_are(case: str, folder: Path) -> No
         assert session.metrics[0]["loss"] > 0
 
 
-def test_a_schema_names_the_columns(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "mine.toml").write_text(
-        '[columns.person]\nkind = "user"\n[columns.x]\nkind = "number"\nlower = 0\nupper = 1\n'
-        '[columns.colour]\nkind = "category"\ncategories = ["red", "blue"]\n'
-    )
-    assert run(["init", "table", "--schema", "mine.toml"]) == 0
-    data = load_run("table.toml").task_source.data  # type: ignore[attr-defined]
-    assert (data.schema, data.user_column, data.label_column) == ("mine.toml", "person", "colour")
-    assert run(["init", "digits", "--schema", "mine.toml"]) == 2
-    (folder / "mine.toml").write_text('[columns.x]\nkind = "number"\nlower = 0\nupper = 1\n')
-    capsys.readouterr()
-    assert run(["init", "table", "--schema", "mine.toml", "--output", "other.toml"]) == 2
-    assert "schema must declare a column of users and a category" in one_line(capsys)
-
-
 def test_the_smallest_case_trains(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["init", "digits", "--output", "mine.toml"]) == 0
     assert run(["init", "digits", "--output", "mine.toml"]) == 2
@@ -98,18 +83,6 @@ def test_the_smallest_case_trains(folder: Path, capsys: pytest.CaptureFixture[st
     assert "Every user has (8, 1e-05)-differential privacy" in capsys.readouterr().out
     with Session.resume(Path("run")) as session:
         assert session.server.t == 2
-
-
-def test_the_app_is_a_folder_without_privacy(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["init", APP, "--output", "mine"]) == 0
-    assert "run_app('mine', num_supernodes=40)" in capsys.readouterr().out
-    written = {file.relative_to(folder / "mine").as_posix() for file in (folder / "mine").rglob("*.py")}
-    assert written == {f"digits_app/{name}.py" for name in ("__init__", "task", "client_app", "server_app")}
-    assert "CorrelatedNoise" not in (folder / "mine/digits_app/server_app.py").read_text()
-    assert run(["init", APP, "--output", "mine"]) == 2
-    assert "folder of the app mine must be new or empty" in one_line(capsys)
-    assert run(["init", APP, "--output", "other", "--schema", "schema.toml"]) == 2
-    assert "--schema goes with CASE table" in one_line(capsys)
 
 
 def test_what_ships_is_found_by_name_unless_there_is_such_a_file(

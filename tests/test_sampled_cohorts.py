@@ -8,16 +8,11 @@ from math import log
 
 import numpy as np
 import pytest
-from support.small_runs import small_run
 
-import fedmf
-from fedmf.accounting import UserLevel
-from fedmf.cohorts import COHORTS, SampledCohorts
+from fedmf.cohorts import COHORTS
 from fedmf.cohorts.fixed import CohortSchedule
-from fedmf.cohorts.sampled import CyclicPoisson, MinSeparationSampling, SampledSchedule
-from fedmf.errors import ConfigError
+from fedmf.cohorts.sampled import CyclicPoisson, MinSeparationSampling
 from fedmf.participation import Participation
-from fedmf.runs import Run
 
 FALSE_ALARM = 1e-6
 SAMPLED = ("cyclic-poisson", "balls-in-bins", "b-min-sep")
@@ -160,39 +155,6 @@ def test_separation_and_cap_hold_for_many_shapes(name: str) -> None:
             for path in paths(schedule_of(name, users, m, contract, seed=b)):
                 assert len(path) <= contract.max_participations
                 assert all(t - s >= b for s, t in itertools.pairwise(path))
-
-
-@pytest.mark.parametrize("name", SAMPLED)
-def test_a_schedule_is_a_function_of_its_seed(name: str) -> None:
-    contract = Participation.as_many_as_fit(20, 4)
-    first, second = (schedule_of(name, 100, 25, contract, seed=5) for _ in range(2))
-    forwards = [first.cohort(t).tolist() for t in range(20)]
-    assert forwards == [second.cohort(t).tolist() for t in reversed(range(20))][::-1]
-    first.cohort(0)[:] = -1
-    assert first.cohort(0).tolist() == forwards[0]
-    others = {str(schedule_of(name, 100, 25, contract, seed).cohort(0).tolist()) for seed in range(8)}
-    assert len(others) == 8
-    for t in (-1, 20):
-        with pytest.raises(IndexError, match=r"t \(round\) must lie in 0\.\.19"):
-            first.cohort(t)
-
-
-@pytest.mark.parametrize("kind", COHORTS)
-def test_only_a_sampler_amplifies_and_only_by_its_own_law(kind: str) -> None:
-    claim = UserLevel(amplified=True)
-    plan = fedmf.plan(small_run(schedule=kind, cohort_size=3, mechanism="identity"))
-    if kind in SAMPLED:
-        assert isinstance(Run(cohorts=COHORTS[kind](), privacy=claim).cohorts, SampledCohorts)
-        law = plan.law()
-        schedule = plan.cohorts.schedule(plan.users, plan.participation, secret_seed=9)
-        assert isinstance(schedule, SampledSchedule)
-        expected = (kind, plan.participation, schedule.probability)
-        assert (law.accountant, law.participation, law.probability) == expected
-    else:
-        with pytest.raises(ConfigError, match=rf"must be sampled for an amplified run; got '{kind}'\."):
-            Run(cohorts=COHORTS[kind](), privacy=claim)
-        with pytest.raises(ValueError, match=rf"must be drawn at random; got '{kind}'"):
-            plan.law()
 
 
 @pytest.mark.parametrize(

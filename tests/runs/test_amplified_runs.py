@@ -18,7 +18,7 @@ from support.ledgers import participations
 from support.small_runs import Recorder, client_for, linear_task, run_small, small_run
 
 import fedmf
-from fedmf.accounting import RunAmplification, at_least
+from fedmf.accounting import at_least
 from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.strategy import run_on_grid
 from fedmf.runs import RoundRecord, Session, plan
@@ -182,20 +182,3 @@ def test_a_stopped_run_states_what_it_spent_so_far_and_resumes_without_calibrati
         ids = session.task.dataset.user_ids
         joined = sorted(participations(session.directory.ledger))
     assert joined == sorted((t, ids[u]) for t, cohort in enumerate(planned) for u in cohort)
-
-
-@pytest.mark.parametrize("noise_seed", [-1, 7])
-def test_the_accountants_draws_are_new_for_every_run_with_a_secret_key(
-    noise_seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A seed that one could choose might be a lucky one; a public run is drawn the same way again."""
-    seeds = []
-
-    def record(*arguments: object) -> tuple[float, RunAmplification]:
-        seeds.append(arguments[-1])
-        return 1.0, RunAmplification("balls-in-bins", 0.25, "none needed", 0.0, DELTA, None)
-
-    monkeypatch.setattr(plan, "amplified_run", record)
-    for _ in range(4):
-        fedmf.plan(small_run(**keys("balls-in-bins", noise_seed=noise_seed)))
-    assert len(set(seeds)) == (4 if noise_seed < 0 else 1)

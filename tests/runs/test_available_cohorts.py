@@ -151,10 +151,3 @@ def test_who_withdraws_is_never_asked_again_and_keeps_what_was_promised(tmp_path
     statement = json.loads((tmp_path / "run" / "statement.json").read_text())
     assert statement["epsilon_spent"] <= statement["epsilon"]
     assert (tmp_path / "run" / "withdrawn-users").stat().st_mode & 0o077 == 0
-
-
-def test_amplification_and_shared_time_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"cohorts must be sampled for an amplified run; got 'available'"):
-        small_run(schedule="available", amplified=True)
-    with pytest.raises(ConfigError, match=r"min_replies must be 0 with available cohorts; got 2\."):
-        small_run(schedule="available", min_replies=2, messages="per-user")

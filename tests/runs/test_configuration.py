@@ -10,15 +10,12 @@ from typing import Any, get_args
 
 import pytest
 from flwr.common.config import flatten_dict, fuse_dicts
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fedmf.accounting import NoPrivacy, UserLevel
-from fedmf.cohorts import COHORTS, CyclicCohorts, RandomCohorts
+from fedmf.cohorts import RandomCohorts
 from fedmf.data import Hub, Synthetic
 from fedmf.errors import ConfigError
 from fedmf.mechanisms.choice import NamedMechanism
-from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.models import Logistic, Mlp
 from fedmf.optim import Adam, JmeAdam
 from fedmf.participation import Participation
@@ -33,7 +30,7 @@ from fedmf.runs import (
     parse_assignments,
     run_of,
 )
-from fedmf.runs.tables.configuration import TABLES, known_keys, render_toml, tables_of
+from fedmf.runs.tables.configuration import TABLES, known_keys, render_toml
 from fedmf.runs.tables.reference import configuration_page, with_flower_keys
 from fedmf.training import LocalSGD
 from fedmf.values import Field, FieldOf, fields_of
@@ -250,14 +247,6 @@ def test_a_list_of_toml_is_the_text_with_commas_that_it_stands_for() -> None:
         Hub(path="x", class_names=("a,b", "c"))
 
 
-def test_objects_have_no_key_but_their_name() -> None:
-    """A configuration cannot hold coefficients; the header does, and no table claims to rebuild them."""
-    run = Run(cohorts=CyclicCohorts(rounds=12), mechanism=Toeplitz([1.0, 0.5], 12))
-    assert tables_of(run)["mechanism"]["kind"] == "given"
-    with pytest.raises(ConfigError, match=r"\[mechanism\] was given as an object"):
-        run_of(tables_of(run))
-
-
 def test_a_function_brings_its_own_data_and_model() -> None:
     task = {"task.kind": "function", "task.function": "tasks:make"}
     assert same(run_of(task), Run(task=FunctionTask("tasks:make")))
@@ -266,14 +255,6 @@ def test_a_function_brings_its_own_data_and_model() -> None:
             f"must be left out with task 'function', which brings its own data and model; got {value!r}."
             in (refusal({**task, name: value}))
         )
-
-
-def test_seeds_follow_that_of_the_data_unless_they_are_set() -> None:
-    run = run_of({"data.seed": 5, "client.seed": 6, "cohorts.kind": "random"})
-    assert isinstance(run.task, Classification)
-    assert isinstance(run.cohorts, RandomCohorts)
-    assert (run.task.data.seed, run.task.model.seed, run.cohorts.seed, run.client.seed) == (5, 5, 5, 6)
-    assert "seed" not in tables_of(run_of({"data.seed": 5, "cohorts.kind": "balls-in-bins"}))["cohorts"]
 
 
 def test_overrides_win_and_a_kind_leaves_out_what_only_that_of_the_file_has(tmp_path: Path) -> None:
@@ -330,49 +311,6 @@ def test_assignments() -> None:
     for bad in ("epsilon", "=3", " =3", "", "epsilon=1\nrounds=3"):
         with pytest.raises(ConfigError, match=r"--set takes (one )?table\.key=value; got "):
             parse_assignments([bad])
-
-
-@settings(derandomize=True, max_examples=200, deadline=None, database=None)
-@given(
-    *(st.integers(1, 60), st.integers(1, 12), st.integers(1, 40)),
-    *(st.integers(1, 12) | st.none(), st.integers(1, 12) | st.none()),
-    st.sampled_from(["cyclic", "random"]),
-)
-def test_whatever_is_accepted_can_be_scheduled(
-    users: int, m: int, n: int, b: int | None, k: int | None, schedule: str
-) -> None:
-    """Given values are kept; others are derived so that they fit; everything else is one clear line."""
-    cohorts = {
-        "kind": schedule,
-        "users-per-round": m,
-        "rounds": n,
-        "min-separation": b,
-        "max-participations": k,
-    }
-    try:
-        run = run_of({"data.users": users, "cohorts": cohorts})
-    except ConfigError as error:
-        message = str(error)
-    else:
-        message, contract = "", run.participation
-    if message:
-        assert re.match(r"[mk] \((cohort size|max_participations)\) must ", message)
-        assert b or k or m > users
-        return
-    assert contract.rounds == n
-    assert contract.min_separation == (b or min(users // m, n))
-    assert k is None or contract.max_participations == k
-    drawn = run.cohorts.schedule(users, contract, secret_seed=1)
-    assert type(drawn) is COHORTS[schedule].schedule_class
-    assert all(len(drawn.cohort(t)) == m for t in range(n))
-
-
-def test_two_runs_differ_where_a_key_that_matters_does() -> None:
-    run = run_of({})
-    for name, value in (("privacy.epsilon", 3.0), ("client.batch-size", 5), ("cohorts.rounds", 7)):
-        key = name.partition(".")[2].replace("-", "_")
-        assert re.match(rf"its [\w.]*{key} is .*, not ", str(run.difference(run_of({name: value}))))
-    assert run.difference(run_of({"execution.output-dir": "elsewhere"})) is None
 
 
 def test_what_is_generated_is_what_is_committed_and_flower_takes_the_shipped_files() -> None:

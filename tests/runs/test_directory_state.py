@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from support.directories import commit, create
 from support.small_runs import small_run
 
@@ -53,14 +52,6 @@ def test_a_second_process_is_refused_and_reading_is_not(opened: RunDirectory) ->
     assert done.stdout.split() == ["0", "LedgerError"]
 
 
-def test_opening_refuses_what_is_not_a_run(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "file").write_text("")
-    for name in ("absent", "empty", "file"):
-        with pytest.raises(ConfigError, match=rf"{name} is not a run directory: it has no ledger.sqlite"):
-            RunDirectory.open(tmp_path / name)
-
-
 def replace_key(path: Path, key: NoiseKey) -> None:
     (path / KEY).unlink()
     save_key(path / KEY, key)
@@ -86,24 +77,6 @@ def test_opening_refuses_a_missing_or_damaged_key(opened: RunDirectory) -> None:
     (opened.path / KEY).unlink()
     with pytest.raises(ConfigError, match=r"cannot use noise key .*: No such file"):
         RunDirectory.open(opened.path)
-
-
-def test_restoring_returns_the_last_committed_state(opened: RunDirectory) -> None:
-    for t in range(3):
-        commit(opened, t, t + 0.5)
-        restored = opened.restore()
-        assert restored is not None
-        rounds, parameters, state, noise = restored
-        assert rounds == t + 1
-        assert noise == {"t": t + 1}
-        assert torch.equal(parameters, torch.full((3,), t + 0.5))
-        assert torch.equal(state["velocity"], torch.full((3,), -t - 0.5))
-    opened.close()
-    with RunDirectory.open(opened.path) as again:
-        restored = again.restore()
-        assert restored is not None
-        assert restored[0] == 3
-        assert torch.equal(restored[1], torch.full((3,), 2.5))
 
 
 def test_changed_data_are_told_to_the_operator_alone(

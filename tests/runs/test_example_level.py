@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import numpy as np
@@ -87,26 +86,6 @@ def test_a_run_is_the_plain_loop(tmp_path: Path, mechanism: str, cohorts: Cohort
     start = run.task_source.build().model.initial()
     assert float((expected - start).norm()) > 1.0  # it went somewhere
     assert float((released - expected).abs().max()) < TOLERANCE
-
-
-def test_the_statement_speaks_of_examples(tmp_path: Path) -> None:
-    statement = fedmf.simulate(central(), tmp_path / "run").statement
-    values, text = statement.to_dict(), statement.render_text()
-    assert values["unit"] == "example"
-    assert values["users"] == EXAMPLES  # of whatever unit
-    assert any("a person with several examples" in entry for entry in values["not_covered"])
-    assert "Every example (not: every person) has (" in text
-    assert "example, zero-out adjacency" in text
-    assert f"of {EXAMPLES} examples" in text
-    shown = [text, json.dumps({k: v for k, v in values.items() if k != "public_inputs"})]
-    assert "a person with several examples" in json.dumps(statement.public())
-    for rendered in shown:
-        rest = rendered
-        for allowed in ("user_namespace", "users_participated", "users_per_round", "users each", '"users"'):
-            rest = rest.replace(allowed, "")
-        assert not [line for line in rest.splitlines() if "user" in line and "(configuration" not in line], (
-            rest
-        )
 
 
 def test_what_would_mislead_is_refused(tmp_path: Path) -> None:

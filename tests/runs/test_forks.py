@@ -114,37 +114,3 @@ def test_a_checkpoint_of_another_branch_is_refused(tmp_path: Path) -> None:
         optimizer = run.optimizer_source.build((), ROUNDS)
         with pytest.raises(ValueError, match=r"eras .keys of the saved noise. must be"):
             PrivateServer(session.plan, session.directory, torch.zeros(DIMENSION), optimizer)
-
-
-def test_the_second_moment_has_the_keys_of_the_sums(tmp_path: Path) -> None:
-    """Copies add other noise to it from the copy on; before, and with a public seed, the same."""
-    task = linear_task(24, 50)
-    for name, public in (("secret", False), ("public", True)):
-        run = small_run(task, server_optimizer="jme-adam", mechanism="bsr", bands=4)
-        run, path = run if public else secret(run), tmp_path / name
-        seconds = {}
-        with fedmf.start(run, path) as session:
-            released = [second_of(session) for _ in range(COPIED)]
-        shutil.copytree(path, tmp_path / f"{name} copy")
-        for place in (path, tmp_path / f"{name} copy"):
-            with fedmf.resume(run, place) as session:
-                seconds[place] = [*released, second_of(session)]
-                assert session.server.t == COPIED + 1
-        one, other = (values[-1] for values in seconds.values())
-        assert torch.equal(one, other) == public
-
-
-def second_of(session: Session) -> torch.Tensor:
-    """The second moment that the next round releases."""
-    server, kept = session.server, []
-    assert server._second is not None
-    real = server._second.release
-
-    def release(t, total):
-        kept.append(real(t, total))
-        return kept[-1]
-
-    server._second.release = release  # type: ignore[method-assign]
-    server.release(server.new_sum(), [])
-    server._second.release = real  # type: ignore[method-assign]
-    return kept[0][0]

@@ -21,7 +21,6 @@ from fedmf.errors import ConfigError
 from fedmf.models import Architecture
 from fedmf.models.recurrent import MeanPosition
 from fedmf.runs import (
-    NAMED_TASKS,
     Classification,
     NamedTask,
     NextToken,
@@ -116,11 +115,6 @@ def test_data_that_do_not_suit_a_task_are_refused(
         fedmf.start(run_of(values), tmp_path / "run")
     assert "\n" not in str(refusal.value)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_regression_needs_numbers() -> None:
-    with pytest.raises(ValueError, match="must suit task 'regression': real numbers as labels"):
-        NAMED_TASKS["regression"](run_of({}).task.data, run_of({}).task.model).build()  # type: ignore[union-attr]
 
 
 def test_what_stands_in_a_row_of_numbers_moves_nobody_else(rows: str, tmp_path: Path) -> None:

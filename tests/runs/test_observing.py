@@ -6,16 +6,12 @@ import dataclasses
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from flwr.serverapp.strategy import FedAvg
 from support.small_runs import dotted, small_run
-from support.wrapped_apps import ROUNDS, USERS, adding, flat, model, private, update_of
 
 import fedmf
-from fedmf.flower import InProcessGrid
 from fedmf.records import Ledger
 from fedmf.runs import RoundRecord, run_of
 
@@ -49,24 +45,6 @@ def test_every_round_is_seen_after_its_commit(tmp_path: Path) -> None:
     assert {*seen[2].metrics} == {"loss", "accuracy", "epsilon"}
 
 
-def test_so_it_is_around_a_flower_strategy(tmp_path: Path) -> None:
-    seen: list[RoundRecord] = []
-
-    def final(path: Path, rounds: int, **options: Any) -> list[float]:
-        strategy = private(FedAvg(), path)
-        grid = InProcessGrid(adding(lambda user, _: update_of(user)), nodes=USERS)
-        result = strategy.start(grid=grid, initial_arrays=model(), num_rounds=rounds, **options)
-        strategy.close()
-        return flat(result.arrays).tolist()
-
-    whole = final(tmp_path / "run", ROUNDS, on_round=looking(tmp_path / "run", seen))
-    assert [record.rounds for record in seen] == [*range(1, ROUNDS + 1)]
-    assert whole == final(tmp_path / "alone", ROUNDS)
-    stopped = final(tmp_path / "stopped", ROUNDS, on_round=lambda record: record.rounds == 3)
-    assert stopped == final(tmp_path / "short", 3)
-    assert rounds_on_record(tmp_path / "stopped") == 3
-
-
 def test_one_that_raises_ends_the_run_which_can_be_continued(tmp_path: Path) -> None:
     seen: list[int] = []
 
@@ -81,15 +59,6 @@ def test_one_that_raises_ends_the_run_which_can_be_continued(tmp_path: Path) -> 
     again = fedmf.simulate(RUN, tmp_path / "run", on_round=lambda record: seen.append(record.rounds))
     assert seen == [1, 2, 3, 4, 5, *range(5, 13)]
     assert again.metrics == fedmf.simulate(RUN, tmp_path / "whole").metrics
-
-
-def test_a_run_that_was_stopped_stays_stopped(tmp_path: Path) -> None:
-    for _ in range(2):
-        result = fedmf.simulate(RUN, tmp_path / "run", on_round=lambda record: record.rounds >= 6)
-        assert result.stopped
-        assert rounds_on_record(tmp_path / "run") == 6
-    assert result.statement.to_dict()["epsilon_spent"] < RUN.privacy.requested_epsilon  # type: ignore[operator]
-    assert not fedmf.simulate(RUN, tmp_path / "run").stopped
 
 
 @pytest.mark.parametrize("public", [True, False])

@@ -138,12 +138,6 @@ def test_the_first_user_moves_nobody_elses_part() -> None:
     assert float((sums[0] - sums[1]).norm()) <= 0.8
 
 
-def test_a_function_that_ends_the_process_is_refused_in_a_line(tmp_path: Path) -> None:
-    own = dataclasses.replace(OWN, function="support.own_functions:exits")
-    with pytest.raises(ConfigError, match="exits failed: SystemExit"):
-        fedmf.start(dataclasses.replace(small_run(), extra_releases=(own,)), tmp_path / "run")
-
-
 def test_the_trial_moves_no_generator_and_a_pure_function_passes(tmp_path: Path) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()

@@ -18,11 +18,8 @@ from support.pair_runs import RecordedPair, pair_run
 from support.small_runs import small_run
 
 import fedmf
-from fedmf.accounting import PairRelease, SecondStream
-from fedmf.errors import ConfigError
 from fedmf.flower.compat import claim_task_identity
 from fedmf.flower.messages import answer_reply, read_slice_reply, request_content
-from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment, SecondMoment
 from fedmf.noise.key import NoiseKey
 from fedmf.records.lock import ReleaseRight
@@ -194,22 +191,6 @@ def test_more_users_than_planned_cannot_lengthen_the_squared_mean(monkeypatch: p
     assert moved() > 1.0
 
 
-def test_a_second_stream_that_does_not_fit_is_refused() -> None:
-    C = Toeplitz(np.array([1.0, 0.5]), 8)
-
-    def stream(form: str, features: int, matrix: Toeplitz) -> SecondStream:
-        return SecondStream(form, "diagonal", features, 3, 0.5, "x", {}, matrix)  # type: ignore[arg-type]
-
-    for features in (0, 4):
-        with pytest.raises(ValueError, match=r"must lie in 1\.\.d=3"):
-            stream("per-user", features, C)
-    assert [stream("per-user", features, C).features for features in (1, 3)] == [1, 3]
-    with pytest.raises(ValueError, match="'per-user' or 'squared-mean'"):
-        stream("joint", 3, C)
-    with pytest.raises(ValueError, match=r"horizon|rounds"):
-        PairRelease(C, stream("per-user", 3, Toeplitz(np.array([1.0, 0.5]), 7)), ZETA, "zero-out", 8)
-
-
 def test_other_features_or_noise_than_planned_are_refused() -> None:
     plan, _ = plan_of(DiagonalMoment(2), "per-user")
     for moment, form in ((DiagonalMoment(2), "squared-mean"), (BlockEnergies([2]), "per-user")):
@@ -219,24 +200,6 @@ def test_other_features_or_noise_than_planned_are_refused() -> None:
     alone = fedmf.plan(small_run(**KEYS))
     with pytest.raises(ValueError, match=r"planned one \(none\)"):
         released(alone, RecordedPair(DiagonalMoment(2)), [np.zeros((1, 2))])
-
-
-@pytest.mark.parametrize(
-    ("keys", "moment", "form", "message"),
-    [
-        (
-            {"schedule": "balls-in-bins", "amplified": True},
-            DiagonalMoment(2),
-            "per-user",
-            "are not joined to pairs",
-        ),
-        ({}, DiagonalMoment(2), "joint-clip", "'per-user' or 'squared-mean'"),
-    ],
-)
-def test_what_no_theorem_covers_is_refused(keys: dict, moment: SecondMoment, form: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
-        plan_of(moment, form, **keys)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("form", FORMS)

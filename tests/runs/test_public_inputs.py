@@ -9,7 +9,7 @@ import pytest
 from fedmf import CyclicCohorts, NoPrivacy, Run
 from fedmf.data import Digits, Hub, Synthetic, Table
 from fedmf.errors import ConfigError
-from fedmf.runs import Classification, FunctionTask
+from fedmf.runs import Classification
 
 COHORTS = CyclicCohorts(rounds=8, users_per_round=4)
 NATURAL: dict[str, Any] = {
@@ -80,15 +80,3 @@ def test_every_kind_lists_its_public_inputs_without_reading(data: Any) -> None:
     assert Classification(data).public_inputs() == inputs
     unread = [given.name for given in inputs if "not for private runs" in given.source]
     assert bool(unread) == bool({"class_names", "input_shape", "roster"} & {*data.undeclared()})
-
-
-def test_own_tasks_vouch_for_themselves() -> None:
-    source = FunctionTask("a.b:c", users=7)
-    assert source.undeclared() == ()
-    listed = {given.name: given for given in source.public_inputs()}
-    assert listed["users"].value == "7"
-    assert all(given.source.startswith("declared by the task") for given in listed.values())
-    given = Run(
-        task=Classification(Digits(12)).build(), cohorts=CyclicCohorts(rounds=4, users_per_round=3)
-    ).task_source
-    assert (given.public_inputs()[0].value, given.undeclared()) == ("12", ())

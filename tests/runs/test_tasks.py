@@ -43,22 +43,6 @@ def test_data_and_model_are_as_configured(
     assert 0 < task.evaluate(task.model.initial())["loss"] < 10
 
 
-def test_a_table_becomes_a_task(tmp_path: Path) -> None:
-    rows = "".join(f"u{i % 5},{i},{-i},{i % 2}\n" for i in range(40))
-    (tmp_path / "rows.csv").write_text("who,a,b,y\n" + rows)
-    (tmp_path / "users.txt").write_text("u3\nu0\nu2\nu4\nu1\n")
-    data = {"kind": "table", "path": str(tmp_path / "rows.csv"), "label-column": "y", "class-names": "0..1"}
-    people = {"user-column": "who", "partition": "natural", "roster": str(tmp_path / "users.txt")}
-    natural = {"users": 4, "feature-columns": "a,b", "input-shape": "2", **people}
-    task = run_of({"data": {**data, **natural}, "cohorts.users-per-round": 2}).task_source.build()
-    assert set(task.dataset.user_ids) < {"u0", "u1", "u2", "u3", "u4"}
-    assert (task.dataset.users, task.dataset.test_owner) == (4, "held-out users")
-    assert task.model.dimension == 3 * 32 + 33 * 2
-    spread = {"users": 12, "feature-columns": "b", "input-shape": "1", "partition": "iid"}
-    task = run_of({"data": {**data, **spread}, "cohorts.users-per-round": 2}).task_source.build()
-    assert (task.dataset.users, task.dataset.test_features.shape) == (12, (8, 1))
-
-
 MODULE = """
 from fedmf.data import Synthetic
 from fedmf.models import Logistic
@@ -103,8 +87,3 @@ def test_a_bad_own_task_is_one_line(own_module: str, name: str, message: str) ->
     with pytest.raises(ConfigError, match=message) as caught:
         own(f"{own_module}:{name}").task_source.build()
     assert "\n" not in str(caught.value)
-
-
-def test_a_module_that_is_nowhere_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"No module named 'no_such_module'.*searched on Python's path"):
-        own("no_such_module:make").task_source.build()
