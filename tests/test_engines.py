@@ -120,9 +120,3 @@ def test_equal_updates_give_bit_identical_models_in_any_order_and_grouping(tmp_p
     assert np.array_equal(models[3], models[4])
     # A per-user message carries float32, a slice the integers themselves: one rounding of each update apart.
     np.testing.assert_allclose(models[3], models[0], atol=math.ulp(1.0) * 2**29 * 12)
-
-
-def test_dirichlet_and_random_schedules_run_too(tmp_path: Path) -> None:
-    run = small_run(partition="dirichlet", schedule="random", min_separation=3, **KEYS)
-    model = run_small(tmp_path / "run", run)
-    assert np.isfinite(model).all()

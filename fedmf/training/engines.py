@@ -81,8 +81,9 @@ class OneByOne(Engine):
         frozen: dict[int, Any] = {id(p): p for p in module.parameters() if not p.requires_grad}
         self._module = copy.deepcopy(module, frozen)
         self._buffers = [
-            (mine, dict(theirs.named_buffers(recurse=False)))
+            (mine, buffers)
             for mine, theirs in zip(self._module.modules(), module.modules(), strict=True)
+            if (buffers := dict(theirs.named_buffers(recurse=False)))
         ]
         model = FlatModel(self._module)
         self._flat = torch.empty(model.dimension, device=task.device)

@@ -14,8 +14,7 @@ from support.named_features import TRAINED, MaskedWords, UnregisteredWords, exac
 from support.training_cases import LENGTH, TOKENS, cohort
 from torch import Tensor, nn
 
-from fedmf.data import InMemoryDataset
-from fedmf.data.structure import ExampleStructure, NamedStructures, TensorStructure, each
+from fedmf.data.structure import NamedStructures, TensorStructure
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel, mlp
 from fedmf.training import (
@@ -234,54 +233,6 @@ def test_evaluation_in_parts_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatc
     fresh = masked_task(SIZES)
     assert fresh.evaluate(fresh.model.initial()) == pytest.approx(whole, rel=1e-5)
     assert passes == [1, 6, 6, 6, 2]
-
-
-@pytest.mark.parametrize("names", [[], ["a b"], [""]])
-def test_names_are_those_of_arguments(names: list[str]) -> None:
-    with pytest.raises(ValueError, match="features must have the names of the model's arguments"):
-        NamedStructures(dict.fromkeys(names, TensorStructure((2,))))
-
-
-def test_named_structures_are_the_same_in_any_order() -> None:
-    tokens, mask = TensorStructure((3,), torch.int64, 9), TensorStructure((3,))
-    labels = TensorStructure((), torch.int64, 2)
-    one = ExampleStructure(NamedStructures({"tokens": tokens, "mask": mask}), labels)
-    other = ExampleStructure(NamedStructures({"mask": mask, "tokens": tokens}), labels)
-    assert str(one.features) == str(other.features)
-    drawn = [s.sample(torch.Generator().manual_seed(1), (4,))[0] for s in (one, other)]
-    assert drawn[0].keys() == {"tokens", "mask"}
-    assert all(torch.equal(drawn[0][name], drawn[1][name]) for name in drawn[0])
-    assert one.features.fits(drawn[0])
-    assert not one.features.fits(drawn[0]["mask"])
-    assert not mask.fits(drawn[0])
-    with pytest.raises(ValueError, match="features must be one tensor here; got several: mask, tokens"):
-        _ = one.features.shape
-    with pytest.raises(ValueError, match="must have tokens as input_ids; got mask, tokens"):
-        one.features.of_tokens(5)
-
-
-def test_a_vocabulary_bounds_the_tokens_alone() -> None:
-    dataset = masked_task(SIZES).dataset
-    assert isinstance(dataset, InMemoryDataset)
-    seen = int(dataset.test_features["input_ids"].max()) + 1
-    assert str(dataset.structure.features) == f"input_ids (7,) int64 below {seen}, mask (7,) float32"
-    declared = replace(dataset, vocabulary=999).structure
-    assert str(declared.features) == "input_ids (7,) int64 below 999, mask (7,) float32"
-    tokens = replace(dataset, features=dataset.labels, test_features=dataset.test_labels, vocabulary=99)
-    assert str(tokens.structure.features) == "(7,) int64 below 99"
-
-
-def test_rows_of_a_data_set_must_agree() -> None:
-    dataset = masked_task(SIZES).dataset
-    assert isinstance(dataset, InMemoryDataset)
-    cut = {**dataset.features, "mask": dataset.features["mask"][1:]}
-    with pytest.raises(ValueError, match="features must have as many rows under every name"):
-        replace(dataset, features=cut)
-    with pytest.raises(ValueError, match=r"must be like test_features, .*mask \(7,\).*; got input_ids"):
-        replace(dataset, features={"input_ids": dataset.features["input_ids"]})
-    moved = dataset.to("meta")
-    assert {x.device.type for x in (*moved.features.values(), *moved.test_features.values())} == {"meta"}
-    assert each(len, dataset.features) == {"input_ids": sum(SIZES), "mask": sum(SIZES)}
 
 
 class Shifting(nn.Module):

@@ -9,14 +9,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.training_cases import KINDS, LENGTH, TOKENS, cohort, task_of_kind
+from support.training_cases import KINDS, cohort, task_of_kind
 from support.wrapped_data import WrappedData
 from torch import Tensor, nn
 
 from fedmf.data import InMemoryDataset
 from fedmf.data.structure import ExampleStructure, TensorStructure
 from fedmf.models import FlatModel, mlp
-from fedmf.training import LocalSGD, LocalTrainer, Metric, Task, preflight
+from fedmf.training import LocalSGD, LocalTrainer, Metric, preflight
 from fedmf.training.clipping import FixedPointSum
 from fedmf.training.kinds import classification, regression
 from fedmf.training.losses import PADDING, token_cross_entropy
@@ -25,16 +25,6 @@ from fedmf.training.metrics import ACCURACY, F1, MAE, PERPLEXITY, RMSE, TOKEN_AC
 SIZES = [1, 2, 3, 9, 17, 8, 4, 4, 12, 5, 12, 12]
 LOCAL = LocalSGD(epochs=2, batch_size=4, learning_rate=0.3, momentum=0.5, seed=5)
 every_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-@every_kind
-def test_grouped_users_have_the_bits_they_have_alone(kind: str) -> None:
-    task = task_of_kind(kind, SIZES)
-    users, start = task.dataset.user_ids, task.model.initial()
-    alone = LocalTrainer(task, LOCAL, group_size=1).updates(start, users, 0)
-    assert (alone.norm(dim=1) > 1e-3).all()
-    for group_size in (None, 3):
-        assert torch.equal(LocalTrainer(task, LOCAL, group_size).updates(start, users, 0), alone)
 
 
 @every_kind
@@ -132,28 +122,6 @@ def pinball(outputs: Tensor, labels: Tensor) -> Tensor:
 COVERAGE = Metric("coverage", lambda outputs, labels: labels <= outputs[:, 0], higher_is_better=True)
 
 
-def test_a_new_kind_is_one_expression() -> None:
-    dataset = task_of_kind("regression", SIZES).dataset
-    task = Task(dataset, FlatModel(mlp(6, (7,), 1, 2)), pinball, (COVERAGE,), dataset.structure)
-    preflight(task, LOCAL)
-    trainer = LocalTrainer(task, LOCAL)
-    assert torch.isfinite(trainer.updates(task.model.initial(), dataset.user_ids, 0)).all()
-    assert 0.0 <= task.evaluate(task.model.initial())["coverage"] <= 1.0
-
-
-def test_structures_of_the_kinds() -> None:
-    def structure(kind: str) -> tuple[str, str]:
-        task = task_of_kind(kind, SIZES)
-        return str(task.structure.features), str(task.structure.labels)
-
-    tokens = f"({LENGTH},) int64 below {TOKENS}"
-    assert structure("classification") == ("(6,) float32", "() int64 below 4")
-    assert structure("next token") == (tokens, tokens)
-    assert structure("tagging")[1] == f"({LENGTH},) int64 below 5"
-    assert structure("regression") == ("(6,) float32", "() float32")
-    assert structure("multi-label") == ("(6,) float32", "(3,) float32 below 2")
-
-
 def test_made_up_examples_are_as_declared() -> None:
     structure = ExampleStructure(
         TensorStructure((2, 3), torch.float16), TensorStructure((4,), torch.int32, bound=3)
@@ -165,20 +133,6 @@ def test_made_up_examples_are_as_declared() -> None:
     again = structure.sample(torch.Generator().manual_seed(1), (50, 2))
     assert torch.equal(again[0], features)
     assert torch.equal(again[1], labels)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (((0,),), r"shape must consist of sizes of at least 1; got \(0,\)"),
-        (((), torch.int64), "bound .exclusive, of whole numbers. must be at least 1; got None"),
-        (((), torch.float32, 0), "bound .exclusive, of whole numbers. must be at least 1; got 0"),
-        (((), torch.complex64), r"dtype must be real; got torch\.complex64"),
-    ],
-)
-def test_impossible_structures_are_refused(arguments: tuple, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        TensorStructure(*arguments)
 
 
 def test_users_examples_are_like_those_of_the_test_part() -> None:

@@ -68,31 +68,6 @@ def test_bits_do_not_depend_on_companions_groups_or_threads(name: str, plan: Loc
         torch.set_num_threads(before)
 
 
-def test_a_sum_is_made_without_all_updates_at_once() -> None:
-    """What a sum takes in at a time is a group, never the cohort."""
-
-    class Recorder:
-        def __init__(self) -> None:
-            self.rows: list[int] = []
-
-        def add_updates(self, updates: Tensor, origin: Tensor | None = None) -> Tensor:
-            self.rows.append(len(updates))
-            return torch.ones(len(updates), dtype=torch.bool)
-
-        def like(self) -> Recorder:
-            return Recorder()
-
-        def merge(self, other: Recorder) -> None:
-            self.rows += other.rows
-
-    dataset = cohort([4] * 23)
-    trainer = trainer_for(mlp(6, (7,), 4, seed=2), dataset, LocalSGD(1, 4, 0.1), group_size=5)
-    total = Recorder()
-    trainer.add_updates(trainer.task.model.initial(), dataset.user_ids, 0, total)  # type: ignore[arg-type]
-    assert sum(total.rows) == 23
-    assert max(total.rows) <= 5
-
-
 def test_a_failing_group_stops_the_others_and_is_reported() -> None:
     workers = Workers(lambda: None)
     workers.count = 2

@@ -71,18 +71,6 @@ def test_convolutions_and_scalar_parameters_train_too() -> None:
     torch.testing.assert_close(updates, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-def test_a_users_update_does_not_depend_on_the_cohort_or_its_order() -> None:
-    dataset = cohort([1, 2, 3, 9, 17, 8])
-    trainer = trainer_for(mlp(6, (7,), 4, seed=2), dataset, LocalSGD(2, 4, 0.3))
-    start = trainer.task.model.initial()
-    together = trainer.updates(start, dataset.user_ids, ROUND)
-    backwards = trainer.updates(start, dataset.user_ids[::-1], ROUND).flip(0)
-    alone = torch.cat([trainer.updates(start, [user], ROUND) for user in dataset.user_ids])
-    torch.testing.assert_close(together, alone, rtol=TOLERANCE, atol=TOLERANCE)
-    torch.testing.assert_close(together, backwards, rtol=TOLERANCE, atol=TOLERANCE)
-    assert torch.equal(together, trainer.updates(start, dataset.user_ids, ROUND))
-
-
 @pytest.mark.parametrize("poison", [math.nan, math.inf, 1e38])
 @pytest.mark.parametrize("row", [0, 4])
 def test_one_users_broken_examples_do_not_reach_the_others(poison: float, row: int) -> None:
