@@ -13,6 +13,7 @@ import pytest
 from support.covariance import covariance_fits
 from support.streams import BUDGET, releases, run_once, sample, write_rows
 
+from fedmf.accounting import certified_sigma
 from fedmf.mechanisms.joint import UserRange, joint_sensitivity
 from fedmf.participation import Participation
 from fedmf.streaming import Handling, Layout, Settings, StreamPlan, account_stream, open_run
@@ -70,6 +71,7 @@ def test_the_joint_sensitivity_is_that_of_all_rows_of_a_user(mechanism: str, adj
     assert worst <= stated.value * (1 + 1e-9)
     if stated.kind == "exact":
         assert worst == pytest.approx(stated.value, rel=1e-9)
+    assert plan.noise_multiplier == pytest.approx(certified_sigma(8.0, 1e-5), rel=1e-12)
     assert made.first_std == pytest.approx(stated.value * plan.noise_multiplier, rel=1e-12)
     assert made.second_std == pytest.approx(made.first_std / math.sqrt(weight), rel=1e-12)
 
