@@ -150,7 +150,7 @@ def test_learning_rates_in_the_columns_are_worth_it_and_the_best_of_a_grid(text,
     contract, A = Participation(24, 4, 6), parse_workload(text, 24)
 
     def judged(C):
-        sens = earliest_norm(C.materialize(), 4, 6)  # tests/factorization/test_objectives.py, falling columns
+        sens = earliest_norm(C.materialize(), 4, 6)  # tests/mechanisms/test_objectives.py, falling columns
         return sens * np.sqrt(
             objective_by_definition(objective, list(query_variances(A.materialize(), C.materialize())))
         )
