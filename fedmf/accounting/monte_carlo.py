@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
 import numpy as np
@@ -97,14 +97,12 @@ class Estimate:
         standard_error: its standard deviation, estimated.
         samples: draws used for the side that is reported.
         side: the side whose δ is the larger.
-        other: the estimate (or its analytic bound, where that is negligible) for the other side.
     """
 
     delta: float
     standard_error: float
     samples: int
     side: Side
-    other: float
 
     @property
     def relative_error(self) -> float:
@@ -161,19 +159,15 @@ def estimate(
         max_samples: per side.
         seed: of the accountant's random numbers; they protect nothing and may be public.
     """
-    sides = []
+    sides: list[Estimate] = []
     for number, side in enumerate(SIDES):
         proposal = pair.proposal(noise, epsilon, side)
-        bound = math.exp(min(proposal.log_bound, 0.0))
-        if sides and bound < _NEGLIGIBLE * sides[0].delta:
-            return replace(sides[0], other=bound)
+        if sides and math.exp(min(proposal.log_bound, 0.0)) < _NEGLIGIBLE * sides[0].delta:
+            break
         rng = np.random.default_rng([seed, number])
         least = sides[0].delta if sides else 0.0
         sides.append(_one_side(pair, proposal, noise, epsilon, side, relative_error, least, max_samples, rng))
-    first, second = sides
-    return replace(first, other=second.delta) if first.delta >= second.delta else replace(
-        second, other=first.delta
-    )  # fmt: skip
+    return max(sides, key=lambda found: found.delta)
 
 
 def _one_side(
@@ -199,7 +193,7 @@ def _one_side(
             break
     mean = total / count
     variance = max(squares / count - mean**2, 0.0)
-    return Estimate(mean, math.sqrt(variance / count), count, side, 0.0)
+    return Estimate(mean, math.sqrt(variance / count), count, side)
 
 
 def upper_limit(

@@ -82,13 +82,12 @@ def test_the_rare_tail_agrees_with_numerical_integration():
     assert error < 0.03 * exact
 
 
-def test_the_larger_side_is_reported_and_the_other_named():
+def test_the_larger_side_is_reported():
     found = estimate(BallsInBinsPair(TWO_BINS.copy()), 0.8, 1.0, 0.01)
     sides = {side: quadrature(TWO_BINS, 0.8, 1.0, side) for side in ("remove", "add")}
     larger = max(sides, key=lambda side: sides[side])
     assert found.side == larger
     assert abs(found.delta - sides[larger]) < Z * found.standard_error + 2e-3 * found.delta
-    assert found.other == pytest.approx(min(sides.values()), rel=0.06)
 
 
 def test_orthogonal_bins_agree_with_plain_sampling():

@@ -93,3 +93,12 @@ def test_noise_levels_are_those_of_the_worst_user_by_enumeration(name: str) -> N
     first, second = LEVELS[name]
     assert made.first_std == pytest.approx(SIGMA * worst * first * 0.5, rel=1e-12)
     assert made.second_std == (second and pytest.approx(SIGMA * worst * second * 0.25, rel=1e-12))
+
+
+def test_the_weight_of_the_second_moment_has_its_price_under_zero_out() -> None:
+    """s² = ζ²sens²(1 + λζ²) for C₁ = C₂."""
+    made = jme(C, C, PART, UserRange(0.5, 2, "zero-out"), SIGMA, 3.0)
+    dense = C.materialize()
+    worst = max(float(np.linalg.norm(dense[:, list(p)].sum(axis=1))) for p in patterns(16, 2, 8))
+    assert made.first_std == pytest.approx(SIGMA * worst * 0.5 * (1 + 3 * 0.25) ** 0.5, rel=1e-12)
+    assert made.second_std == pytest.approx(made.first_std / 3**0.5, rel=1e-12)
