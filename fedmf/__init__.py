@@ -37,18 +37,14 @@ if TYPE_CHECKING:
     from fedmf.moments import MomentStream
     from fedmf.optim import Adam, JmeAdam, Sgd
     from fedmf.participation import Participation
-    from fedmf.records import PrivacyStatement
-    from fedmf.runs import (
-        Execution,
-        NoiseMechanism,
-        PrivateAggregator,
-        Run,
-        account,
-        classification,
-        load_model,
-        next_token,
-        regression,
-    )
+    from fedmf.records.statement import PrivacyStatement
+    from fedmf.runs.aggregator import PrivateAggregator
+    from fedmf.runs.execution import Execution
+    from fedmf.runs.mechanism import NoiseMechanism
+    from fedmf.runs.named_tasks import classification, next_token, regression
+    from fedmf.runs.outputs import account
+    from fedmf.runs.released_model import load_model
+    from fedmf.runs.run import Run
     from fedmf.runs.simulation import plan, resume, simulate, start
     from fedmf.runs.statistics import OwnStatistic, QuantileClipping
     from fedmf.streaming import PrivateStream

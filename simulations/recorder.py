@@ -101,7 +101,7 @@ KEYS = {
 }
 def asked(given):
     from fedmf.errors import ConfigError
-    from fedmf.runs import parse_assignments, run_of
+    from fedmf.runs.tables.configuration import parse_assignments, run_of
     words = [f"{key}={value}" for key, value in given.items() if value]
     try:
         return run_of(parse_assignments(words))
@@ -113,7 +113,7 @@ def figures(statement):
     return {name: statement[name] if name in statement else statement[old] for name, old in FIGURES.items()}
 def told(path, models, name):
     import fedmf
-    from fedmf.records import Ledger
+    from fedmf.records.ledger import Ledger
     statement = fedmf.account(path).to_dict()
     with Ledger.open(Path(path) / "ledger.sqlite", read_only=True) as ledger:
         took = ledger.participations()
@@ -126,7 +126,7 @@ def run(name, text):
     import fedmf
     from fedmf.flower import InProcessGrid, run_on_grid
     try:
-        from fedmf.runs import run_in_process
+        from fedmf.runs.simulation import run_in_process
     except ImportError:
         from fedmf.rounds import run_in_process
     from support.small_runs import client_for

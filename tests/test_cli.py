@@ -21,8 +21,12 @@ import fedmf
 from fedmf.accounting import at_least, at_most
 from fedmf.addresses import linked
 from fedmf.cli.app import application, run
-from fedmf.runs import OwnStatistic, QuantileClipping, Run, load_run, run_in_process
 from fedmf.runs.progress import RunProgress, both
+from fedmf.runs.run import Run
+from fedmf.runs.simulation import run_in_process
+from fedmf.runs.statistics.clip_norm import QuantileClipping
+from fedmf.runs.statistics.own import OwnStatistic
+from fedmf.runs.tables.configuration import load_run
 from fedmf.training import LocalTrainer, UserFailure
 
 REQUIRED_STATEMENT = {

@@ -13,7 +13,7 @@ from fedmf.data import InMemoryDataset
 from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.source import GaussianSource
 from fedmf.optim import Sgd
-from fedmf.runs import Run
+from fedmf.runs.run import Run
 from fedmf.training.batches import user_orders
 
 KEYS = {

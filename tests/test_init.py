@@ -14,8 +14,8 @@ import fedmf
 from fedmf.cli.app import run
 from fedmf.cli.configuration import APP, CASES
 from fedmf.errors import ConfigError
-from fedmf.runs import Session, load_run
-from fedmf.runs.tables.configuration import found_or_shipped
+from fedmf.runs.session import Session
+from fedmf.runs.tables.configuration import found_or_shipped, load_run
 
 ROOT = Path(__file__).resolve().parents[1]
 #: What makes the runs of the two cases that need nobody's files short.

@@ -17,7 +17,7 @@ import pytest
 import fedmf
 from fedmf.data import DATASETS
 from fedmf.models import MODELS
-from fedmf.runs import render_toml, run_of
+from fedmf.runs.tables.configuration import render_toml, run_of
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "simulations" / "papers"

@@ -12,7 +12,7 @@ from support.small_runs import run_small, small_run
 
 from fedmf.flower.apps import backend_config
 from fedmf.records.ledger import Ledger
-from fedmf.runs import Run
+from fedmf.runs.run import Run
 from fedmf.runs.tables.configuration import render_toml
 
 #: Users of unequal size, so that longest-first cuts cohorts differently for each number of workers.

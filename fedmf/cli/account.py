@@ -14,8 +14,10 @@ import typer
 from fedmf.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedmf.records import Costs, Ledger, PrivacyStatement
-    from fedmf.runs import RunHeader
+    from fedmf.records.composed import Costs
+    from fedmf.records.ledger import Ledger
+    from fedmf.records.statement import PrivacyStatement
+    from fedmf.runs.header import RunHeader
 
 
 def account(
@@ -61,14 +63,14 @@ def account(
             raise ConfigError("--public takes one directory; got several.")
         if len({directory.resolve() for directory in run_dirs}) < len(run_dirs):
             raise ConfigError("run directories must differ; got one of them twice.")
-        from fedmf.records import compose
+        from fedmf.records.composed import compose
 
         statement = compose([*map(_costs_of, run_dirs)], namespace, delta)
         typer.echo(statement.to_json() if as_json else statement.render_text(full, again), nl=False)
         return
     if namespace or delta is not None:
         raise ConfigError("--user-namespace and --delta take several directories; got one.")
-    from fedmf.records import new_file, require_free
+    from fedmf.records.new_places import new_file, require_free
 
     if public is not None:
         require_free(public)
@@ -105,7 +107,8 @@ def _of_one(directory: Path) -> tuple[PrivacyStatement, dict[str, str]]:
         with StreamState.open(directory) as state:
             counts = {name.replace("_", " "): str(count) for name, count in state.position.counts().items()}
         return account_stream(directory), counts
-    from fedmf.runs import opened_record, run_statement
+    from fedmf.runs.directory import opened_record
+    from fedmf.runs.statement import run_statement
 
     with opened_record(directory) as (header, ledger):
         if not ledger.authenticated:
@@ -133,7 +136,7 @@ def _counts(directory: Path, header: RunHeader, ledger: Ledger) -> dict[str, str
     Raises:
         ConfigError: the file of failures cannot be read.
     """
-    from fedmf.runs import FAILURES
+    from fedmf.runs.directory import FAILURES
 
     try:
         lines = (directory / FAILURES).read_text(encoding="utf-8").splitlines(keepends=True)
@@ -156,7 +159,7 @@ def _counts(directory: Path, header: RunHeader, ledger: Ledger) -> dict[str, str
 
 
 def _is_stream(directory: Path) -> bool:
-    from fedmf.runs import LEDGER
+    from fedmf.runs.directory import LEDGER
 
     if (directory / LEDGER).exists():  # runs need no more than this
         return False
@@ -171,7 +174,7 @@ def _costs_of(directory: Path) -> Costs:
         from fedmf.streaming import stream_costs
 
         return stream_costs(directory)
-    from fedmf.runs import costs_of_run
+    from fedmf.runs.outputs import costs_of_run
 
     return costs_of_run(directory)
 
@@ -190,8 +193,8 @@ def export(
 
     Example: fedmf export runs/a --output model.safetensors
     """
-    from fedmf.records import write_tensors
-    from fedmf.runs import ReleasedModel
+    from fedmf.records.tensor_files import write_tensors
+    from fedmf.runs.released_model import ReleasedModel
 
     model = ReleasedModel.of(run_dir)
     write_tensors(output, model.tensors, {"software": model.software, "rounds": str(model.rounds)})

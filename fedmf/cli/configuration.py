@@ -55,7 +55,7 @@ def init(
     """
     from fedmf.addresses import linked
     from fedmf.errors import ConfigError
-    from fedmf.records import new_file
+    from fedmf.records.new_places import new_file
     from fedmf.runs.tables.configuration import shipped_file
 
     if list_cases:
@@ -85,7 +85,7 @@ def init(
 
 def _write_app(shipped: Path, folder: Path) -> None:
     """The app with its plain server, where nothing is."""
-    from fedmf.records import create_directory
+    from fedmf.records.new_places import create_directory
 
     def fill(made: Path) -> None:
         shutil.copytree(shipped, made, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)

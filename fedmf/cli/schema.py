@@ -26,7 +26,7 @@ def schema(
     """
     from fedmf.data import read_schema
     from fedmf.data.schema_file import check_rows, draft_schema
-    from fedmf.records import new_file
+    from fedmf.records.new_places import new_file
 
     if check is None:
         text = draft_schema(table)

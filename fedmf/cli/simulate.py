@@ -13,9 +13,10 @@ import typer
 from fedmf.cli.interruption import going_on
 
 if TYPE_CHECKING:
-    from fedmf.records import PrivacyStatement
-    from fedmf.runs import OnRound, Session
+    from fedmf.records.statement import PrivacyStatement
+    from fedmf.runs.loop import OnRound
     from fedmf.runs.progress import RunProgress
+    from fedmf.runs.session import Session
 
 
 class Engine(StrEnum):
@@ -74,8 +75,10 @@ def simulate(
     Example: fedmf simulate configs/digits.toml --set mechanism.kind=cgd --set privacy.epsilon=2
     """
     from fedmf.errors import ConfigError
-    from fedmf.runs import Run, Session, dotted_keys, load_run, parse_assignments, run_of
     from fedmf.runs.progress import RunProgress
+    from fedmf.runs.run import Run
+    from fedmf.runs.session import Session
+    from fedmf.runs.tables.configuration import dotted_keys, load_run, parse_assignments, run_of
 
     overrides = parse_assignments(assignments)
     if resume is not None and out is not None:
@@ -88,7 +91,7 @@ def simulate(
     else:
         raise ConfigError("simulate needs CONFIG.toml, or --resume DIR to continue a stopped run.")
     if dry_run:
-        from fedmf.runs import dry_run as estimate
+        from fedmf.runs.cost_estimate import dry_run as estimate
 
         for name, value in estimate(run, device.value):
             typer.echo(f"{name:<22} {value}")
@@ -133,7 +136,7 @@ def _carry_out(session: Session, engine: Engine, on_round: OnRound) -> None:
 
         run_on_ray(session, on_round)
     else:
-        from fedmf.runs import run_in_process
+        from fedmf.runs.simulation import run_in_process
 
         run_in_process(session, on_round)
     session.draw()
@@ -141,7 +144,7 @@ def _carry_out(session: Session, engine: Engine, on_round: OnRound) -> None:
 
 def _conclude(session: Session, view: RunProgress, full: bool) -> None:
     """What the run is worth, the answer first, and where the rest is."""
-    from fedmf.runs import FAILURES
+    from fedmf.runs.directory import FAILURES
 
     statement, path = session.statement(), session.directory.path
     if (warning := view.warning()) is not None:

@@ -48,8 +48,8 @@ def sweep(
     """
     from rich.console import Console
 
-    from fedmf.runs import parse_assignments
     from fedmf.runs.progress import bar
+    from fedmf.runs.tables.configuration import parse_assignments
     from fedmf.sweeps import Sweep, privacy_together, run_sweep
 
     asked = Sweep.from_config(file, parse_assignments(assignments))
@@ -80,7 +80,7 @@ def sweep(
 
 
 def _show_plan(sweep: Sweep, processes: int) -> None:
-    from fedmf.runs import seconds_of_a_round
+    from fedmf.runs.cost_estimate import seconds_of_a_round
     from fedmf.sweeps import described, privacy_together
 
     tuning = len(sweep.candidates) * len(sweep.tuning_seeds)

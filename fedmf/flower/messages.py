@@ -16,7 +16,8 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.runs import Reply, Request
+from fedmf.runs.loop import Reply
+from fedmf.runs.simulation import Request
 from fedmf.training import UserFailure, copied_vector
 
 _ARRAYS, _CONFIG = "arrays", "config"

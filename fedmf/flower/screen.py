@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from fedmf.accounting import at_least, at_most
-from fedmf.runs import NoiseAndSignal, Session
+from fedmf.runs.cost_estimate import NoiseAndSignal
+from fedmf.runs.session import Session
 
 _log: Final = logging.getLogger("flwr")
 

@@ -27,7 +27,9 @@ from fedmf.flower.messages import (
 from fedmf.flower.pulling import Wait, pull_until
 from fedmf.flower.screen import say_plan
 from fedmf.flower.served_users import ServedUsers
-from fedmf.runs import Clients, OnRound, Reply, Request, RoundRecord, Rounds, Session, in_messages
+from fedmf.runs.loop import Clients, OnRound, Reply, RoundRecord, Rounds
+from fedmf.runs.session import Session
+from fedmf.runs.simulation import Request, in_messages
 
 _log = logging.getLogger("fedmf")
 

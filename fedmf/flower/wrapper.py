@@ -27,21 +27,17 @@ from fedmf.flower.strategy import GridClients, Part, RoundStrategy
 from fedmf.mechanisms.choice import MechanismChoice
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.optim import ChosenOptimizer, ServerOptimizer
-from fedmf.records import PrivacyStatement
-from fedmf.runs import (
-    LEDGER,
-    Execution,
-    FixedClipping,
-    NoiseAndSignal,
-    NoiseMechanism,
-    QuantileClipping,
-    Reply,
-    Rounds,
-    Run,
-    Session,
-    Statistic,
-)
+from fedmf.records.statement import PrivacyStatement
 from fedmf.runs.aggregator import TaskElsewhere, session_of
+from fedmf.runs.cost_estimate import NoiseAndSignal
+from fedmf.runs.directory import LEDGER
+from fedmf.runs.execution import Execution
+from fedmf.runs.loop import Reply, Rounds
+from fedmf.runs.mechanism import NoiseMechanism
+from fedmf.runs.run import Run
+from fedmf.runs.session import Session
+from fedmf.runs.statistics.clip_norm import FixedClipping, QuantileClipping
+from fedmf.runs.statistics.statistic import Statistic
 
 _UNASKED: Final = "clients are not asked to evaluate: what they report would carry no noise"
 #: Methods of a strategy that Flower's loop calls and the private one does not.

@@ -30,7 +30,7 @@ from fedmf.errors import ConfigError
 from fedmf.mechanisms.choice import MechanismChoice
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.optim import ChosenOptimizer, ServerOptimizer, Sgd
-from fedmf.records import PrivacyStatement
+from fedmf.records.statement import PrivacyStatement
 from fedmf.runs.directory import LEDGER, RunDirectory, read_header
 from fedmf.runs.execution import Execution
 from fedmf.runs.loop import Reply

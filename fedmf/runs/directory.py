@@ -11,15 +11,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.noise import NoiseKey
-from fedmf.records import (
-    Admission,
-    Ledger,
-    create_directory,
-    load_key,
-    save_key,
-    tighten,
-    write_durably,
-)
+from fedmf.records.admission import Admission
+from fedmf.records.durable import tighten, write_durably
+from fedmf.records.key_file import load_key, save_key
+from fedmf.records.ledger import Ledger
+from fedmf.records.new_places import create_directory
 from fedmf.runs.header import RunHeader
 
 if TYPE_CHECKING:
@@ -141,7 +137,7 @@ class RunDirectory:
         kept = self.ledger.state()
         if kept is None or not self.ledger.released:
             return None
-        from fedmf.records import unpack
+        from fedmf.records.packed import unpack
 
         state = unpack(kept)
         return self.ledger.released, state["parameters"], state["optimizer"], state["noise"]
@@ -196,7 +192,7 @@ def _packed(parameters: Tensor, optimizer: Mapping[str, Tensor], noise: Mapping[
 
     Past noise, which is as secret as the key, is not in it: it is made again from the position.
     """
-    from fedmf.records import pack
+    from fedmf.records.packed import pack
 
     return pack({"parameters": parameters, "optimizer": dict(optimizer), "noise": dict(noise)})
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.errors import ConfigError
-from fedmf.records import PrivacyStatement
+from fedmf.records.statement import PrivacyStatement
 from fedmf.training import FixedPointSum, UserFailure
 
 if TYPE_CHECKING:

@@ -13,7 +13,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import parquet
 
-from fedmf.records import Costs, PrivacyStatement, write_durably
+from fedmf.records.composed import Costs
+from fedmf.records.durable import write_durably
+from fedmf.records.statement import PrivacyStatement
 from fedmf.runs.directory import opened_record
 from fedmf.runs.statement import run_spent, run_statement
 

@@ -17,7 +17,9 @@ from torch import Tensor
 
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel
-from fedmf.records import read_tensors, replace_durably, unpack
+from fedmf.records.durable import replace_durably
+from fedmf.records.packed import unpack
+from fedmf.records.tensor_files import read_tensors
 from fedmf.runs.directory import WHOLE_MODEL, opened_record
 
 

@@ -26,7 +26,7 @@ from fedmf.data.dataset import NumberedUsers
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.optim import ServerOptimizer
-from fedmf.records import PrivacyStatement
+from fedmf.records.statement import PrivacyStatement
 from fedmf.runs.directory import FAILURES, RunDirectory, read_header
 from fedmf.runs.execution import Execution
 from fedmf.runs.given import data_digest, require_single_examples

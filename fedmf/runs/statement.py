@@ -12,15 +12,14 @@ from numpy.typing import NDArray
 from fedmf.accounting import adjacency_factor, gaussian_mu
 from fedmf.cohorts import AvailableCohorts
 from fedmf.errors import LedgerError
-from fedmf.records import (
+from fedmf.records.ledger import Ledger
+from fedmf.records.spent import Spent, finite
+from fedmf.records.statement import (
     ALWAYS_NOT_COVERED,
     OPERATORS,
     SPENT_ASSUMPTION,
     SPENT_NOT_COVERED,
-    Ledger,
     PrivacyStatement,
-    Spent,
-    finite,
 )
 from fedmf.runs.header import RunHeader
 from fedmf.runs.plan import Plan

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from fedmf.data.table_reader import InputError
 from fedmf.errors import LedgerError
 from fedmf.noise import NoiseKey
-from fedmf.records import Costs, PrivacyStatement
+from fedmf.records.composed import Costs
+from fedmf.records.statement import PrivacyStatement
 from fedmf.streaming.output import Output, open_output
 from fedmf.streaming.plan import StreamPlan
 from fedmf.streaming.reader import Reader, open_reader

@@ -24,17 +24,12 @@ from numpy.typing import NDArray
 from fedmf.errors import LedgerError, rebuilding
 from fedmf.moments import MomentStream
 from fedmf.noise import KeySchedule, NoiseKey
-from fedmf.records import (
-    Ledger,
-    PrivacyStatement,
-    create_directory,
-    load_key,
-    pack,
-    save_key,
-    tighten,
-    unpack,
-    write_durably,
-)
+from fedmf.records.durable import tighten, write_durably
+from fedmf.records.key_file import load_key, save_key
+from fedmf.records.ledger import Ledger
+from fedmf.records.new_places import create_directory
+from fedmf.records.packed import pack, unpack
+from fedmf.records.statement import PrivacyStatement
 from fedmf.streaming.plan import StreamPlan
 from fedmf.typing import Array
 

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from fedmf.accounting import UNITS, certified_epsilon, gaussian_mu
 from fedmf.noise import NoiseKey
-from fedmf.records import (
+from fedmf.records.ledger import Ledger
+from fedmf.records.spent import Spent
+from fedmf.records.statement import (
     ALWAYS_NOT_COVERED,
     OPERATORS,
     SPENT_ASSUMPTION,
     SPENT_NOT_COVERED,
-    Ledger,
     PrivacyStatement,
-    Spent,
 )
 from fedmf.streaming.plan import StreamPlan
 from fedmf.streaming.state import Position

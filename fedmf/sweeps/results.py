@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from fedmf.accounting import UserLevel, at_least, gaussian_epsilon, gaussian_sigma
-from fedmf.records import write_durably
+from fedmf.records.durable import write_durably
 from fedmf.sweeps.sweep import Cell, Sweep, described
 
 #: Okabe and Ito (2008): told apart with any kind of colour vision.

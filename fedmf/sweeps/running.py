@@ -18,9 +18,12 @@ import pandas as pd
 from joblib import Parallel, delayed, parallel_config
 
 from fedmf.errors import ConfigError, one_line, rebuilding
-from fedmf.records import WriterLock, write_durably
-from fedmf.runs import LEDGER, Scalar, central, metric_columns, run_in_process, run_of
-from fedmf.runs.simulation import resume, start
+from fedmf.records.durable import write_durably
+from fedmf.records.lock import WriterLock
+from fedmf.runs.directory import LEDGER
+from fedmf.runs.outputs import central, metric_columns
+from fedmf.runs.simulation import resume, run_in_process, start
+from fedmf.runs.tables.configuration import Scalar, run_of
 from fedmf.sweeps.results import MetricColumn, SweepResult
 from fedmf.sweeps.sweep import Cell, PlannedRun, Sweep
 from fedmf.training import Task

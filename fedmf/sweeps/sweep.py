@@ -15,8 +15,18 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 from fedmf.accounting import Privacy
 from fedmf.errors import ConfigError, one_line
-from fedmf.runs import Execution, Run, Scalar, dotted_keys, run_of
-from fedmf.runs.tables.configuration import found_or_shipped, known_keys, overridden, read_toml, takes_key
+from fedmf.runs.execution import Execution
+from fedmf.runs.run import Run
+from fedmf.runs.tables.configuration import (
+    Scalar,
+    dotted_keys,
+    found_or_shipped,
+    known_keys,
+    overridden,
+    read_toml,
+    run_of,
+    takes_key,
+)
 from fedmf.values import Field, dotted, fields_of
 
 #: What a seed of a sweep sets, unless the sweep says otherwise.

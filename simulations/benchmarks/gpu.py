@@ -42,7 +42,8 @@ from fedmf.noise import Domain, GaussianSource, NoiseKey, NoiseStream
 from fedmf.optim import RoundRelease, Sgd
 from fedmf.optim.server_pass import ServerPass
 from fedmf.participation import Participation
-from fedmf.runs import RoundRecord, run_in_process
+from fedmf.runs.loop import RoundRecord
+from fedmf.runs.simulation import run_in_process
 from fedmf.training import FixedPointSum, Task, classification, next_token
 
 #: A value, what it is of, and what it is compared with.

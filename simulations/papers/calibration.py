@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import fedmf
 from fedmf.accounting import design, gaussian_epsilon
-from fedmf.runs import run_of
+from fedmf.runs.tables.configuration import run_of
 
 __all__ = ["Calibrations"]
 

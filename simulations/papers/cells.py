@@ -19,7 +19,8 @@ from catalogue import FIGURES
 from figures import Cell
 
 import fedmf
-from fedmf.runs import run_in_process, run_of
+from fedmf.runs.simulation import run_in_process
+from fedmf.runs.tables.configuration import run_of
 
 __all__ = ["Cells", "errors_of"]
 

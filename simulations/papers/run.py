@@ -49,7 +49,7 @@ def main() -> None:
             print(f"{figure.name:<18} {figure.paper:<12} {figure.item:<22} {figure.shows}")
         return
     if options.show:
-        from fedmf.runs import render_toml, run_of
+        from fedmf.runs.tables.configuration import render_toml, run_of
 
         for name in options.name:
             form = FIGURES[name].form(options.form)

@@ -16,9 +16,10 @@ from fedmf.mechanisms.registry import Mechanism
 from fedmf.mechanisms.sensitivity import Sensitivity
 from fedmf.mechanisms.toeplitz import InverseToeplitz
 from fedmf.participation import Participation
-from fedmf.records import Ledger
-from fedmf.runs import RunHeader, run_statement
+from fedmf.records.ledger import Ledger
+from fedmf.runs.header import RunHeader
 from fedmf.runs.outputs import write_statement
+from fedmf.runs.statement import run_statement
 
 REQUIRED = """unit user_namespace adjacency mechanism params rounds rounds_released max_participations
 min_separation actual_max_participations actual_min_separation sampling users users_per_round clip_norm

@@ -14,8 +14,9 @@ from support.ledgers import participations
 from fedmf.accounting import NoPrivacy, gaussian_epsilon
 from fedmf.mechanisms.toeplitz import InverseToeplitz
 from fedmf.participation import Participation
-from fedmf.records import Ledger
-from fedmf.runs import RunHeader, run_spent
+from fedmf.records.ledger import Ledger
+from fedmf.runs.header import RunHeader
+from fedmf.runs.statement import run_spent
 
 CONTRACT = Participation(rounds=40, max_participations=4, min_separation=7)
 FACTORIZATION = InverseToeplitz([1.0, -0.8], 40)

@@ -12,7 +12,7 @@ from support.pair_runs import RecordedPair
 
 import fedmf
 from fedmf.accounting import UserLevel
-from fedmf.runs import Run
+from fedmf.runs.run import Run
 from fedmf.training import LocalTrainer
 
 from .subjects import of_parts

@@ -27,7 +27,8 @@ from fedmf.cohorts import (
 from fedmf.models import with_lora
 from fedmf.moments import BlockEnergies, DiagonalMoment
 from fedmf.optim import Adam, AdamDebiased, FedAdagrad, FedYogi, JmeAdam, Sgd
-from fedmf.runs import Execution, Run
+from fedmf.runs.execution import Execution
+from fedmf.runs.run import Run
 from fedmf.runs.statistics import OwnStatistic, QuantileClipping
 from fedmf.training import LocalSGD, Task, classification
 

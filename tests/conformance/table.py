@@ -18,7 +18,8 @@ from support.small_runs import client_for
 import fedmf
 from fedmf.errors import ConfigError
 from fedmf.flower import InProcessGrid, run_on_grid, worker_pool
-from fedmf.runs import Session, run_in_process
+from fedmf.runs.session import Session
+from fedmf.runs.simulation import run_in_process
 
 from .aggregating import carried_out_aggregated
 from .paths import BFLOAT16_BOUND, BOUND, HOSTS, REFERENCE, Path

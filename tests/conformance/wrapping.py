@@ -16,8 +16,8 @@ from torch import Tensor
 
 from fedmf.accounting import UserLevel
 from fedmf.flower import CorrelatedNoise, InProcessGrid
-from fedmf.records import Ledger
-from fedmf.runs import Run
+from fedmf.records.ledger import Ledger
+from fedmf.runs.run import Run
 from fedmf.training import LocalTrainer
 
 from .subjects import of_parts

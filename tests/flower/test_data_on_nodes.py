@@ -14,7 +14,8 @@ from fedmf.data import (
 from fedmf.errors import ConfigError
 from fedmf.flower import run_on_grid
 from fedmf.flower.apps import client as app
-from fedmf.runs import RoundRecord, run_of
+from fedmf.runs.loop import RoundRecord
+from fedmf.runs.tables.configuration import run_of
 from fedmf.training import classification
 
 pytestmark = pytest.mark.usefixtures("own_time")

@@ -10,7 +10,7 @@ from support.clinics import USERS, Clinics, carried_out, clinics, configuration,
 import fedmf
 from fedmf.data import read_schema
 from fedmf.flower.apps import client as app
-from fedmf.runs import run_of
+from fedmf.runs.tables.configuration import run_of
 
 pytestmark = pytest.mark.usefixtures("own_time")
 

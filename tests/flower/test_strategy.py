@@ -30,7 +30,9 @@ from fedmf.flower import InProcessGrid
 from fedmf.flower.messages import read_request
 from fedmf.flower.strategy import CorrelatedNoiseStrategy, run_on_grid
 from fedmf.records.ledger import Ledger
-from fedmf.runs import RoundReport, Run, Session
+from fedmf.runs.loop import RoundReport
+from fedmf.runs.run import Run
+from fedmf.runs.session import Session
 
 pytestmark = pytest.mark.usefixtures("own_time")
 

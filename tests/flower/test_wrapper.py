@@ -46,7 +46,8 @@ from fedmf.errors import ConfigError
 from fedmf.flower import ClientReportedIdentity, CorrelatedNoise, InProcessGrid
 from fedmf.flower.layout import ArrayLayout
 from fedmf.optim import Adam, JmeAdam, Sgd
-from fedmf.runs import ReleasedModel, read_header
+from fedmf.runs.directory import read_header
+from fedmf.runs.released_model import ReleasedModel
 from fedmf.runs.statistics import QuantileClipping
 
 MOVING = QuantileClipping(quantile=0.3, rounds_per_update=1)

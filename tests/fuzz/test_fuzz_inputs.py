@@ -18,8 +18,8 @@ from fedmf.data import Table
 from fedmf.data.table import Rows
 from fedmf.data.table_reader import InputError
 from fedmf.errors import ConfigError
-from fedmf.runs import Run, load_run, parse_assignments
-from fedmf.runs.tables.configuration import known_keys
+from fedmf.runs.run import Run
+from fedmf.runs.tables.configuration import known_keys, load_run, parse_assignments
 from fedmf.streaming.reader import open_reader
 from fedmf.streaming.rows import label_of
 from fedmf.streaming.settings import Settings

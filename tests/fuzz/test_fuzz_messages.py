@@ -23,7 +23,7 @@ from fedmf.flower.messages import (
     read_slice_reply,
 )
 from fedmf.flower.pulling import LinkPull
-from fedmf.runs import Reply
+from fedmf.runs.loop import Reply
 from fedmf.training import UserFailure
 
 ASKED, D, T = ("ann", "bob"), 3, 4

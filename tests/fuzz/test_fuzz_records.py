@@ -17,7 +17,8 @@ from support.streams import BUDGET, run_once, sample, write_rows
 
 from fedmf import account
 from fedmf.errors import ConfigError, LedgerError
-from fedmf.runs import RunHeader, Session
+from fedmf.runs.header import RunHeader
+from fedmf.runs.session import Session
 from fedmf.streaming.session import open_run
 from fedmf.streaming.settings import Settings
 

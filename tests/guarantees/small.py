@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import fedmf
 from fedmf.data import InMemoryDataset
-from fedmf.runs import run_in_process
+from fedmf.runs.simulation import run_in_process
 from fedmf.training import classification
 
 Matrix = NDArray[np.float64]

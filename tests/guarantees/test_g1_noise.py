@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import FedAvg
 import fedmf
 from fedmf.flower import CorrelatedNoise, InProcessGrid
 from fedmf.noise import NoiseStream
-from fedmf.runs import Plan
+from fedmf.runs.plan import Plan
 from guarantees.small import (
     CLIP,
     COHORT,

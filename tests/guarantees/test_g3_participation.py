@@ -11,8 +11,8 @@ import pytest
 from fedmf.errors import ParticipationViolation
 from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
-from fedmf.records import Ledger
 from fedmf.records.histories import Histories
+from fedmf.records.ledger import Ledger
 from guarantees.small import patterns, stream
 
 KEY = NoiseKey.from_seed(1)

@@ -18,7 +18,7 @@ from fedmf import CyclicCohorts, UserLevel, load_model
 from fedmf.flower import CorrelatedNoise, InProcessGrid, run_app
 from fedmf.flower.inner_rule import InnerRule
 from fedmf.noise import Domain, GaussianSource, NoiseKey
-from fedmf.records import Ledger
+from fedmf.records.ledger import Ledger
 from guarantees.small import CLIP, bisr, clipped
 
 NODES = 3

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.ledgers import CONTRACT, begin
 
-from fedmf.records import Ledger
+from fedmf.records.ledger import Ledger
 
 
 @pytest.fixture

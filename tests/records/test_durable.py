@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmf.records import write_durably
+from fedmf.records.durable import write_durably
 
 
 def test_content_is_written_before_it_is_flushed_and_named(

@@ -16,8 +16,7 @@ from support.ledgers import CONTRACT, KEY, begin, commit, contents, go_on, parti
 from fedmf.errors import LedgerError, ParticipationViolation
 from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
-from fedmf.records import Ledger
-from fedmf.records.ledger import NOBODY
+from fedmf.records.ledger import NOBODY, Ledger
 
 SECRET = NoiseKey(bytes(range(32)))
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedmf.errors import ConfigError, LedgerError
-from fedmf.records import new_file
-from fedmf.records.new_places import create_directory
+from fedmf.records.new_places import create_directory, new_file
 
 REAL_FSYNC = os.fsync
 

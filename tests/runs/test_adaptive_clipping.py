@@ -21,10 +21,12 @@ from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.strategy import run_on_grid
 from fedmf.noise import Domain, GaussianSource, NoiseKey
 from fedmf.optim import JmeAdam
-from fedmf.runs import Plan, RoundRecord, Run, run_of
+from fedmf.runs.loop import RoundRecord
 from fedmf.runs.outputs import account
+from fedmf.runs.plan import Plan
+from fedmf.runs.run import Run
 from fedmf.runs.statistics import FixedClipping, QuantileClipping, update_factor
-from fedmf.runs.tables.configuration import dotted_keys
+from fedmf.runs.tables.configuration import dotted_keys, run_of
 from fedmf.training import SIGNS, LocalTrainer
 
 DIMENSION = 4000

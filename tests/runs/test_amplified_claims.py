@@ -12,8 +12,9 @@ from support.small_runs import run_small, small_run
 
 import fedmf
 from fedmf.errors import ConfigError, LedgerError
-from fedmf.records import Ledger
-from fedmf.runs import RunHeader, run_statement
+from fedmf.records.ledger import Ledger
+from fedmf.runs.header import RunHeader
+from fedmf.runs.statement import run_statement
 
 
 def changed(header: Mapping[str, Any], place: str, value: object) -> dict[str, Any]:

@@ -21,7 +21,9 @@ import fedmf
 from fedmf.accounting import at_least
 from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.strategy import run_on_grid
-from fedmf.runs import RoundRecord, Session, plan
+from fedmf.runs import plan
+from fedmf.runs.loop import RoundRecord
+from fedmf.runs.session import Session
 
 DIMENSION = 20_000
 TASK = linear_task(USERS, DIMENSION)

@@ -17,10 +17,10 @@ from support.small_runs import small_run
 
 from fedmf.errors import ConfigError
 from fedmf.noise import Domain, GaussianSource, NoiseKey
-from fedmf.records import Ledger
-from fedmf.runs import Run, run_of
+from fedmf.records.ledger import Ledger
+from fedmf.runs.run import Run
 from fedmf.runs.statistics import STATISTICS
-from fedmf.runs.tables.configuration import TABLES, dotted_keys, known_keys
+from fedmf.runs.tables.configuration import TABLES, dotted_keys, known_keys, run_of
 from fedmf.training import FixedPointSum
 
 DIMENSION, PART, NAME = 20, MeanNorm(share=0.3), MeanNorm.name

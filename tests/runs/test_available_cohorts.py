@@ -19,8 +19,10 @@ from fedmf.errors import ConfigError
 from fedmf.flower.apps import WorkerPool
 from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.strategy import run_on_grid
-from fedmf.records import Ledger
-from fedmf.runs import RoundRecord, RoundReport, Run, Session
+from fedmf.records.ledger import Ledger
+from fedmf.runs.loop import RoundRecord, RoundReport
+from fedmf.runs.run import Run
+from fedmf.runs.session import Session
 
 USERS, ROUNDS = 24, 12
 

@@ -13,8 +13,10 @@ import fedmf
 from fedmf.errors import ConfigError
 from fedmf.noise.key import NoiseKey
 from fedmf.records import durable, new_places
-from fedmf.runs import RunHeader, directory, load_run
+from fedmf.runs import directory
 from fedmf.runs.directory import CONFIG, KEY, LEDGER, RunDirectory, read_header
+from fedmf.runs.header import RunHeader
+from fedmf.runs.tables.configuration import load_run
 
 
 def test_a_new_directory_holds_a_complete_run(tmp_path: Path) -> None:

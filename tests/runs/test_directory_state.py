@@ -16,8 +16,8 @@ import fedmf
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.noise.key import NoiseKey
 from fedmf.records.key_file import save_key
-from fedmf.runs import Session, opened_record
-from fedmf.runs.directory import DATA_CHANGED, KEY, RunDirectory
+from fedmf.runs.directory import DATA_CHANGED, KEY, RunDirectory, opened_record
+from fedmf.runs.session import Session
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ from support.covariance import covariance_fits
 from support.small_runs import linear_task, small_run
 
 import fedmf
-from fedmf.runs import Run, Session
+from fedmf.runs.run import Run
 from fedmf.runs.server import PrivateServer
+from fedmf.runs.session import Session
 
 DIMENSION, ROUNDS, COPIED = 10_000, 12, 5
 TASK = linear_task(24, DIMENSION)

@@ -12,7 +12,7 @@ from torch import nn
 
 import fedmf
 from fedmf.cli.app import run as cli
-from fedmf.records import read_tensors
+from fedmf.records.tensor_files import read_tensors
 from fedmf.training import Task
 
 SIZES = [4, 7, 2, 3, 5, 1, 6, 4, 4, 3, 2, 8]

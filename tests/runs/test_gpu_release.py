@@ -11,7 +11,7 @@ from support.pair_runs import RecordedPair
 from support.small_runs import linear_task, small_run
 from support.triton_worker import needs_gpu, needs_triton
 
-from fedmf.runs import Session
+from fedmf.runs.session import Session
 
 ROUNDS, ENTRIES = 12, 3001
 TASK = linear_task(24, ENTRIES)

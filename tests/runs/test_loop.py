@@ -22,8 +22,11 @@ from support.wrapped_apps import ROSTER, USERS, model, private, saying, update_o
 import fedmf
 from fedmf.errors import UnsoundSumError
 from fedmf.flower import ClientReportedIdentity, InProcessGrid, run_on_grid
-from fedmf.records import Ledger
-from fedmf.runs import Request, RoundReport, Rounds, Session, account, run_in_process
+from fedmf.records.ledger import Ledger
+from fedmf.runs.loop import RoundReport, Rounds
+from fedmf.runs.outputs import account
+from fedmf.runs.session import Session
+from fedmf.runs.simulation import Request, run_in_process
 from fedmf.runs.statistics import QuantileClipping
 
 WITHOUT_FLOWER = """

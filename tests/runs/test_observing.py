@@ -12,8 +12,9 @@ import torch
 from support.small_runs import dotted, small_run
 
 import fedmf
-from fedmf.records import Ledger
-from fedmf.runs import RoundRecord, run_of
+from fedmf.records.ledger import Ledger
+from fedmf.runs.loop import RoundRecord
+from fedmf.runs.tables.configuration import run_of
 
 RUN = small_run(mechanism="bisr", bands=2, evaluate_every=3)
 

@@ -14,8 +14,8 @@ import torch
 import fedmf
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.mechanisms.toeplitz import Toeplitz
-from fedmf.records import Ledger
-from fedmf.runs import RoundRecord
+from fedmf.records.ledger import Ledger
+from fedmf.runs.loop import RoundRecord
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 EXAMPLE = DOCS / "examples/own_parts.py"

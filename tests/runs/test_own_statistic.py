@@ -18,11 +18,11 @@ from support.small_runs import small_run
 import fedmf
 from fedmf.errors import ConfigError
 from fedmf.noise import Domain, GaussianSource, NoiseKey
-from fedmf.records import Ledger
-from fedmf.runs import Run, run_of
+from fedmf.records.ledger import Ledger
+from fedmf.runs.run import Run
 from fedmf.runs.statistics import OwnStatistic, update_factor
 from fedmf.runs.statistics.own_rows import UsersOwn
-from fedmf.runs.tables.configuration import dotted_keys
+from fedmf.runs.tables.configuration import dotted_keys, run_of
 from fedmf.training import FixedPointSum
 
 OWN = OwnStatistic("support.own_functions:halves", ("first", "last"), 0.8, "norms of both halves", share=0.3)

@@ -23,9 +23,11 @@ from fedmf.flower.messages import answer_reply, read_slice_reply, request_conten
 from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment, SecondMoment
 from fedmf.noise.key import NoiseKey
 from fedmf.records.lock import ReleaseRight
-from fedmf.runs import Plan, Reply, Request
 from fedmf.runs import second_moment as second_moment_module
+from fedmf.runs.loop import Reply
+from fedmf.runs.plan import Plan
 from fedmf.runs.server import PrivateServer
+from fedmf.runs.simulation import Request
 
 Matrix = NDArray[np.float64]
 N, ZETA = 5, 0.3

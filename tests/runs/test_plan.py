@@ -10,7 +10,8 @@ import pytest
 from support.small_runs import small_run
 
 import fedmf
-from fedmf.runs import Plan, Run
+from fedmf.runs.plan import Plan
+from fedmf.runs.run import Run
 
 KEYS = [
     {"mechanism": "identity"},

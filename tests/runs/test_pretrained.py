@@ -11,8 +11,9 @@ from support.small_runs import small_run
 import fedmf
 from fedmf import load_model
 from fedmf.errors import ConfigError
-from fedmf.records import write_tensors
-from fedmf.runs import Classification, Run
+from fedmf.records.tensor_files import write_tensors
+from fedmf.runs.named_tasks import Classification
+from fedmf.runs.run import Run
 
 
 def state(run: Run, scale: float = 0.5) -> dict[str, torch.Tensor]:

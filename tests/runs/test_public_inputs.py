@@ -9,7 +9,7 @@ import pytest
 from fedmf import CyclicCohorts, NoPrivacy, Run
 from fedmf.data import Digits, Hub, Synthetic, Table
 from fedmf.errors import ConfigError
-from fedmf.runs import Classification
+from fedmf.runs.named_tasks import Classification
 
 COHORTS = CyclicCohorts(rounds=8, users_per_round=4)
 NATURAL: dict[str, Any] = {

@@ -17,7 +17,8 @@ from support.small_runs import linear_task, small_run
 import fedmf
 from fedmf.errors import LedgerError
 from fedmf.records import ledger as ledger_module
-from fedmf.runs import Session, account
+from fedmf.runs.outputs import account
+from fedmf.runs.session import Session
 
 LINE = "this process releases nothing more"
 

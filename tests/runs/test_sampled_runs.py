@@ -12,7 +12,7 @@ from support.small_runs import client_for, run_small, small_run
 from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.strategy import run_on_grid
 from fedmf.records.ledger import Ledger
-from fedmf.runs import RoundRecord
+from fedmf.runs.loop import RoundRecord
 from fedmf.runs.session import Session
 
 SAMPLED = ("cyclic-poisson", "balls-in-bins", "b-min-sep")

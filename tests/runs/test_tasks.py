@@ -9,7 +9,8 @@ import pytest
 from support.small_runs import dotted
 
 from fedmf.errors import ConfigError
-from fedmf.runs import Run, run_of
+from fedmf.runs.run import Run
+from fedmf.runs.tables.configuration import run_of
 
 
 def configured(**words: object) -> Run:

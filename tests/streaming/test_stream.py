@@ -28,7 +28,7 @@ from fedmf.mechanisms.workload import average
 from fedmf.moments import FullMatrix, MomentStream, jme
 from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
-from fedmf.records import PrivacyStatement
+from fedmf.records.statement import PrivacyStatement
 from fedmf.streaming import (
     Handling,
     Layout,

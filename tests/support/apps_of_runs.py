@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import FedAvg
 import fedmf
 from fedmf.accounting import UserLevel
 from fedmf.flower import CorrelatedNoise, InProcessGrid
-from fedmf.runs import Run
+from fedmf.runs.run import Run
 from fedmf.training import LocalTrainer
 from support.small_runs import linear_regression
 

@@ -9,7 +9,8 @@ import fedmf
 from fedmf.flower import run_on_grid
 from fedmf.flower.apps import client as app
 from fedmf.flower.grid import InProcessGrid
-from fedmf.runs import RoundReport, Run
+from fedmf.runs.loop import RoundReport
+from fedmf.runs.run import Run
 from support.small_runs import SMALL, dotted, seeing
 
 USERS = [f"patient-{u:02d}" for u in range(12)]

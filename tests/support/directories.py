@@ -8,8 +8,10 @@ from pathlib import Path
 import torch
 
 from fedmf.noise.key import NoiseKey
-from fedmf.runs import Plan, Run, RunHeader
 from fedmf.runs.directory import RunDirectory
+from fedmf.runs.header import RunHeader
+from fedmf.runs.plan import Plan
+from fedmf.runs.run import Run
 from support.small_runs import small_run
 
 DIMENSION = 3

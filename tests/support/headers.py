@@ -14,8 +14,11 @@ from fedmf.mechanisms.registry import Mechanism
 from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.mechanisms.toeplitz import InverseToeplitz
 from fedmf.participation import Participation
-from fedmf.records import Ledger, PrivacyStatement
-from fedmf.runs import Plan, RunHeader, run_statement
+from fedmf.records.ledger import Ledger
+from fedmf.records.statement import PrivacyStatement
+from fedmf.runs.header import RunHeader
+from fedmf.runs.plan import Plan
+from fedmf.runs.statement import run_statement
 from support.ledgers import begin
 
 CONTRACT = Participation(rounds=6, max_participations=2, min_separation=3)

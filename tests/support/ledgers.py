@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
-from fedmf.records import Ledger, unpack
+from fedmf.records.ledger import Ledger
+from fedmf.records.packed import unpack
 
 KEY = NoiseKey.from_seed(3)
 CONTRACT = Participation(rounds=10, max_participations=3, min_separation=3)

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from flwr.app import Message
 
-from fedmf.runs import Run, Session
+from fedmf.runs.run import Run
+from fedmf.runs.session import Session
 from fedmf.runs.statistics import QuantileClipping
 from fedmf.training import LocalTrainer, Task
 from support.small_runs import client_for, linear_task, run_small, small_run, watched

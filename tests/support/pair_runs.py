@@ -11,7 +11,7 @@ from fedmf.accounting import SecondForm
 from fedmf.mechanisms.workload import ToeplitzWorkload, exponential
 from fedmf.moments import SecondMoment
 from fedmf.optim import RoundRelease
-from fedmf.runs import Run
+from fedmf.runs.run import Run
 from fedmf.training import Task
 from support.small_runs import small_run
 

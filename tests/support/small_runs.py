@@ -16,8 +16,10 @@ from fedmf.data import InMemoryDataset
 from fedmf.flower.apps import make_client_app
 from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.strategy import run_on_grid
-from fedmf.runs import OnRound, RoundRecord, RoundReport, Run, Session, run_of
-from fedmf.runs.tables.configuration import render_toml
+from fedmf.runs.loop import OnRound, RoundRecord, RoundReport
+from fedmf.runs.run import Run
+from fedmf.runs.session import Session
+from fedmf.runs.tables.configuration import render_toml, run_of
 from fedmf.training import LocalTrainer, Task, classification, regression
 
 #: (request, reply) → the reply that is sent.

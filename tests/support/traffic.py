@@ -12,8 +12,8 @@ from flwr.app import Message
 from torch import Tensor
 
 from fedmf.flower import InProcessGrid
-from fedmf.runs import Reply, Request
-from fedmf.runs.simulation import ClientsHere
+from fedmf.runs.loop import Reply
+from fedmf.runs.simulation import ClientsHere, Request
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from support.sweeps import BASE, VARIANTS, small_sweep
 import fedmf
 from fedmf.cli.app import run as command
 from fedmf.errors import ConfigError, LedgerError
-from fedmf.records import WriterLock
+from fedmf.records.lock import WriterLock
 from fedmf.sweeps import Sweep, SweepResult, mean_interval, paired_interval
 
 FILE = """

@@ -13,7 +13,7 @@ from support.sweeps import BASE, VARIANTS, small_sweep
 
 from fedmf.accounting import gaussian_sigma
 from fedmf.errors import ConfigError
-from fedmf.runs import run_of
+from fedmf.runs.tables.configuration import run_of
 from fedmf.sweeps import Sweep, privacy_together
 
 FILE = """
