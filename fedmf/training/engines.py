@@ -178,7 +178,7 @@ class Together(Engine):
 
 #: On a processor: users in a group, by the largest size of a model that is trained in such groups, which is
 #: trained parameters times examples of a step. In larger ones arithmetic hides the interpreter.
-USERS_TOGETHER: Final = {2**16: 64, 2**18: 32}
+USERS_TOGETHER: Final = {2**16: 32, 2**18: 16}
 _ANY: Final = 16
 #: Layers that torch.func makes no faster there, or takes apart into one call a user.
 _BY_ITSELF: Final = {"cpu": (nn.LSTM, nn.modules.conv._ConvNd), "cuda": (nn.RNNBase,)}
