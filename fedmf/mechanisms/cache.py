@@ -79,7 +79,9 @@ def remembered(function: Callable[_P, _Value], version: int) -> Callable[_P, _Va
         if key not in recent:
             root = cache_directory()
             files = None if root is None else KeptFiles(root, "designs", _LARGEST, _MOST)
-            rounds: Any = next((part.rounds for part in args if hasattr(part, "rounds")), args[0])
+            rounds: Any = next(
+                (n for part in args if (n := getattr(part, "rounds", None)) is not None), args[0]
+            )
             if (value := None if files is None else _read(files, key, rounds)) is None:
                 value = compute(*args, **kwargs)
                 if files is not None:

@@ -92,7 +92,7 @@ def _short(s: Mapping[str, Any], model: Facts) -> Facts:
     norm = up(s["clip_norm"])
     noise = f"noise multiplier {at_most(s['noise_multiplier'])}, clip norm {norm}"
     also = ", ".join(name for name, _ in _also(s))
-    quantiles = s.get("epsilon_spent_quantiles")  # of the operator alone
+    quantiles: Mapping[str, Any] = s.get("epsilon_spent_quantiles") or {}  # of the operator alone
     spent = private and s.get("users_participated") is not None
     epsilon = f"{done}{up(s['epsilon'])} for all {s['rounds']} {times}, delta {up(s['delta'])}"
     worst = (f"worst {unit}", spent and f"epsilon {up(quantiles['1'])}{_knowing(s)}{_MARK}")

@@ -228,8 +228,8 @@ class PrivateServer:
             return whole.step(t, total, rule, self._parameters, self._state)
         mean = whole.mean(t, total, self._parameters)
         variance = (std / m) ** 2 * float(self._row_variances[t])
-        second = () if self._second is None else self._second.release(t, total)
-        release = RoundRelease(mean, variance, *second)
+        second, of_second = (None, None) if self._second is None else self._second.release(t, total)
+        release = RoundRelease(mean, variance, second, of_second)
         return rule.step(t, self._parameters, release, self._state)
 
     def _noise_state(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
