@@ -43,9 +43,9 @@ def test_a_run_and_a_stream_are_for_their_owner(tmp_path: Path, mask: int, pictu
     config = tmp_path / "run.toml"
     config.write_text(render_toml(small_run(rounds=3)))
     rows = write_rows(tmp_path / "rows.csv", sample()[:10])
-    budget = ["--norm-bound", "1", "--epsilon", "8", "--delta", "1e-5", "--each-row-a-user"]
+    budget = ["--clip-norm", "1", "--epsilon", "8", "--delta", "1e-5", "--row-level"]
     budget += ["--columns", rows.read_text().partition("\n")[0]]
-    output = ["--state", str(tmp_path / "state"), "--output", str(tmp_path / "out.jsonl")]
+    output = ["--state-dir", str(tmp_path / "state"), "--output", str(tmp_path / "out.jsonl")]
     with umask(mask):
         assert run(["simulate", str(config), "--out", str(tmp_path / "run")]) == 0
         assert run(["stream", "--input", str(rows), *budget, *output]) == 0
