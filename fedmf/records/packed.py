@@ -17,12 +17,12 @@ def pack(value: Mapping[str, Any]) -> bytes:
     >>> unpack(pack({"t": 3, "noise": {"kept": torch.ones(2)}}))
     {'t': 3, 'noise': {'kept': tensor([1., 1.])}}
     """
-    arrays: list[bytes] = []
+    arrays: list[memoryview] = []
 
     def described(tensor: Tensor) -> dict[str, Any]:
         array = np.ascontiguousarray(tensor.detach().cpu().numpy())
         array = array.astype(array.dtype.newbyteorder("<"), copy=False)
-        arrays.append(array.tobytes())
+        arrays.append(array.reshape(-1).view(np.uint8).data)  # copied once, below
         return {"tensor": array.dtype.str, "shape": tensor.shape}
 
     text = json.dumps(value, default=described).encode()
