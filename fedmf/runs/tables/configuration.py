@@ -257,7 +257,7 @@ def _unknown(name: str, value: object) -> str:
     if key == "kind" and table in TABLES:
         return (
             f"[{table}] must have no key kind, since it has no kinds; got {one_line(repr(value))}. Leave it "
-            f"out; fedmf options {table}. lists its keys."
+            f"out; 'fedmf options {table}' lists its keys."
         )
     known = list(known_keys())
     last = {one.partition(".")[2]: one for one in known}
