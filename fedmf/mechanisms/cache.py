@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import wraps
@@ -92,6 +92,26 @@ def remembered(function: Callable[_P, _Value], version: int) -> Callable[_P, _Va
         return recent[key]
 
     return lookup
+
+
+def remembered_parameters(
+    searched_for: Sequence[object], search: Callable[[], Mapping[str, float | int]]
+) -> Mapping[str, float | int]:
+    """The parameters that a search finds, from disk if it was made before.
+
+    Args:
+        searched_for: all that they depend on, as `remembered` takes arguments, with a version of the search.
+        search: finds them.
+    """
+    key = hashlib.sha256(json.dumps(_content(searched_for), sort_keys=True).encode()).hexdigest()
+    root = cache_directory()
+    files = None if root is None else KeptFiles(root, "parameters", 1 << 12, 1 << 24)
+    if files is not None and (kept := files.read(key)) is not None:
+        return json.loads(kept)
+    found = search()
+    if files is not None:
+        files.write(key, json.dumps(dict(found)).encode())
+    return found
 
 
 def _read(files: KeptFiles, key: str, rounds: int) -> Factorization | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from fedmf.mechanisms.cache import remembered_parameters
 from fedmf.mechanisms.errors import LARGEST_RATED, RMSE, Objective, QuickError
 from fedmf.mechanisms.matrix import Factorization, NotRepresentable, Stamped, normalized
 from fedmf.mechanisms.workload import ToeplitzWorkload, prefix
@@ -142,6 +143,8 @@ class Accuracy:
     trail: Trail | None = None
 
 
+#: To be raised whenever searches find other parameters for the same request.
+_SEARCH: Final = 1
 _FINE, _COARSE = Accuracy(17, 1e-6), Accuracy(9, 0.01)
 #: Choose a value, given the request, the values fixed already, and the error with a value in its place.
 Choose = Callable[[DesignRequest, Values, Error, Accuracy], float]
@@ -411,7 +414,11 @@ class Form:
                 f"n (rounds) must be at most {self.largest} for {self.name}; got {request.rounds}. "
                 f"Use bisr or banded-toeplitz, which go up to n={LARGEST_HORIZON}."
             )
-        return _Search(self, request).best(self.checked(given, request.rounds))
+        search, values = _Search(self, request), self.checked(given, request.rounds)
+        if any(part.symbol not in values for part in self.family.free):
+            searched_for = self.name, _SEARCH, request, dict(values)
+            values = {**values, **remembered_parameters(searched_for, lambda: search.best(values)[0])}
+        return search.best(values)
 
 
 class _Search:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from fedmf.kept_files import KeptFiles
+from fedmf.mechanisms import registry
 from fedmf.mechanisms.cache import remembered
 from fedmf.mechanisms.closed_forms import bisr
 from fedmf.mechanisms.matrix import Factorization, normalized
@@ -104,3 +105,16 @@ def test_arguments_without_content_are_refused() -> None:
 def test_optimised_mechanisms_are_remembered(folder: Path) -> None:
     build("banded-toeplitz", Participation(57, 3, 19), bands=7)
     assert len(list(folder.iterdir())) == 1
+
+
+@pytest.mark.parametrize("name", ["cgd", "nu-ftrl", "normalized-bifr"])
+def test_parameters_are_searched_for_once_on_a_machine(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = build(name, CONTRACT)
+    monkeypatch.setattr(registry._Search, "_chosen", lambda *_: pytest.fail("searched for again"))
+    again = build(name, CONTRACT)
+    assert again.params == first.params
+    assert same(again.factorization, first.factorization)
+    with pytest.raises(pytest.fail.Exception):
+        build(name, Participation(64, 2, 9))
