@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +29,12 @@ TASK = uneven_task(DIMENSION)
 
 
 @pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The line that it would have in `fedmf/runs/statistics/__init__.py`."""
     register(monkeypatch)
+    yield
+    monkeypatch.undo()
+    known_keys.cache_clear()
 
 
 def register(patched: pytest.MonkeyPatch) -> None:
