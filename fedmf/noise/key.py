@@ -40,7 +40,6 @@ class Domain(IntEnum):
     FIRST_MOMENT = 2
     SECOND_MOMENT = 3
     COHORTS = 4
-    CLIPPING = 6
 
     @classmethod
     def of_part(cls, name: str) -> Self:
