@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from fedmf.runs.released_model import load_model
     from fedmf.runs.run import Run
     from fedmf.runs.simulation import plan, resume, simulate, start
-    from fedmf.runs.statistics import OwnStatistic, QuantileClipping
+    from fedmf.runs.statistics import CustomStatistic, QuantileClipping
     from fedmf.streaming import PrivateStream
     from fedmf.sweeps import Sweep, run_sweep
     from fedmf.training import LocalSGD, Task
@@ -61,6 +61,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "Adam",
     "BallsInBinsCohorts",
+    "CustomStatistic",
     "CyclicCohorts",
     "Dataset",
     "Digits",
@@ -73,7 +74,6 @@ __all__ = [
     "NamedMechanism",
     "NoPrivacy",
     "NoiseMechanism",
-    "OwnStatistic",
     "Participation",
     "PrivacyStatement",
     "PrivateAggregator",

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from fedmf.data import InMemoryDataset
 from fedmf.data.structure import TensorStructure
 from fedmf.errors import ConfigError
-from fedmf.runs.statistics.own_rows import tried
+from fedmf.runs.statistics.custom_rows import tried
 from fedmf.training import LocalSGD, LocalTrainer, Task, classification, dependence, next_token, preflight
 from fedmf.training.compiled import NotAChain, engine, plan_of, steps
 from fedmf.training.engines import OneByOne, OwnRows, Together

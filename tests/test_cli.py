@@ -25,7 +25,7 @@ from fedmf.runs.progress import RunProgress, both
 from fedmf.runs.run import Run
 from fedmf.runs.simulation import run_in_process
 from fedmf.runs.statistics.clip_norm import QuantileClipping
-from fedmf.runs.statistics.own import OwnStatistic
+from fedmf.runs.statistics.custom import CustomStatistic
 from fedmf.runs.tables.configuration import load_run
 from fedmf.training import LocalTrainer, UserFailure
 
@@ -120,16 +120,16 @@ def shown(path: Path, made: Run, terminal: bool) -> tuple[str, RunProgress]:
 
 
 def test_progress_has_a_bar_on_terminals_and_every_column_of_statistics(tmp_path: Path) -> None:
-    own = OwnStatistic("support.own_functions:halves", ("first", "last"), share=0.1)
+    own = CustomStatistic("support.own_functions:halves", ("first", "last"), share=0.1)
     keys = {"mechanism": "bisr", "bands": 2, "evaluate_every": 4}
     made = dataclasses.replace(
         small_run(**keys), clipping=QuantileClipping(quantile=0.4), extra_releases=(own,)
     )
     text, view = shown(tmp_path / "run", made, terminal=True)
     assert "12/12" in text
-    for title in ("clip norm", "own first", "own last", "ε spent"):
+    for title in ("clip norm", "statistic first", "statistic last", "ε spent"):
         assert title in text
-    assert "own first" not in view.quality()
+    assert "statistic first" not in view.quality()
     too_fast = small_run(**keys, server_learning_rate=100.0)
     assert "Try server.learning-rate = 25" in str(shown(tmp_path / "fast", too_fast, False)[1].warning())
 

@@ -147,7 +147,7 @@ def stream(
         "full",
         "--second-moment",
         metavar="S",
-        help="full (d×d), diagonal, energy (one number), or sizes of blocks such as 2,3.",
+        help="full (d×d), diagonal, trace (one number), or sizes of blocks such as 2,3.",
     ),
     schema: Path | None = typer.Option(
         None,

@@ -225,10 +225,10 @@ def id_of_float(number: float | None, bits: int) -> str | None:
     return str(np.float32(number)) if bits == 32 else repr(number)
 
 
-def read_roster(path: Path, column: str) -> tuple[str, ...]:
+def read_user_list(path: Path, column: str) -> tuple[str, ...]:
     """User ids in the order of a file, as `canonical_id` writes them.
 
-    A roster is public, so what is wrong with it is said.
+    A user list is public, so what is wrong with it is said.
 
     Args:
         path: a table with the column, or any other text file with one id a line.
@@ -248,15 +248,15 @@ def read_roster(path: Path, column: str) -> tuple[str, ...]:
             lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
         except (OSError, UnicodeDecodeError) as error:
             reason = " ".join(str(error).split())
-            raise ValueError(f"roster must be a readable file of user ids; got {path}: {reason}") from None
+            raise ValueError(f"user_list must be a readable file of user ids; got {path}: {reason}") from None
         names += [canonical_id(line) or None for line in lines if line]
     if None in names:
         raise ValueError(
-            f"roster must name a user in each row; got none in row {names.index(None) + 1} of {path}. A "
+            f"user_list must name a user in each row; got none in row {names.index(None) + 1} of {path}. A "
             "float of 2⁵³ or more has lost its last digits: write it in full."
         )
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice or not names:
         wrong = f"{twice[0]!r} more than once" if twice else "nobody"
-        raise ValueError(f"roster must name each user once; got {wrong} in {path}.")
+        raise ValueError(f"user_list must name each user once; got {wrong} in {path}.")
     return tuple(name for name in names if name)

@@ -107,7 +107,7 @@ class Dataset(ABC):
         y: Any,
         users: Sequence[Any],
         *,
-        roster: Sequence[Any] | str | None = None,
+        user_list: Sequence[Any] | str | None = None,
         classes: int | Sequence[Any] | str | None = None,
         test: tuple[Any, Any] | None = None,
         test_owner: TestOwner = "nobody",
@@ -120,7 +120,7 @@ class Dataset(ABC):
                 float64 becomes float32.
             y: labels, shape (examples, …): numbers, class numbers, or names of classes.
             users: whose each example is, shape (examples,): text or whole numbers, however they are typed.
-            roster: the ids of all users, which is public; "from-data" takes them from ``users``.
+            user_list: the ids of all users, which is public; "from-data" takes them from ``users``.
             classes: how many there are, or their names in order; "from-data" takes those that occur; None
                 where labels are numbers of a floating type, or tokens.
             test: features and labels of the test part, which must not be of private rows.
@@ -128,13 +128,14 @@ class Dataset(ABC):
             vocabulary: how many tokens there are where features and labels are tokens.
 
         Raises:
-            ValueError: lengths that differ, no roster, labels of which it is not told what they are, or no
+            ValueError: lengths that differ, no user list, labels of which it is not told what they are, or no
                 example that can be used.
 
-        Guarantees: an example whose user is not on the roster, whose label is none of the classes or whose
+        Guarantees: an example whose user is not on the user list, whose label is none of the classes or whose
         numbers are not finite is left out, and changes nothing else.
 
-        >>> Dataset.from_arrays([[0.5], [1.5], [2.5]], [0, 1, 1], ["a", "b", 7], roster=["a", "b"], classes=2)
+        >>> x, y, users = [[0.5], [1.5], [2.5]], [0, 1, 1], ["a", "b", 7]
+        >>> Dataset.from_arrays(x, y, users, user_list=["a", "b"], classes=2)
         InMemoryDataset(users=2, examples=2, features=(1,) float32, labels=() int64 below 2, tests=0)
         """
         features, test = each(_tensor, x), test or (each(lambda part: part[:0], each(_tensor, x)), y[:0])
@@ -144,12 +145,12 @@ class Dataset(ABC):
         names = _names(classes, y)
         count = classes if isinstance(classes, int) else len(names)
         labels, test_labels = (_labels(given, names, count, vocabulary) for given in (y, test[1]))
-        user_ids, owner = _owners(users, roster)
+        user_ids, owner = _owners(users, user_list)
         readable = _readable(features, labels, count)
         if not (readable & (owner >= 0)).any():
             raise ValueError(
-                "x, y and users must hold an example whose user is on the roster, whose numbers are finite "
-                "and whose label is one of the classes; got none."
+                "x, y and users must hold an example whose user is on the user list, whose numbers are "
+                "finite and whose label is one of the classes; got none."
             )
         test_features = each(_tensor, test[0])
         kept = torch.from_numpy(_readable(test_features, test_labels, count))
@@ -182,8 +183,9 @@ class Dataset(ABC):
             user: column of the users' ids.
             label: column of the labels; several columns of numbers for several numbers an example.
             features: columns of numbers; None for all others.
-            test: a frame with the same columns, of rows of nobody on the roster; the user's may be left out.
-            options: ``roster``, ``classes`` and ``test_owner`` of `from_arrays`.
+            test: a frame with the same columns, of rows of nobody on the user list; its user column may be
+                left out.
+            options: ``user_list``, ``classes`` and ``test_owner`` of `from_arrays`.
 
         Raises:
             ValueError: a column that is missing or there twice, and what `from_arrays` rejects.
@@ -192,7 +194,8 @@ class Dataset(ABC):
 
         >>> import pandas as pd
         >>> rows = pd.DataFrame({"who": ["a", "b", "b"], "age": [31, 45, None], "ill": ["no", "yes", "no"]})
-        >>> data = Dataset.from_frame(rows, user="who", label="ill", roster=["a", "b"], classes=["no", "yes"])
+        >>> declared = {"user_list": ["a", "b"], "classes": ["no", "yes"]}
+        >>> data = Dataset.from_frame(rows, user="who", label="ill", **declared)
         >>> data.sizes(np.arange(2)).tolist()
         [1, 1]
         """
@@ -214,7 +217,7 @@ class Dataset(ABC):
         tested = ids_of(test[user].tolist()) if test is not None and user in test.columns else []
         if data.test_owner != "training users" and not {*data.user_ids}.isdisjoint(tested):
             raise ValueError(
-                "test (rows) must be of nobody on the roster; got rows of some users. Say "
+                "test (rows) must be of nobody on the user list; got rows of some users. Say "
                 "test_owner='training users' if it shall be so: their evaluation is not private."
             )
         return data
@@ -388,11 +391,11 @@ class InMemoryDataset(Dataset):
         )
 
 
-class RosterDataset(Dataset):
+class UserListDataset(Dataset):
     """The users of a run by name alone; their examples are on nodes, and no number of them is known here.
 
     Args:
-        user_ids: unique, stable names, in the order of the roster.
+        user_ids: unique, stable names, in the order of the user list.
         structure: what one example looks like, declared.
         test: features and labels of the central test part; None for none.
 
@@ -400,7 +403,7 @@ class RosterDataset(Dataset):
         ValueError: ids that are not unique, or not as `canonical_id` writes them.
 
     >>> structure = ExampleStructure(TensorStructure((8,)), TensorStructure(dtype=torch.int64, bound=10))
-    >>> len(RosterDataset(("ann", "bob"), structure).test_features)
+    >>> len(UserListDataset(("ann", "bob"), structure).test_features)
     0
     """
 
@@ -530,25 +533,27 @@ def _readable(features: Features, labels: Tensor, classes: int) -> NDArray[np.bo
     return good.numpy()
 
 
-def _owners(users: Sequence[Any], roster: Sequence[Any] | str | None) -> tuple[list[str], NDArray[np.int64]]:
+def _owners(
+    users: Sequence[Any], user_list: Sequence[Any] | str | None
+) -> tuple[list[str], NDArray[np.int64]]:
     """The list of users, and the place of each example's user on it; −1 for nobody's.
 
     Raises:
-        ValueError: no roster, or one that names somebody twice or nobody.
+        ValueError: no user list, or one that names somebody twice or nobody.
     """
-    if roster is None or (isinstance(roster, str) and roster != FROM_DATA):
+    if user_list is None or (isinstance(user_list, str) and user_list != FROM_DATA):
         raise ValueError(
-            "roster (list of users) must be given, for it is public: a list of all ids, known before any row "
-            f"is read, or roster={FROM_DATA!r}, which publishes the ids that occur in the rows; got "
-            f"{roster!r:.100}."
+            "user_list (ids of all users) must be given, for it is public: all ids, known before any row "
+            f"is read, or user_list={FROM_DATA!r}, which publishes the ids that occur in the rows; got "
+            f"{user_list!r:.100}."
         )
     names = ids_of(users)
-    listed = sorted({name for name in names if name}) if isinstance(roster, str) else ids_of(roster)
+    listed = sorted({name for name in names if name}) if isinstance(user_list, str) else ids_of(user_list)
     known = [name for name in listed if name]
     if not known or len(set(known)) < len(listed):
         twice = [name for name, count in Counter(listed).items() if count > 1]
         wrong = f"{twice[0]!r} more than once" if twice else "nobody in a place"
-        raise ValueError(f"roster (list of users) must name each user once; got {wrong}.")
+        raise ValueError(f"user_list (ids of all users) must name each user once; got {wrong}.")
     place = {name: u for u, name in enumerate(known)}
     return known, np.array([place.get(name or "", -1) for name in names], dtype=np.int64)
 

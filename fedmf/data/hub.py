@@ -26,10 +26,10 @@ class Hub(Table):
 
     ``path`` is its name on the hub (which needs a network the first time) or that of a folder: Parquet files
     named after their split, or what ``save_to_disk`` wrote. The split "train" is spread. The test part is the
-    split "test" or, without one, what ``hold_out`` says; at most 10,000 examples of it are used. With
-    partition "natural", rows of the split "test" that belong to users of the run are left out unless
-    ``hold_out`` is "examples". For private runs take typed files (Parquet, Arrow): the types of CSV and JSON
-    are inferred from the rows themselves. The one feature column holds images, which become (channels,
+    split "test" or, without one, what ``test_split`` says; at most 10,000 examples of it are used. With
+    partition "by-user", rows of the split "test" that belong to users of the run are left out unless
+    ``test_split`` is "examples". For private runs take typed files (Parquet, Arrow): the types of CSV and
+    JSON are inferred from the rows themselves. The one feature column holds images, which become (channels,
     height, width) in [0, 1], or numbers, in lists of any depth. With ``text_column`` the split "train" is a
     table of texts, and what is held out is taken from it.
 
@@ -59,11 +59,9 @@ class Hub(Table):
                 f"column {missing[0]!r} is missing; {self.path} has {', '.join(train.column_names)[:300]}."
             )
         if self.text_column:
-            return self.dataset_of(
-                self.read(self._columns(train)), self.users_on_roster(self.holds_out_users)
-            )
+            return self.dataset_of(self.read(self._columns(train)), self.listed_users(self.holds_out_users))
         tested = splits.get("test")
-        people = self.users_on_roster(self.holds_out_users and tested is None)
+        people = self.listed_users(self.holds_out_users and tested is None)
         firsts = (decoded(train, range(i, i + 1), column)[0] for i in range(len(train)))
         shape = self.input_shape or next((value.shape for value in firsts if value is not None), (1,))
         rows = self.read(self._columns(train, shape))
@@ -71,7 +69,7 @@ class Hub(Table):
         if tests is not None and self.test_owner == "held-out users" and not tests.users:
             raise ValueError(
                 f"split 'test' of {self.path} must have column {self.user_column!r}, so that rows of the "
-                "run's users are left out; or say hold_out 'examples', whose evaluation is not private."
+                "run's users are left out; or say test_split 'examples', whose evaluation is not private."
             )
         dataset = self.dataset_of(rows, people, tests, _MOST_TESTS)
         return dataset if self.input_shape else dataset.reshaped(shape)

@@ -12,8 +12,8 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 import torch
 
-from fedmf.data.cells import read_roster
-from fedmf.data.dataset import Dataset, InMemoryDataset, RosterDataset, TestOwner
+from fedmf.data.cells import read_user_list
+from fedmf.data.dataset import Dataset, InMemoryDataset, TestOwner, UserListDataset
 from fedmf.data.options import PublicInput
 from fedmf.data.partitions import partition_by_owner
 from fedmf.data.schema import Schema
@@ -26,18 +26,18 @@ from fedmf.values import Field
 class OnNodes(Table):
     """Rows with a class each, in files that stay on the nodes of a deployment, each with its own users.
 
-    The server reads the roster and, if there is one, the test file. It never opens ``path``: there a node
+    The server reads the user list and, if there is one, the test file. It never opens ``path``: there a node
     finds its users' rows, unless its node config says ``data-path``. A node says that it serves whoever has
-    rows there; with ``data-roster`` in its node config, a file like ``roster``, only those on it. A schema is
-    read on the server and on every node, there where ``data-schema`` in its node config says.
+    rows there; with ``data-user-list`` in its node config, a file like ``user_list``, only those on it. A
+    schema is read on the server and on every node, there where ``data-schema`` in its node config says.
     """
 
     kind: ClassVar[str] = "on-nodes"
-    partition: Literal["natural"] = "natural"
-    hold_out: Literal["auto"] = "auto"
+    partition: Literal["by-user"] = "by-user"
+    test_split: Literal["auto"] = "auto"
     schema_digest: Annotated[str, Field("digest that the schemas of all nodes must have")] = ""
     test_path: Annotated[
-        str, Field("file with the central test part, on the server; of nobody on the roster")
+        str, Field("file with the central test part, on the server; of nobody on the user list")
     ] = ""
 
     def __post_init__(self) -> None:
@@ -53,8 +53,8 @@ class OnNodes(Table):
                     f"{name} (of the data) must be declared with dataset {self.kind!r}; got none. No process "
                     "sees all rows."
                 )
-        if not self.roster and type(self) is OnNodes:
-            raise ValueError("roster must name the file with all user ids with dataset 'on-nodes'; got none.")
+        if not self.user_list and type(self) is OnNodes:
+            raise ValueError("user_list must name the file of all user ids with data on nodes; got none.")
 
     @property
     def holds_out_users(self) -> bool:
@@ -100,14 +100,14 @@ class OnNodes(Table):
 
     def load(self) -> Dataset:
         """See `DatasetOptions.load`: what a server knows."""
-        people, test = self.users_on_roster(False), None
+        people, test = self.listed_users(False), None
         if self.test_path:
             tests = dataclasses.replace(self, path=self.test_path, schema_digest=self.schema_digest)
             x, y, readable = tests.examples_of(tests.read(tests.batches((self.user_column,))))
             if not readable.any():
                 raise ValueError(f"test_path must hold a readable row; got none in {self.test_path}.")
             test = x[readable], y[readable]
-        return RosterDataset(people, self.structure, test)
+        return UserListDataset(people, self.structure, test)
 
     def examples_of(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Features in their shape, labels, and which rows can be read."""
@@ -121,16 +121,16 @@ class OnNodes(Table):
         readable = torch.isfinite(features).all(dim=1) & torch.from_numpy(labels >= 0)
         return features.reshape(-1, *shape), torch.from_numpy(labels), readable
 
-    def here(self, path: str = "", roster: str = "", schema: str = "") -> RowsOfNode:
+    def here(self, path: str = "", user_list: str = "", schema: str = "") -> RowsOfNode:
         """The rows of the node on which this is called.
 
         Args:
             path: where they are, if not where all nodes have them.
-            roster: who may be served from here; empty for everybody with rows.
+            user_list: who may be served from here; empty for everybody with rows.
             schema: where the schema is, if not where all nodes have it.
         """
         said = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        said |= {"path": path or self.path, "roster": roster, "test_path": ""}
+        said |= {"path": path or self.path, "user_list": user_list, "test_path": ""}
         return RowsOfNode(**{**said, "schema": self.schema and (schema or self.schema)})
 
     def public_inputs(self) -> tuple[PublicInput, ...]:
@@ -158,7 +158,9 @@ class RowsOfNode(OnNodes):
 
     def load(self) -> InMemoryDataset:
         """See `DatasetOptions.load`: the users who own rows here, in their order."""
-        allowed = read_roster(Path(self.roster).expanduser(), self.user_column) if self.roster else ()
+        allowed = (
+            read_user_list(Path(self.user_list).expanduser(), self.user_column) if self.user_list else ()
+        )
         rows = self.read(self.batches())
         users, owner = places(rows.users, allowed, False)
         here = np.unique(owner[owner >= 0])

@@ -56,11 +56,11 @@ class DatasetOptions(Value, ABC):
 
     users: Annotated[
         int,
-        Field("number of users; with partition natural those of the roster that are not held out", "N", ge=1),
+        Field("number of users; with partition by-user those on the list that are not held out", "N", ge=1),
     ] = 360
     partition: Annotated[
-        Literal[Spread, "natural"],
-        Field("who owns which examples; natural: the user column says it; each-example: every one is a user"),
+        Literal[Spread, "by-user"],
+        Field("who owns which examples; by-user: the user column says it; each-example: every one is a user"),
     ] = "iid"
     test_fraction: Annotated[float, Field("share of the examples held out to test", gt=0, lt=1)] = 0.2
     seed: Annotated[

@@ -16,7 +16,7 @@ import pyarrow as arrow
 import torch
 from numpy.typing import NDArray
 
-from fedmf.data.cells import ids, is_list, list_lengths, lists_of_numbers, numbers, read_roster, texts
+from fedmf.data.cells import ids, is_list, list_lengths, lists_of_numbers, numbers, read_user_list, texts
 from fedmf.data.dataset import Dataset, InMemoryDataset, NumberedUsers, TestOwner
 from fedmf.data.options import PublicInput, SpreadOptions, in_words
 from fedmf.data.partitions import (
@@ -71,24 +71,25 @@ class Table(SpreadOptions):
 
     Labels are classes (``label_column``), or numbers (``label_columns``), or the tokens that follow in a text
     (``text_column`` without a label). Without feature columns all but label and user are features. A row of
-    which a feature or the label is missing or cannot be read, or whose user is missing or not on the roster,
-    counts for nobody; it changes nothing else. By a schema numbers are scaled, categories coded, and columns,
-    classes and shape declared; as labels numbers are scaled too, and a category with two values is 0 or 1.
+    which a feature or the label is missing or cannot be read, or whose user is missing or not on the user
+    list, counts for nobody; it changes nothing else. By a schema numbers are scaled, categories coded, and
+    columns, classes and shape declared; as labels numbers are scaled too, and a category with two values is
+    0 or 1.
 
-    >>> Table(path="rows.csv", hold_out="users")
+    >>> Table(path="rows.csv", test_split="users")
     Traceback (most recent call last):
-    ValueError: user_column must be named with hold_out 'users'; got none.
+    ValueError: user_column must be named with test_split 'users'; got none.
     """
 
     kind: ClassVar[str] = "table"
     path: Annotated[str, Field("where the rows are: a file, or a folder of them")] = ""
     user_column: Annotated[str, Field("name of the column that says whose row it is")] = ""
-    roster: Annotated[
-        str, Field("file with the ids of all users; needed for privacy with partition natural")
+    user_list: Annotated[
+        str, Field("file with the ids of all users; needed for privacy with partition by-user")
     ] = ""
-    hold_out: Annotated[
+    test_split: Annotated[
         Literal["auto", "users", "examples"],
-        Field("test part: all rows of some users, some examples, or auto: users with partition natural"),
+        Field("test part: all rows of some users, some examples, or auto: users with partition by-user"),
     ] = "auto"
     schema: Annotated[
         str, Field("file that declares columns, bounds and classes; without it numbers are taken as they are")
@@ -126,9 +127,9 @@ class Table(SpreadOptions):
         if not self.path:
             raise ValueError(f"path (of the data) must name what dataset {self.kind!r} reads; got none.")
         people = {
-            "partition 'natural'": self.partition == "natural",
-            "hold_out 'users'": self.hold_out == "users",
-            "a roster": bool(self.roster),
+            "partition 'by-user'": self.partition == "by-user",
+            "test_split 'users'": self.test_split == "users",
+            "a user list": bool(self.user_list),
         }
         if not self.user_column and any(people.values()):
             asked = next(what for what, needed in people.items() if needed)
@@ -249,12 +250,12 @@ class Table(SpreadOptions):
     @property
     def holds_out_users(self) -> bool:
         """Whether all rows of some users are held out, rather than some rows."""
-        return self.hold_out == "users" or (self.hold_out == "auto" and self.partition == "natural")
+        return self.test_split == "users" or (self.test_split == "auto" and self.partition == "by-user")
 
     @property
     def test_owner(self) -> TestOwner:
         """Whose the test part is; where users are made up, none of them ever owned its rows."""
-        if self.partition != "natural":
+        if self.partition != "by-user":
             return "nobody"
         return "held-out users" if self.holds_out_users else "training users"
 
@@ -267,7 +268,7 @@ class Table(SpreadOptions):
             )
         elif self.schema or self.label_columns:
             needed = []
-        needed += ["roster"] * (self.partition == "natural" or self.holds_out_users)
+        needed += ["user_list"] * (self.partition == "by-user" or self.holds_out_users)
         return tuple(name for name in needed if not getattr(self, name))
 
     def example_inputs(self) -> tuple[PublicInput, ...]:
@@ -309,17 +310,23 @@ class Table(SpreadOptions):
         )
         dealt = f"{made} and the seed: who owns which row is taken as public"
         owners = self.made_up_owners("number of rows of each", dealt)
-        if self.partition == "natural":
-            people = f"roster {self.roster}" if self.roster else "the user column: not for private runs"
+        if self.partition == "by-user":
+            people = self.user_list or "the user column: not for private runs"
             counted = "counted in the rows; a user's size decides that user's own batches and update only"
             dealt = f"column {self.user_column}: a row is its user's"
             owners = (
                 PublicInput("users", str(self.users), f"configuration, checked against {people}"),
-                PublicInput("user ids", "those of the roster, in its order", people),
+                PublicInput("user ids", "those of the user list, in its order", people),
                 PublicInput("sizes of users", "number of rows of each", counted),
             )
         drawn = "who is held out" if self.holds_out_users else "which rows are held out"
-        base = "the roster" if self.roster else "the users" if self.holds_out_users else "the number of rows"
+        base = (
+            "the user list"
+            if self.user_list
+            else "the users"
+            if self.holds_out_users
+            else "the number of rows"
+        )
         source = f"{drawn} depends on {base}, test_fraction and the public seed"
         return (
             *owners,
@@ -345,22 +352,22 @@ class Table(SpreadOptions):
         path = Path(self.vocabulary_path).expanduser() if self.vocabulary_path else None
         return public_vocabulary(self.vocabulary, path, texts, self.vocabulary_size)
 
-    def users_on_roster(self, held_out: bool) -> tuple[str, ...]:
-        """The roster's ids in its order; none without a roster.
+    def listed_users(self, held_out: bool) -> tuple[str, ...]:
+        """The ids of the user list in its order; none without a user list.
 
         Args:
             held_out: whether some of them are held out.
 
         Raises:
-            ValueError: an unreadable roster, or ``users`` is not how many of it are left to train.
+            ValueError: an unreadable user list, or ``users`` is not how many of it are left to train.
         """
-        if not self.roster:
+        if not self.user_list:
             return ()
-        names = read_roster(Path(self.roster).expanduser(), self.user_column)
+        names = read_user_list(Path(self.user_list).expanduser(), self.user_column)
         gone = round(self.test_fraction * len(names)) if held_out else 0
-        if self.partition == "natural" and len(names) - gone != self.users:
+        if self.partition == "by-user" and len(names) - gone != self.users:
             raise ValueError(
-                f"N (users) must be {len(names) - gone} with this roster: it names {len(names)}, of whom "
+                f"N (users) must be {len(names) - gone} with this user_list: it names {len(names)}, of whom "
                 f"{gone} are held out; got {self.users}."
             )
         return names
@@ -474,14 +481,14 @@ class Table(SpreadOptions):
                 if self.schema
                 else " Numbers are features as they are; a schema scales them: fedmf schema.",
             )
-        if self.user_column and self.partition not in ("natural", "each-example"):
+        if self.user_column and self.partition not in ("by-user", "each-example"):
             _log.warning(
                 "Users are made up (partition %r): rows of one person in column %r are spread over several, "
-                "and what is protected is no person. Persons are users with partition 'natural'.",
+                "and what is protected is no person. Persons are users with partition 'by-user'.",
                 self.partition,
                 self.user_column,
             )
-        people = self.users_on_roster(self.holds_out_users)
+        people = self.listed_users(self.holds_out_users)
         return self.dataset_of(self.read(self.batches()), people)
 
     def dataset_of(
@@ -491,7 +498,7 @@ class Table(SpreadOptions):
 
         Args:
             rows: as read.
-            people: on the roster; none without one.
+            people: on the user list; none without one.
             tests: of the test part; those of users of the run are left out where it is of held-out users.
             most_tests: how many of these, or sequences of texts held out, are used.
 
@@ -525,7 +532,7 @@ class Table(SpreadOptions):
         if not len(test_y):
             label = "a finite number" if self.label_columns else f"one of {', '.join(classes[:20])}"
             raise ValueError(
-                f"test part must hold a row whose user is on the roster, whose label is {label} and whose "
+                f"test part must hold a row whose user is on the user list, whose label is {label} and whose "
                 f"features can be read; got none of {self.path}. Are ids and labels written as they are "
                 "declared, and numbers with a decimal point?"
             )
@@ -586,13 +593,13 @@ class Table(SpreadOptions):
         elif self.holds_out_users:
             gone = hold_out_users(len(names), self.test_fraction, rng)
             users, tests = np.setdiff1d(users, gone), np.isin(owner, gone)
-        elif self.partition != "natural":  # whose row it was must not decide what others own
+        elif self.partition != "by-user":  # whose row it was must not decide what others own
             tests = hold_out_examples(np.zeros_like(owner), self.test_fraction, rng)
-        elif self.roster:
+        elif self.user_list:
             tests = hold_out_of_each_user(owner, self.test_fraction, self.seed)
         else:
             tests = hold_out_examples(owner, self.test_fraction, rng)
-        if self.partition == "natural":
+        if self.partition == "by-user":
             owned = partition_by_owner(np.where(tests, -1, owner), users)
             return owned, tuple(names[int(u)] for u in users), tests
         trained = np.flatnonzero(~tests)

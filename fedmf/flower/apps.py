@@ -76,25 +76,25 @@ def make_client_app(
 
 @lru_cache(maxsize=2)
 def cached_trainer(
-    items: tuple[tuple[str, Scalar], ...], path: str = "", roster: str = "", schema: str = ""
+    items: tuple[tuple[str, Scalar], ...], path: str = "", user_list: str = "", schema: str = ""
 ) -> tuple[LocalTrainer, ClippedSums]:
     """The trainer and sums of a configuration's sorted items, built once in each worker process.
 
     Args:
         items: of the run config.
         path: where data are that stay on this node, see `OnNodes.here`.
-        roster: who of them may be served from here.
+        user_list: who of them may be served from here.
         schema: where the schema is on this node.
     """
     run = run_of(dict(items))
     source = run.task_source
     if isinstance(source, NamedTask) and isinstance(source.data, OnNodes):
-        here = dataclasses.replace(source, data=source.data.here(path, roster, schema))
+        here = dataclasses.replace(source, data=source.data.here(path, user_list, schema))
         run = dataclasses.replace(run, task=here)
-    elif path or roster or schema:
+    elif path or user_list or schema:
         raise ConfigError(
-            "data-path, data-roster and data-schema (of the node config) must be left out unless [data] "
-            f"kind is {OnNodes.kind!r}; got {path or roster or schema!r}."
+            "data-path, data-user-list and data-schema (of the node config) must be left out unless [data] "
+            f"kind is {OnNodes.kind!r}; got {path or user_list or schema!r}."
         )
     # Ray shows an actor only the GPU it reserved, which is then the first.
     task = run.task_source.build().to("cuda" if run.execution.worker_gpus > 0 else "cpu")
@@ -102,7 +102,7 @@ def cached_trainer(
 
 
 def _trainer_from_configs(context: Context) -> tuple[LocalTrainer, ClippedSums]:
-    places = (str(context.node_config.get(f"data-{name}", "")) for name in ("path", "roster", "schema"))
+    places = (str(context.node_config.get(f"data-{name}", "")) for name in ("path", "user-list", "schema"))
     return cached_trainer(tuple(sorted(context.run_config.items())), *places)
 
 
@@ -254,7 +254,7 @@ class WorkerPool(ServedUsers):
     clipped updates are summed in integers.
 
     Args:
-        roster: the stable ids of all users.
+        user_list: the stable ids of all users.
         sizes: the public sizes of users by index: how much work each is.
         report: called with one line for the operator about anything odd.
         workers: W, how many there will be. Flower names them as they start: without waiting for all, the
@@ -266,12 +266,12 @@ class WorkerPool(ServedUsers):
 
     def __init__(
         self,
-        roster: Sequence[str],
+        user_list: Sequence[str],
         sizes: Callable[[NDArray[np.int64]], NDArray[np.int64]],
         report: Callable[[str], None] = lambda _: None,
         workers: int = 1,
     ) -> None:
-        super().__init__(roster, report)
+        super().__init__(user_list, report)
         self._sizes, self._workers, self._alive = sizes, workers, list[int]()
 
     def listen(self, grid: Grid) -> None:

@@ -29,7 +29,7 @@ from fedmf.flower.screen import say
 from fedmf.flower.served_users import MOST_LINES, Claimants, ClaimedUsers, ServedUsers
 
 _ONLINE: Final = "online"
-#: How many users that are not on the roster one node may claim before all its claims are refused.
+#: How many users that are not on the user list one node may claim before all its claims are refused.
 _MOST_STRANGERS: Final = 1000
 
 
@@ -150,7 +150,7 @@ class Population(Claimants):
     """Which node of fedmf's own client app serves which user.
 
     Args:
-        roster: the stable ids of all users of the run.
+        user_list: the stable ids of all users of the run.
         report: called with one line for the operator about anything odd.
         enrolment: whose claims on whom are believed: nodes whose key is not in it are not even asked. None
             believes every node.
@@ -158,13 +158,13 @@ class Population(Claimants):
 
     def __init__(
         self,
-        roster: Sequence[str],
+        user_list: Sequence[str],
         report: Callable[[str], None] = lambda _: None,
         enrolment: Enrolment | None = None,
     ) -> None:
         content = users_question()
         super().__init__(
-            roster, lambda node: Message(content, node, MessageType.QUERY, group_id="handshake"), report
+            user_list, lambda node: Message(content, node, MessageType.QUERY, group_id="handshake"), report
         )
         self._enrolment = enrolment
         self._keys: dict[int, bytes] = {}
@@ -180,14 +180,14 @@ class Population(Claimants):
         """See `Claimants.claimed`."""
         users = hosted_users(reply)
         if len(users) > 2 * self.users + _MOST_STRANGERS:
-            raise RejectedReply(f"reply must claim users of the roster; it claims {len(users)}")
+            raise RejectedReply(f"reply must claim users of the user list; it claims {len(users)}")
         if self._enrolment is not None:
             enrolled = set(self._enrolment.by_key[self._keys[node]])
             if others := sum(user not in enrolled for user in users):
                 self.tell(f"node {node} claims {others} users for whom its key is not enrolled; ignored")
             users = tuple(user for user in users if user in enrolled)
         if strangers := sum(user not in self.known for user in users):
-            self.tell(f"node {node} claims {strangers} users that are not on the roster; ignored")
+            self.tell(f"node {node} claims {strangers} users that are not on the user list; ignored")
         return self.known.intersection(users)
 
 
@@ -318,7 +318,7 @@ class ClientReportedIdentity(Claimants, UserIdentity):
     another that says the same is taken for that user only while the first is gone.
 
     Args:
-        roster: ids of all users, given before any node is asked.
+        user_list: ids of all users, given before any node is asked.
         report: called with one line about nodes that are no users.
     """
 
@@ -326,18 +326,18 @@ class ClientReportedIdentity(Claimants, UserIdentity):
 
     def __init__(
         self,
-        roster: Sequence[str],
+        user_list: Sequence[str],
         report: Callable[[str], None] = say,
     ) -> None:
-        roster = [canonical_id(user) for user in roster]
-        if len(set(roster)) < len(roster):
-            raise ConfigError("roster must name each user once.")
+        user_list = [canonical_id(user) for user in user_list]
+        if len(set(user_list)) < len(user_list):
+            raise ConfigError("user_list must name each user once.")
         content = RecordDict({"config": ConfigRecord({_QUESTION: True})})
 
         def question(node: int) -> Message:
             return Message(content, node, MessageType.TRAIN, group_id="who")
 
-        super().__init__(roster, question, report)
+        super().__init__(user_list, question, report)
 
     def claimed(self, node: int, reply: Message) -> Collection[str]:
         """See `Claimants.claimed`; an answer that names no user is one: the node is not asked again."""
@@ -349,7 +349,7 @@ class ClientReportedIdentity(Claimants, UserIdentity):
         self.tell(
             f"node {node} does not say whom it serves: add user_id_mod to its client app"
             if user is None
-            else f"node {node} serves a user that is not on the roster; it is not asked"
+            else f"node {node} serves a user that is not on the user list; it is not asked"
         )
         return ()
 

@@ -27,7 +27,7 @@ class ServedUsers(ABC):
     is held up by a node that does not answer.
 
     Args:
-        roster: the stable ids of all users.
+        user_list: the stable ids of all users.
         report: called with one line for the operator about anything odd.
 
     Attributes:
@@ -39,10 +39,10 @@ class ServedUsers(ABC):
 
     def __init__(
         self,
-        roster: Sequence[str],
+        user_list: Sequence[str],
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.roster, self.users, self.tell = roster, len(roster), report
+        self.user_list, self.users, self.tell = user_list, len(user_list), report
 
     @abstractmethod
     def listen(self, grid: Grid) -> None:
@@ -84,7 +84,7 @@ class ServedUsers(ABC):
             limit: see above; default: ``timeout``.
 
         Raises:
-            RuntimeError: no user of the roster was found in time.
+            RuntimeError: no user of the user list was found in time.
         """
         begun, told = time.monotonic(), 0
         limit = timeout if limit is None else min(limit, timeout)
@@ -172,10 +172,10 @@ class ClaimedUsers(ServedUsers):
 
     def __init__(
         self,
-        roster: Sequence[str],
+        user_list: Sequence[str],
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
-        super().__init__(roster, report)
+        super().__init__(user_list, report)
         self.claims = Claims()
 
     @property
@@ -281,26 +281,26 @@ class Claimants(ClaimedUsers):
     others claim changes it. It is kept up to date as nodes come and go.
 
     Args:
-        roster: the stable ids of all users of the run.
+        user_list: the stable ids of all users of the run.
         question: a message to a node.
         report: called with one line for the operator about anything odd.
     """
 
     def __init__(
         self,
-        roster: Sequence[str],
+        user_list: Sequence[str],
         question: Callable[[int], Message],
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
-        super().__init__(roster, report)
-        self.known = frozenset(roster)
+        super().__init__(user_list, report)
+        self.known = frozenset(user_list)
         self._handshakes = Handshakes(question)
         self._listed, self._alive = set[int](), set[int]()
         self._heard = list[tuple[int, Collection[str]]]()
 
     @abstractmethod
     def claimed(self, node: int, reply: Message) -> Collection[str]:
-        """The users of the roster that an answer claims.
+        """The users of the user list that an answer claims.
 
         Raises:
             RejectedReply: it is not one, and the node is asked again.

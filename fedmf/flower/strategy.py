@@ -64,7 +64,7 @@ class GridClients(Clients):
     train_config: ConfigRecord
 
     def __init__(self, session: Session, nodes: ServedUsers, most_bytes: int) -> None:
-        self.server, self.roster = session.server, session.roster
+        self.server, self.user_list = session.server, session.user_list
         self.nodes, self.most_bytes = nodes, most_bytes
         self.waiting = session.run.execution
         self._messages = list[Message]()
@@ -106,7 +106,7 @@ class GridClients(Clients):
 
     def connected(self, users: NDArray[np.int64]) -> list[bool]:
         """See `Clients.connected`."""
-        asked = {user: self.roster[user] for user in map(int, users)}
+        asked = {user: self.user_list[user] for user in map(int, users)}
         served = self.nodes.nodes_of(asked)
         return [user in served for user in asked.values()]
 
@@ -356,7 +356,7 @@ class CorrelatedNoiseStrategy(RoundStrategy):
 
     def __init__(self, session: Session, nodes: ServedUsers | None = None) -> None:
         keys = session.run.execution.enrolment
-        found = nodes or Population(session.roster, _log.warning, Enrolment.of(keys) if keys else None)
+        found = nodes or Population(session.user_list, _log.warning, Enrolment.of(keys) if keys else None)
         self.session, self.clients = session, OwnClients(session, found)
         self.rounds = Rounds(session, self.clients)
 

@@ -165,7 +165,7 @@ class CorrelatedNoise(RoundStrategy):
             must then be one without a rule, FedAvg or FedProx.
         clipping: `fedmf.QuantileClipping` lets ζ follow a quantile of norms after the first round, under the
             same ε.
-        extra_releases: statistics such as `fedmf.OwnStatistic` that are released under the same ε.
+        extra_releases: statistics such as `fedmf.CustomStatistic` that are released under the same ε.
         frozen: arrays that are neither trained nor noised: names, or patterns such as ``"features.*"``, in
             which ``*`` stands for any characters, dots too.
         tied: groups of names under which one array stands, such as an embedding that is also the head: it is
@@ -224,7 +224,7 @@ class CorrelatedNoise(RoundStrategy):
         self._session: Session | None = None
 
     def _run(self, layout: ArrayLayout) -> Run:
-        task = FlowerAppTask(layout, self.identity.roster, self.identity.words)
+        task = FlowerAppTask(layout, self.identity.user_list, self.identity.words)
         return Run(task=task, server=self._optimizer or InnerRule(self.inner, layout), **self._values)
 
     def statement(self) -> PrivacyStatement:

@@ -201,7 +201,7 @@ def _dimension(dimension: int) -> int:
 SECOND_MOMENTS: Final[Mapping[str, Callable[[int], SecondMoment]]] = {
     "full": FullMatrix,
     "diagonal": DiagonalMoment,
-    "energy": lambda dimension: BlockEnergies([dimension]),
+    "trace": lambda dimension: BlockEnergies([dimension]),
 }
 
 
@@ -223,7 +223,7 @@ def second_moment_named(name: str, dimension: int) -> SecondMoment:
     sizes = [int(size) if size.strip().isdecimal() else 0 for size in name.split(",")]
     if min(sizes) < 1 or sum(sizes) != dimension:
         raise ValueError(
-            f"second (moment) must be {', '.join(SECOND_MOMENTS)} or block sizes that sum to "
+            f"second_moment must be {', '.join(SECOND_MOMENTS)} or block sizes that sum to "
             f"d = {dimension}, such as 2,3; got {name!r}."
         )
     return BlockEnergies(sizes)

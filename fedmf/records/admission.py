@@ -55,17 +55,17 @@ class Admission:
         """Those of ``users`` who did not withdraw, in the same order."""
         return [user for user in users if user not in self._withdrawn]
 
-    def withdraw(self, user: str, roster: Sequence[str]) -> None:
+    def withdraw(self, user: str, user_list: Sequence[str]) -> None:
         """Never ask a user again; durable when this returns. What was promised to the user stays true.
 
         Args:
             user: id of the user.
-            roster: the ids of all users of the run.
+            user_list: the ids of all users of the run.
 
         Raises:
             ConfigError: nobody has this id: whoever was meant would be asked again.
         """
-        if user not in set(roster):
+        if user not in set(user_list):
             raise ConfigError(f"user (who withdraws) must be one of the run; got {user[:100]!r}.")
         withdrawn = {**self._withdrawn, user: None}
         content = "".join(json.dumps(name) + "\n" for name in withdrawn)

@@ -261,12 +261,12 @@ class TaskElsewhere:
 
     Args:
         layout: of the model's arrays.
-        roster: ids of all users in their order.
+        user_list: ids of all users in their order.
         identity: how users are told apart, in words.
     """
 
     layout: ModelLayout
-    roster: Sequence[str]
+    user_list: Sequence[str]
     identity: str = "ids that the program gives"
     kind: ClassVar[str] = "aggregator"
     #: What statements call it, where its users and its model come from, and who continues it.
@@ -283,7 +283,7 @@ class TaskElsewhere:
     @property
     def users(self) -> int:
         """N."""
-        return len(self.roster)
+        return len(self.user_list)
 
     def build(self) -> Task:
         """There is none on the server.
@@ -321,20 +321,20 @@ class TaskElsewhere:
             "kind": self.kind,
             "name": self.called,
             "users": self.users,
-            "roster": roster_digest(self.roster),
+            "user_list": user_list_digest(self.user_list),
             "identity": self.identity,
             "arrays": self.layout.whole.fingerprint(),
         }
 
 
-def roster_digest(roster: Sequence[str]) -> str:
+def user_list_digest(user_list: Sequence[str]) -> str:
     """SHA-256 of all user ids in order, each ended by a NUL.
 
-    >>> roster_digest(["ab", "c"]) == roster_digest(["a", "bc"])
+    >>> user_list_digest(["ab", "c"]) == user_list_digest(["a", "bc"])
     False
     """
     digest = hashlib.sha256()
-    for user in roster:
+    for user in user_list:
         digest.update(f"{user}\0".encode())
     return digest.hexdigest()
 
@@ -363,10 +363,10 @@ def session_of(path: Path, run: Run, initial: Tensor) -> Session:
     else:
         plan, whole = Plan.of(run, optimizer, initial.numel()), task.layout.whole
         model = {"dimension": initial.numel(), "arrays": arrays, "save_whole": whole.save}
-        directory = new_directory(path, run, plan, task.roster, **model)
+        directory = new_directory(path, run, plan, task.user_list, **model)
     with contextlib.ExitStack() as held:
         held.enter_context(directory)
-        session = Session(run, directory, optimizer, initial.float(), task.roster)
+        session = Session(run, directory, optimizer, initial.float(), task.user_list)
         session.evaluate()  # a process may have died between a round and its row
         held.pop_all()
     return session
@@ -388,7 +388,7 @@ class PrivateAggregator:
         mechanism: name of a mechanism, or a factorization.
         server_optimizer: rule of the server; by default the noisy mean is added to the model.
         clipping: `fedmf.QuantileClipping` lets ζ follow a quantile of norms.
-        extra_releases: statistics such as `fedmf.OwnStatistic` that are released under the same ε.
+        extra_releases: statistics such as `fedmf.CustomStatistic` that are released under the same ε.
         frozen: arrays that are neither trained nor noised: names, or patterns.
         tied: groups of names under which one array stands; None asks if equal arrays are one.
 

@@ -118,7 +118,7 @@ class Run:
             )
         if strangers := [one for one in self.extra_releases if not isinstance(one, Statistic)]:
             raise ValueError(
-                f"extra_releases must hold statistics such as fedmf.OwnStatistic; got {strangers[0]!r}."
+                f"extra_releases must hold statistics such as fedmf.CustomStatistic; got {strangers[0]!r}."
             )
         check_statistics(self.statistics, self.privacy.counts_sampling, paired=False)
         self.cohorts.schedule(self.task_source.users, self.participation, secret_seed=0)  # only to check it

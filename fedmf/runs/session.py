@@ -67,7 +67,7 @@ class Session:
         directory: of it, open.
         optimizer: of the run.
         initial: θ_0, shape (d,), float32; a run that released something goes on from its checkpoint.
-        roster: ids of all users in their order.
+        user_list: ids of all users in their order.
         task: what is learnt; None where only clients know it, as those of a Flower app.
         device: "cpu" or "cuda".
     """
@@ -78,11 +78,11 @@ class Session:
         directory: RunDirectory,
         optimizer: ServerOptimizer,
         initial: Tensor,
-        roster: Sequence[str],
+        user_list: Sequence[str],
         task: Task | None = None,
         device: str = "cpu",
     ) -> None:
-        self.run, self.directory, self.roster = run, directory, roster
+        self.run, self.directory, self.user_list = run, directory, user_list
         self._task = None if task is None else task.to(device)
         self.plan: Plan = directory.header.plan
         self._rhythm: Execution = run.execution
@@ -223,13 +223,13 @@ class Session:
             self.plan.cohorts.users_per_round,
         )
         users = schedule.cohort(t)
-        index = {self.roster[user]: user for user in map(int, users)}
+        index = {self.user_list[user]: user for user in map(int, users)}
         if not schedule.is_order:
             return {index[user]: user for user in admission.remaining(index)}
         chosen: dict[int, str] = {}
         for start in range(0, users.size, _AT_ONCE * size):
             part = users[start : start + _AT_ONCE * size]
-            there = [self.roster[user] for user in map(int, part[np.array(connected(part), dtype=bool)])]
+            there = [self.user_list[user] for user in map(int, part[np.array(connected(part), dtype=bool)])]
             chosen |= {index[user]: user for user in admission.admit(t, there)}
             if len(chosen) >= size:
                 break
@@ -330,22 +330,22 @@ class Session:
         draw_learning_curve(self.directory.path, self.metrics, title, self._task.metrics[:1])
 
 
-def new_directory(path: Path, run: Run, plan: Plan, roster: Sequence[str], **model: Any) -> RunDirectory:
+def new_directory(path: Path, run: Run, plan: Plan, user_list: Sequence[str], **model: Any) -> RunDirectory:
     """The directory of a new run, with a noise key that is drawn for it.
 
     Args:
         path: where; must not exist, or be empty.
         run: what to run.
         plan: made for it.
-        roster: ids of all users.
+        user_list: ids of all users.
         model: what `RunDirectory.create` wants to know of it.
 
     Raises:
         ConfigError: the place cannot be used.
         ValueError: ids that are not as `canonical_id` writes them.
     """
-    if not isinstance(roster, NumberedUsers):
-        require_canonical(roster)
+    if not isinstance(user_list, NumberedUsers):
+        require_canonical(user_list)
     seed = run.privacy.noise_seed
     key = NoiseKey.from_os() if seed is None else NoiseKey.from_seed(seed)
     return RunDirectory.create(path, run, plan, key, **model)

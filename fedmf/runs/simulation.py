@@ -115,7 +115,7 @@ def check_users_here(session: Session) -> None:
         raise ConfigError("enrolment must be left out in a simulation, whose nodes have no keys.")
     if not session.task.dataset.has_examples:
         raise ConfigError(
-            "users' examples must be here to simulate a run; got a roster alone. Data on nodes are for "
+            "users' examples must be here to simulate a run; got a user list alone. Data on nodes are for "
             "flwr run on a deployment."
         )
 

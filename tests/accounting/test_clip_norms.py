@@ -17,7 +17,7 @@ from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.participation import Adjacency, Participation
-from fedmf.runs.statistics import OwnStatistic, QuantileClipping, check_statistics, update_factor
+from fedmf.runs.statistics import CustomStatistic, QuantileClipping, check_statistics, update_factor
 from fedmf.training import SIGNS, FixedPointSum
 
 NORMS = (0.01, 0.3, 7.0)
@@ -138,8 +138,8 @@ def moved(rule: QuantileClipping, norm: float, shares: list[float]) -> list[floa
 def test_statistics_share_one_budget_and_none_goes_by_two_names() -> None:
     """a² + Σ b_i² ≤ 1; nothing left for updates, one name twice, and what no theorem covers are rejected."""
 
-    def own(share: float = 0.3) -> OwnStatistic:
-        return OwnStatistic("support.own_functions:halves", share=share)
+    def own(share: float = 0.3) -> CustomStatistic:
+        return CustomStatistic("support.own_functions:halves", share=share)
 
     for shares in [(0.02, 0.3), (1e-9, 1 - 1e-6), (0.5, 0.49)]:
         both = [QuantileClipping(share=shares[0]), own(shares[1])]
@@ -152,5 +152,5 @@ def test_statistics_share_one_budget_and_none_goes_by_two_names() -> None:
         with pytest.raises(ValueError, match=r"must be below 1|must have names of their own"):
             check_statistics(wrong, amplified=False, paired=False)
     for amplified, paired in ((True, False), (False, True)):
-        with pytest.raises(ValueError, match=r"own \(a statistic\) must be left out with"):
+        with pytest.raises(ValueError, match=r"statistic 'statistic' must be left out with"):
             check_statistics([own()], amplified, paired)

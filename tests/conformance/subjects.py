@@ -29,7 +29,7 @@ from fedmf.moments import BlockEnergies, DiagonalMoment
 from fedmf.optim import Adam, AdamDebiased, FedAdagrad, FedYogi, JmeAdam, Sgd
 from fedmf.runs.execution import Execution
 from fedmf.runs.run import Run
-from fedmf.runs.statistics import OwnStatistic, QuantileClipping
+from fedmf.runs.statistics import CustomStatistic, QuantileClipping
 from fedmf.training import LocalSGD, Task, classification
 
 from .paths import Path
@@ -118,7 +118,9 @@ PARTS: Final[dict[str, Mapping[str, Any]]] = {
     "none": {},
     "clip norm": {"clipping": _QUANTILE},
     "clip norm, unit steps": {"clipping": replace(_QUANTILE, normalize_updates=True)},
-    "own statistic": {"extra_releases": (OwnStatistic("support.own_functions:halves", ("first", "last")),)},
+    "custom statistic": {
+        "extra_releases": (CustomStatistic("support.own_functions:halves", ("first", "last")),)
+    },
     "replace-one": {"privacy": "replace-one"},
 }
 COHORTS: Final[dict[str, Cohorts]] = {

@@ -20,7 +20,7 @@ REFUSED = (
     "model must be one that torch.func can batch with engine 'vectorised'",
     "form (of the second moment) must be 'per-user' or 'squared-mean'; got 'joint-clip'",
     "clipping must be 'fixed' for an optimizer that needs a second moment",
-    "own (statistic) must be left out with an optimizer that needs a second moment",
+    "statistic 'statistic' must be left out with an optimizer that needs a second moment",
 )
 
 

@@ -52,9 +52,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("partition", ["natural", "iid", "dirichlet", "shards"])
+@pytest.mark.parametrize("partition", ["by-user", "iid", "dirichlet", "shards"])
 def test_every_example_belongs_to_one_user_and_is_decoded_right(folder: str, partition: str) -> None:
-    options = Hub(5, partition, path=folder, user_column="writer", seed=3, hold_out="examples")  # type: ignore[arg-type]
+    options = Hub(5, partition, path=folder, user_column="writer", seed=3, test_split="examples")  # type: ignore[arg-type]
     data = options.load()
     raw = images(TRAIN, 0)
     pixels = torch.stack([torch.from_numpy(np.asarray(image).copy()) for image in raw[:]["image"]])
@@ -65,11 +65,11 @@ def test_every_example_belongs_to_one_user_and_is_decoded_right(folder: str, par
         features, labels = data.examples(np.array([u]))
         assert torch.equal(features, expected[mine])
         assert labels.tolist() == np.asarray(raw[:]["label"])[mine].tolist()
-        if partition == "natural":
+        if partition == "by-user":
             assert {raw[:]["writer"][i] for i in mine} == {name}
     assert data.test_features.shape == (TEST, 3, 8, 6)
     assert sorted(data.test_labels.tolist()) == sorted(images(TEST, 1)[:]["label"])
-    assert (data.users, data.classes) == (7 if partition == "natural" else 5, 4)
+    assert (data.users, data.classes) == (7 if partition == "by-user" else 5, 4)
 
 
 def test_rows_of_training_users_in_the_test_split_are_left_out_unless_asked_for(tmp_path: Path) -> None:
@@ -77,12 +77,12 @@ def test_rows_of_training_users_in_the_test_split_are_left_out_unless_asked_for(
     writers = ["w1" if i % 3 else "stranger" for i in range(TEST)]
     test = test.remove_columns("writer").add_column("writer", writers)  # type: ignore[call-arg]
     datasets.DatasetDict({"train": train, "test": test}).save_to_disk(tmp_path / "saved")
-    options = Hub(7, "natural", path=str(tmp_path / "saved"), user_column="writer", class_names=("0..3",))
+    options = Hub(7, "by-user", path=str(tmp_path / "saved"), user_column="writer", class_names=("0..3",))
     apart = options.load()
     assert (len(apart.test_labels), apart.test_owner) == (10, "held-out users")
     assert apart.test_labels.tolist() == test[:]["label"][::3]
     assert (apart.users, apart.sizes(np.arange(7)).sum()) == (7, TRAIN)
-    mixed = replace(options, hold_out="examples").load()
+    mixed = replace(options, test_split="examples").load()
     assert (len(mixed.test_labels), mixed.test_owner) == (TEST, "training users")
     unnamed = test.remove_columns("writer")
     datasets.DatasetDict({"train": train, "test": unnamed}).save_to_disk(tmp_path / "unnamed")
@@ -135,7 +135,7 @@ PICTURES: dict[str, bytes | None] = {
 def test_a_picture_that_cannot_be_decoded_moves_its_owner_alone(tmp_path: Path, case: str) -> None:
     (tmp_path / "users.txt").write_text("\n".join(f"u{u}" for u in range(5)))
     declared: dict[str, Any] = {"class_names": ("0..2",), "input_shape": (3, 4, 6), "user_column": "who"}
-    people = {"partition": "natural", "roster": str(tmp_path / "users.txt"), "hold_out": "examples"}
+    people = {"partition": "by-user", "user_list": str(tmp_path / "users.txt"), "test_split": "examples"}
     kinds = {"image": datasets.Image(), "label": datasets.Value("int64"), "who": datasets.Value("string")}
     loads = []
     for name, hostile in (("clean", GOOD_PICTURE), ("hostile", PICTURES[case])):

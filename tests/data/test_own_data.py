@@ -26,7 +26,7 @@ PEOPLE = ["ann", "bob"]
 
 def of_frame(frame: pd.DataFrame = FRAME, **options: Any) -> InMemoryDataset:
     return Dataset.from_frame(
-        frame, **{"user": "who", "label": "ill", "roster": PEOPLE, "classes": ["no", "yes"], **options}
+        frame, **{"user": "who", "label": "ill", "user_list": PEOPLE, "classes": ["no", "yes"], **options}
     )
 
 
@@ -42,7 +42,7 @@ def test_a_frame_gives_each_user_its_rows() -> None:
     assert owned(data, "bob") == ([[30.0, 1.0], [50.0, 3.0]], [0, 1])
     assert (data.test_features.tolist(), data.test_labels.tolist()) == ([[70.0, 5.0]], [0])
     assert (data.classes, data.features.dtype) == (2, torch.float32)
-    assert list(of_frame(roster="from-data").user_ids) == ["ann", "bob", "cid"]
+    assert list(of_frame(user_list="from-data").user_ids) == ["ann", "bob", "cid"]
     assert of_frame(classes="from-data").labels.tolist() == data.labels.tolist()
     regression = of_frame(FRAME.drop(columns="ill"), label="age", classes=None)
     assert (regression.labels.tolist(), regression.classes) == (FRAME["age"].tolist(), 0)
@@ -101,18 +101,21 @@ def test_a_hostile_cell_is_its_rows_fault_alone() -> None:
     ids=str,
 )
 def test_a_user_is_one_however_the_id_is_typed(users: Any) -> None:
-    data = Dataset.from_arrays(np.eye(4), [0, 1, 0, 1], users, roster=[12, 7.0], classes=2)
+    data = Dataset.from_arrays(np.eye(4), [0, 1, 0, 1], users, user_list=[12, 7.0], classes=2)
     assert list(data.user_ids) == ["12", "7"]
     assert [part.tolist() for part in data.owned] == [[1, 3], [0, 2]]
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "no roster": ({"roster": None}, "roster .* must be given.* a list of all ids, .* or roster='from-data'"),
-    "another word": ({"roster": "rows"}, "roster .* must be given.*got 'rows'"),
-    "a user twice": ({"roster": ["ann", " ann"]}, "must name each user once; got 'ann' more than once"),
-    "nobody on it": ({"roster": []}, "must name each user once; got nobody"),
-    "a gap on it": ({"roster": ["ann", None]}, "must name each user once; got nobody in a place"),
-    "only strangers": ({"roster": ["eve"]}, "must hold an example whose user is on the roster"),
+    "no user list": (
+        {"user_list": None},
+        "user_list .* must be given.* all ids, .* or user_list='from-data'",
+    ),
+    "another word": ({"user_list": "rows"}, "user_list .* must be given.*got 'rows'"),
+    "a user twice": ({"user_list": ["ann", " ann"]}, "must name each user once; got 'ann' more than once"),
+    "nobody on it": ({"user_list": []}, "must name each user once; got nobody"),
+    "a gap on it": ({"user_list": ["ann", None]}, "must name each user once; got nobody in a place"),
+    "only strangers": ({"user_list": ["eve"]}, "must hold an example whose user is on the user list"),
     "classes untold": ({"classes": None}, "classes must be told where labels are not of a floating type"),
     "one class": ({"classes": ["no"]}, "classes must be at least two different names"),
     "a class twice": ({"classes": ["no", "no"]}, "classes must be at least two different names"),
@@ -131,7 +134,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"frame": pd.concat([FRAME, FRAME[["age"]]], axis=1)},
         "column 'age' must be there once",
     ),
-    "test rows of users": ({"test": FRAME}, "test .* must be of nobody on the roster; got rows of some"),
+    "test rows of users": ({"test": FRAME}, "test .* must be of nobody on the user list; got rows of some"),
     "an empty frame": ({"frame": FRAME.iloc[:0]}, "must hold an example"),
 }
 
@@ -145,16 +148,18 @@ def test_what_is_not_told_or_not_there_is_refused_in_one_line() -> None:
 
 def test_arrays_must_be_of_one_length_and_labels_in_range() -> None:
     with pytest.raises(ValueError, match=r"x, y and users must be of one length.*got \[4, 3, 4\]"):
-        Dataset.from_arrays(np.eye(4), [0, 1, 0], list("abab"), roster=["a"], classes=2)
-    data = Dataset.from_arrays(np.eye(4), [0, 2, -1, 1], list("aaaa"), roster=["a"], classes=2)
+        Dataset.from_arrays(np.eye(4), [0, 1, 0], list("abab"), user_list=["a"], classes=2)
+    data = Dataset.from_arrays(np.eye(4), [0, 2, -1, 1], list("aaaa"), user_list=["a"], classes=2)
     assert data.owned[0].tolist() == [0, 3]
-    data = Dataset.from_arrays(np.eye(4), [0.0, 0.5, np.nan, 1.0], list("aaaa"), roster=["a"], classes=2)
+    data = Dataset.from_arrays(np.eye(4), [0.0, 0.5, np.nan, 1.0], list("aaaa"), user_list=["a"], classes=2)
     assert data.owned[0].tolist() == [0, 3]
 
 
 def test_features_by_name_and_tokens() -> None:
     x = {"input_ids": torch.tensor([[1, 2], [3, 4]]), "mask": np.ones((2, 2))}
-    data = Dataset.from_arrays(x, torch.tensor([[2, 3], [4, 0]]), ["a", "b"], roster=["a", "b"], vocabulary=5)
+    data = Dataset.from_arrays(
+        x, torch.tensor([[2, 3], [4, 0]]), ["a", "b"], user_list=["a", "b"], vocabulary=5
+    )
     assert str(data.structure.features) == "input_ids (2,) int64 below 5, mask (2,) float32"
     assert data.labels.dtype == torch.int64
 

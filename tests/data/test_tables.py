@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from fedmf.data import Dataset, Table
-from fedmf.data.cells import read_roster
+from fedmf.data.cells import read_user_list
 from fedmf.models import Mlp
 from fedmf.runs.named_tasks import MultiLabel
 
 USERS, ROWS = 10, 60
-ROSTER = [f"u{u}" for u in (3, 1, 0, 2, 9, 4, 8, 6, 5, 7)]
+USER_LIST = [f"u{u}" for u in (3, 1, 0, 2, 9, 4, 8, 6, 5, 7)]
 SCHEMA = """
 [columns.who]
 kind = "user"
@@ -47,8 +47,8 @@ PLAIN: dict[str, Any] = {
 }
 #: With each partition the users' own names or made-up ones, and whose the test part is.
 SPREADS: dict[str, dict[str, Any]] = {
-    "by user": {"partition": "natural", "users": 8},
-    "by example": {"partition": "natural", "users": 10, "hold_out": "examples"},
+    "by user": {"partition": "by-user", "users": 8},
+    "by example": {"partition": "by-user", "users": 10, "test_split": "examples"},
     "iid": {"partition": "iid", "users": 7},
     "shards": {"partition": "shards", "users": 7},
 }
@@ -59,13 +59,13 @@ def rows() -> list[list[str]]:
 
 
 def table(folder: Path, lines: list[list[str]] | None = None, **options: Any) -> Table:
-    """A table of such rows in a CSV file, with roster and schema beside it."""
+    """A table of such rows in a CSV file, with user list and schema beside it."""
     folder.mkdir(exist_ok=True)
     (folder / "schema.toml").write_text(SCHEMA)
-    (folder / "users.txt").write_text("\n".join(ROSTER))
+    (folder / "users.txt").write_text("\n".join(USER_LIST))
     text = "\n".join(["who,a,b,y,note", *map(",".join, rows() if lines is None else lines)])
     (folder / "rows.csv").write_text(text + "\n", "utf-8", "surrogateescape")
-    where = {"path": str(folder / "rows.csv"), "user_column": "who", "roster": str(folder / "users.txt")}
+    where = {"path": str(folder / "rows.csv"), "user_column": "who", "user_list": str(folder / "users.txt")}
     return Table(**{**where, **PLAIN, **SPREADS["by user"], "seed": 1, **options})
 
 
@@ -126,10 +126,10 @@ def test_a_spoilt_row_moves_its_owner_alone(tmp_path: Path, case: str, spread: i
     lines, (spoil, bad) = rows(), SPOILT[case]
     lines[row] = spoil(lines[row])
     hostile = table(tmp_path / "hostile", lines, **SPREADS[name]).load()
-    natural = SPREADS[name]["partition"] == "natural"
+    by_user = SPREADS[name]["partition"] == "by-user"
     if name == "shards" and bad and "label" in case:
         return  # who owns what is a function of all labels, which `public_inputs` says
-    check(clean, hostile, user, int(bad or natural))
+    check(clean, hostile, user, int(bad or by_user))
 
 
 def test_spoilt_rows_are_left_out_by_a_schema_too(tmp_path: Path) -> None:
@@ -143,24 +143,24 @@ def test_spoilt_rows_are_left_out_by_a_schema_too(tmp_path: Path) -> None:
             check(clean, by_schema(tmp_path / "hostile", lines).load(), 0, 1 - kept)
 
 
-def test_who_is_held_out_depends_on_roster_and_seed_alone(tmp_path: Path) -> None:
+def test_who_is_held_out_depends_on_user_list_and_seed_alone(tmp_path: Path) -> None:
     """Another world: other rows, other sizes, users without rows."""
-    for hold_out, users in (("auto", 8), ("examples", 10)):
-        one = table(tmp_path, hold_out=hold_out, users=users).load()
+    for test_split, users in (("auto", 8), ("examples", 10)):
+        one = table(tmp_path, test_split=test_split, users=users).load()
         fewer = [row for row in rows()[::3] if row[0] != "u3"]
-        other = table(tmp_path, fewer, hold_out=hold_out, users=users).load()
-        assert one.user_ids == other.user_ids == tuple(name for name in ROSTER if name in one.user_ids)
-        assert one.test_owner == ("held-out users" if hold_out == "auto" else "training users")
-        if hold_out == "examples":
+        other = table(tmp_path, fewer, test_split=test_split, users=users).load()
+        assert one.user_ids == other.user_ids == tuple(name for name in USER_LIST if name in one.user_ids)
+        assert one.test_owner == ("held-out users" if test_split == "auto" else "training users")
+        if test_split == "examples":
             assert other.sizes(np.arange(10))[one.index_of("u3")] == 0
 
 
 @pytest.mark.parametrize("spread", SPREADS)
 def test_every_row_is_held_out_or_owned_once(tmp_path: Path, spread: str) -> None:
     people = "by" in spread
-    for hold_out, users in (("examples", 10), ("users", 8)):
+    for test_split, users in (("examples", 10), ("users", 8)):
         data = table(
-            tmp_path, **{**SPREADS[spread], "hold_out": hold_out, "users": users if people else 7}
+            tmp_path, **{**SPREADS[spread], "test_split": test_split, "users": users if people else 7}
         ).load()
         features, labels = data.examples(np.arange(data.users))
         rows_of = [part[:, 0].int().tolist() for part in (features, data.test_features)]
@@ -168,7 +168,7 @@ def test_every_row_is_held_out_or_owned_once(tmp_path: Path, spread: str) -> Non
         assert labels.tolist() == [i % 2 for i in rows_of[0]]
         for u, name in enumerate(data.user_ids if people else ()):
             assert {f"u{int(a) % USERS}" for a in examples(data, u)[0][:, 0]} <= {name}
-        if hold_out == "users":
+        if test_split == "users":
             assert not {i % USERS for i in rows_of[0]} & {i % USERS for i in rows_of[1]}
 
 
@@ -248,10 +248,10 @@ def test_numbers_as_labels_are_scaled_by_the_schema(tmp_path: Path) -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no path": ({"path": ""}, "path .* must name what dataset 'table' reads; got none"),
-    "no user column": ({"user_column": ""}, "user_column must be named with partition 'natural'"),
-    "roster alone": (
-        {"user_column": "", "partition": "iid", "hold_out": "auto"},
-        "user_column must be named with a roster",
+    "no user column": ({"user_column": ""}, "user_column must be named with partition 'by-user'"),
+    "user list alone": (
+        {"user_column": "", "partition": "iid", "test_split": "auto"},
+        "user_column must be named with a user list",
     ),
     "a column twice": ({"feature_columns": ("a", "a")}, "feature_columns must be different names"),
     "one class": ({"class_names": ("x",)}, "class_names must be two or more different labels"),
@@ -260,7 +260,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "numbers and classes": ({"label_columns": ("b",)}, "label_columns must be left out with"),
     "texts and shape": ({"text_column": "note"}, "input_shape and schema must be left out with text_column"),
     "a shape": ({"input_shape": (3,)}, "input-shape must multiply to the 2 entries of an example"),
-    "users": ({"users": 9}, "must be 8 with this roster: it names 10, of whom 2 are held out; got 9"),
+    "users": ({"users": 9}, "must be 8 with this user_list: it names 10, of whom 2 are held out; got 9"),
     "no such column": ({"feature_columns": ("c",)}, "column 'c' is missing; .* has 'who', 'a'"),
     "the label": ({"feature_columns": ("a", "y")}, "must be none of label_column .*; got 'y'"),
     "labels that are written otherwise": ({"class_names": ("No", "Yes")}, "whose label is one of No, Yes"),
@@ -315,7 +315,7 @@ def test_bad_types_of_parquet_are_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-ROSTERS: dict[str, tuple[str, bytes, str | None]] = {
+USER_LISTS: dict[str, tuple[str, bytes, str | None]] = {
     "lines": ("users.txt", b"zoe\n10\n\n al \r\n9", None),
     "a mark": ("users.txt", "\ufeffzoe\n10\nal\n9".encode(), None),
     "a table": ("users.csv", b"age,who\n3,zoe\n3,10\n3,al\n3,9\n", None),
@@ -324,7 +324,7 @@ ROSTERS: dict[str, tuple[str, bytes, str | None]] = {
     "twice by accents": ("users.txt", "José\nJose\u0301\n".encode(), "'José' more than once"),
     "twice by type": ("users.csv", b"who\n12\n12.0\n", "'12' more than once"),
     "nobody": ("users.txt", b"\n", "must name each user once; got nobody"),
-    "not UTF-8": ("users.txt", b"\xff\n", "roster must be a readable file of user ids"),
+    "not UTF-8": ("users.txt", b"\xff\n", "user_list must be a readable file of user ids"),
     "a gap": ("users.csv", b"who,x\nal,1\n,2\n", "must name a user in each row; got none in row 2"),
     "lost digits": ("users.txt", b"ann\n1e+300\n", "got none in row 2"),
     "another column": ("users.csv", b"x\n1,2\n", "column 'who' is missing"),
@@ -332,12 +332,12 @@ ROSTERS: dict[str, tuple[str, bytes, str | None]] = {
 }
 
 
-def test_rosters(tmp_path: Path) -> None:
-    for name, content, message in ROSTERS.values():
+def test_user_lists(tmp_path: Path) -> None:
+    for name, content, message in USER_LISTS.values():
         (tmp_path / name).write_bytes(content)
         if message is None:
-            assert read_roster(tmp_path / name, "who") == ("zoe", "10", "al", "9")
+            assert read_user_list(tmp_path / name, "who") == ("zoe", "10", "al", "9")
         else:
             with pytest.raises(ValueError, match=message) as caught:
-                read_roster(tmp_path / name, "who")
+                read_user_list(tmp_path / name, "who")
             assert "\n" not in str(caught.value)

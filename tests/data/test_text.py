@@ -45,9 +45,9 @@ def write(place: Path, rows: pd.DataFrame) -> None:
 def options(place: Path, **fields: Any) -> Table:
     (place / "public.txt").write_text(PUBLIC)
     (place / "users.txt").write_text("\n".join(NAMES))
-    declared = {"users": 6, "test_fraction": 0.25, "length": 8, "partition": "natural", "user_column": "user"}
+    declared = {"users": 6, "test_fraction": 0.25, "length": 8, "partition": "by-user", "user_column": "user"}
     fields = {**declared, "text_column": "text", **fields}
-    fields["roster"] = str(place / "users.txt") if fields["user_column"] else ""
+    fields["user_list"] = str(place / "users.txt") if fields["user_column"] else ""
     for name in ("path", "vocabulary_path"):
         fields |= {name: str(place / fields[name])} if name in fields else {}
     return Table(**fields)
@@ -79,8 +79,8 @@ def test_every_form_is_tokens_and_a_users_text_moves_nobody_else(
     listed = {entry.name: entry for entry in data.public_inputs()}
     assert digest in listed["vocabulary"].value
     assert not any("not for private runs" in entry.source for entry in listed.values())
-    natural = data.partition == "natural"
-    victim = clean.user_ids[2] if natural else "u3"
+    by_user = data.partition == "by-user"
+    victim = clean.user_ids[2] if by_user else "u3"
     row = ROWS.index[ROWS["user"] == victim][1]
     for text in HOSTILE:
         write(tmp_path, ROWS.assign(text=ROWS["text"].where(ROWS.index != row, text)))
@@ -94,7 +94,7 @@ def test_every_form_is_tokens_and_a_users_text_moves_nobody_else(
             if not all(map(torch.equal, mine, theirs))
         ]
         tests = not torch.equal(hostile.test_features, clean.test_features)
-        assert moved == [2] if natural and not tests else len(moved) + tests <= 1
+        assert moved == [2] if by_user and not tests else len(moved) + tests <= 1
 
 
 def test_vocabularies_of_users_rows_are_for_runs_without_privacy(tmp_path: Path) -> None:
@@ -105,9 +105,9 @@ def test_vocabularies_of_users_rows_are_for_runs_without_privacy(tmp_path: Path)
         assert "not for private runs" in {one.name: one.source for one in data.public_inputs()}["vocabulary"]
         assert data.load().vocabulary > 2
     without = Table(
-        path="x", text_column="text", label_column="label", partition="natural", user_column="user"
+        path="x", text_column="text", label_column="label", partition="by-user", user_column="user"
     )
-    assert without.undeclared() == ("class_names", "roster")
+    assert without.undeclared() == ("class_names", "user_list")
 
 
 def test_a_text_keeps_its_first_tokens_and_its_label(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Data that stay on their nodes: the server knows a roster, each node trains the users of its own file."""
+"""Data that stay on their nodes: the server knows a user list, each node trains the users of its own file."""
 
 import dataclasses
 from pathlib import Path
@@ -31,7 +31,7 @@ def on_one_machine(places: Path, path: Path) -> np.ndarray:
     config = configuration(places)
     described = run_of(config)
     source = OnNodes(
-        users=12, path=str(places / "all.csv"), roster=str(config["data.roster"]),
+        users=12, path=str(places / "all.csv"), user_list=str(config["data.user-list"]),
         feature_columns=("age", "dose"), label_column="outcome", user_column="who",
         class_names=("ill", "well"), input_shape=(2,),
     )  # fmt: skip
@@ -49,7 +49,7 @@ def test_the_model_is_that_of_all_data_in_one_place(places: Path) -> None:
     assert np.array_equal(model, on_one_machine(places, places / "same"))
 
 
-def test_the_server_opens_no_file_but_the_roster(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_opens_no_file_but_the_user_list(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planning, starting, resuming and stating are done where no user's rows can be read."""
     config, opened = configuration(places), list[str]()
     real = Path.open
@@ -67,7 +67,7 @@ def test_the_server_opens_no_file_but_the_roster(places: Path, monkeypatch: pyte
     with fedmf.resume(run_of(config), places / "run") as session:
         statement = session.statement().to_dict()
     touched = {path for path in opened if str(places) in path and str(places / "run") not in path}
-    assert touched <= {str(config["data.roster"])}
+    assert touched <= {str(config["data.user-list"])}
     inputs = {entry["name"]: entry["value"] for entry in statement["public_inputs"]}
     assert inputs["sizes of users"] == "not known to the server"
     assert inputs["test part"] == "none"
@@ -110,12 +110,12 @@ def test_a_clinic_that_is_down_is_absent_and_comes_back_when_the_run_goes_on(pla
     assert np.array_equal(model, on_one_machine(places, places / "same"))
 
 
-def test_what_a_node_says_is_what_its_file_and_its_roster_say(places: Path) -> None:
+def test_what_a_node_says_is_what_its_file_and_its_user_list_say(places: Path) -> None:
     config = configuration(places)
     (places / "c" / "rows.csv").write_text(rows([*CLINICS["c"], "visitor", *CLINICS["a"][:1]]))
     (places / "c" / "allowed.txt").write_text("\n".join([*CLINICS["c"], "long-gone"]))
     nodes = [{"data-path": str(places / name / "rows.csv")} for name in "abc"]
-    nodes[2]["data-roster"] = str(places / "c" / "allowed.txt")
+    nodes[2]["data-user-list"] = str(places / "c" / "allowed.txt")
 
     answered: dict[int, list[str]] = {}
 
@@ -171,12 +171,12 @@ def test_data_on_nodes_are_not_simulated(places: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "what"),
     [
-        ("data.roster", "", "roster must name the file"),
+        ("data.user-list", "", "user_list must name the file"),
         ("data.input-shape", "", "input_shape .* must be declared"),
         ("data.class-names", "", "class_names .* must be declared"),
         ("data.feature-columns", "", "feature_columns .* must be declared"),
-        ("data.partition", "iid", "partition must be one of natural"),
-        ("data.hold-out", "users", "hold_out must be one of auto"),
+        ("data.partition", "iid", "partition must be one of by-user"),
+        ("data.test-split", "users", "test_split must be one of auto"),
         ("data.user-column", "", "user_column must be named"),
     ],
 )

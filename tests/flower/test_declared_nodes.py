@@ -63,12 +63,12 @@ def test_every_node_reads_its_own_file_by_the_schema(places: Path) -> None:
         **{key: value for key, value in config.items() if key != "data.schema-digest"},
         "data.kind": "table",
         "data.path": str(places / "all.csv"),
-        "data.roster": str(places / "all.txt"),
-        "data.partition": "natural",
+        "data.user-list": str(places / "all.txt"),
+        "data.partition": "by-user",
     }
     whole = run_of(table)
     trained = whole.task_source.data.load().user_ids  # type: ignore[union-attr]
-    (places / "server" / "roster.txt").write_text("\n".join(trained))
+    (places / "server" / "users.txt").write_text("\n".join(trained))
     head, *lines = text.splitlines()
     for clinic, users in (("a", trained[:5]), ("b", trained[5:9]), ("c", trained[9:])):
         mine = [line for line in lines if line.split(",")[2] in users]

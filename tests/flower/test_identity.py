@@ -24,7 +24,7 @@ from fedmf.flower.served_users import Handshakes, ServedUsers
 
 pytestmark = pytest.mark.usefixtures("own_time")
 
-ROSTER = ["ann", "bob", "eve"]
+USER_LIST = ["ann", "bob", "eve"]
 FIRST = 2**63 + 1000
 
 
@@ -32,7 +32,7 @@ def served(users: ServedUsers, grid: InProcessGrid | None = None) -> dict[str, i
     """Look for nodes; which node serves whom then."""
     if grid is not None:
         users.refresh(grid)
-    return {user: node - FIRST for user, node in users.nodes_of(dict(enumerate(users.roster))).items()}
+    return {user: node - FIRST for user, node in users.nodes_of(dict(enumerate(users.user_list))).items()}
 
 
 class World(InProcessGrid):
@@ -87,7 +87,7 @@ def claimed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     for pause in ("_AFTER_BAD", "_AFTER_NONE"):
         monkeypatch.setattr(f"fedmf.flower.served_users.{pause}", 0.0)
     lines: list[str] = []
-    return request.param(ROSTER, lines.append), lines
+    return request.param(USER_LIST, lines.append), lines
 
 
 def test_a_claim_on_a_user_that_a_living_node_serves_changes_nothing(claimed: Claimed) -> None:
@@ -215,7 +215,11 @@ class Link(World):
 def file(tmp_path: Path) -> Path:
     """As cat *.pub makes it of keys that ssh-keygen -C wrote."""
     path = tmp_path / "enrolled"
-    lines = ["# key of each clinic", "", *(f"{key} {user}" for key, user in zip(KEYS, ROSTER, strict=False))]
+    lines = [
+        "# key of each clinic",
+        "",
+        *(f"{key} {user}" for key, user in zip(KEYS, USER_LIST, strict=False)),
+    ]
     path.write_text("\n".join(lines) + "\n")
     return path
 
@@ -224,7 +228,7 @@ def test_a_key_says_who_a_node_is_and_strangers_serve_nobody(file: Path) -> None
     lines: list[str] = []
     users = EnrolledIdentity(file, lines.append)
     link = Link({4: listed(2), 7: listed(0), 9: listed(1), 0: listed(5), 2: b"", 3: b"no key"})
-    assert users.roster == ROSTER
+    assert users.user_list == USER_LIST
     assert served(users, link) == {"ann": 7, "bob": 9, "eve": 4}
     assert not link.asked
     assert [line.split(" ", 2)[2] for line in lines] == 3 * [
@@ -277,7 +281,7 @@ def test_nodes_of_our_own_app_may_claim_what_their_key_is_enrolled_for() -> None
     der = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     keys = [SECRETS[place].public_key().public_bytes(*der) for place in (0, 0, 1)]
     lines: list[str] = []
-    population = Population(ROSTER, lines.append, Enrolment(tuple(zip(keys, ROSTER, strict=True))))
+    population = Population(USER_LIST, lines.append, Enrolment(tuple(zip(keys, USER_LIST, strict=True))))
     link = Link({2: listed(5), 1: listed(1), 0: listed(0)}, claims)
     population.gather(link, 1.0)
     assert served(population) == {"ann": 0, "bob": 0, "eve": 1}
@@ -317,7 +321,7 @@ def test_a_run_of_enrolled_users_goes_on_after_a_restart(file: Path, tmp_path: P
     model("stopped", {3: 2, 4: 0, 5: 1}, 2)
     assert np.array_equal(model("stopped", {0: 1, 1: 0, 2: 2, 7: 5}, 4), whole)
     file.write_text("\n".join(reversed(file.read_text().splitlines())))
-    with pytest.raises(ConfigError, match=r"its task\.roster is"):
+    with pytest.raises(ConfigError, match=r"its task\.user_list is"):
         model("stopped", {3: 2, 4: 0, 5: 1}, 4)
 
 
@@ -329,11 +333,11 @@ def test_workers_share_the_work_and_are_waited_for(own_time, late: float, nodes:
     """The largest users first: 5 to one, 4 and 3 to the other, 1 to the first. Whom the first round asks does
     not depend on how quickly workers start, up to the time of a round.
     """
-    grid, roster = World({}, [0, 1]), ["ann", "bob", "eve", "joe"]
+    grid, user_list = World({}, [0, 1]), ["ann", "bob", "eve", "joe"]
     grid.get_node_ids = lambda: [FIRST, FIRST + 1][: 1 + (own_time.monotonic() >= late)]  # type: ignore[method-assign]
-    pool = WorkerPool(roster, lambda users: SIZES[users], workers=2)
+    pool = WorkerPool(user_list, lambda users: SIZES[users], workers=2)
     pool.gather(grid, timeout=300.0, limit=5.0)
-    assert served(pool) == dict(zip(roster, nodes, strict=True))
+    assert served(pool) == dict(zip(user_list, nodes, strict=True))
 
 
 def test_longest_first_stays_within_grahams_bound() -> None:

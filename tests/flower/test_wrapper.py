@@ -25,9 +25,9 @@ from support.wrapped_apps import (
     COHORT,
     DIMENSION,
     INNER,
-    ROSTER,
     ROUNDS,
     SHAPES,
+    USER_LIST,
     USERS,
     Next,
     adding,
@@ -93,7 +93,7 @@ def test_released_models_are_the_inner_rule_of_dense_noisy_means(kind: str, tmp_
     """A run that is stopped and continued, on nodes under other ids, gives the same bits."""
 
     def run(path: Path, rounds: int) -> ArrayRecord:
-        strategy = private(INNER[kind](), path, users=ClientReportedIdentity(ROSTER))
+        strategy = private(INNER[kind](), path, users=ClientReportedIdentity(USER_LIST))
         grid = InProcessGrid(saying(lambda user, _: update_of(user)), nodes=USERS)
         return released(strategy, grid, num_rounds=rounds)
 
@@ -322,13 +322,13 @@ def test_a_simulation_that_is_there_gets_company_and_a_sentence(
     ("keys", "difference"),
     [
         ({"epsilon": 9.0}, "privacy.epsilon"),
-        ({"users": ClientReportedIdentity(ROSTER[::-1])}, "task.roster"),
+        ({"users": ClientReportedIdentity(USER_LIST[::-1])}, "task.user_list"),
         ({"server_optimizer": Sgd()}, "server"),
     ],
 )
 def test_another_run_is_not_continued(keys: dict[str, Any], difference: str, tmp_path: Path) -> None:
-    """Cohorts are drawn by place on the roster: another order would ask users too soon again."""
-    said = {"users": ClientReportedIdentity(ROSTER)}
+    """Cohorts are drawn by place on the user list: another order would ask users too soon again."""
+    said = {"users": ClientReportedIdentity(USER_LIST)}
     grid = InProcessGrid(saying(lambda user, _: update_of(user)), nodes=USERS)
     released(private(FedAvg(), tmp_path / "run", **said), grid, num_rounds=1)
     with pytest.raises(ConfigError, match=f"holds another run: its {difference}"):

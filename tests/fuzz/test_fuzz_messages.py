@@ -40,7 +40,7 @@ VALUES = st.one_of(
     ),
     st.lists(st.floats(), max_size=2),
 )
-KEYS = st.sampled_from(["round", "users", "failures", "roster", "slice", "other"])
+KEYS = st.sampled_from(["round", "users", "failures", "user_list", "slice", "other"])
 claim_task_identity()
 RIGHT: dict[str, Any] = {"round": T, "users": list(ASKED)}
 

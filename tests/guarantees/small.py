@@ -132,6 +132,6 @@ def stream(path: Path, rounds: int, **changes: Any) -> fedmf.PrivateStream:
     """Prefix sums of rows and of their energies."""
     values: dict[str, Any] = {
         "epsilon": 8.0, "delta": 1e-5, "clip_norm": 1.0, "rounds": rounds, "workloads": "prefix",
-        "second_moment": "energy", "mechanisms": "bisr", "seed": 5, "max_participations": 1,
+        "second_moment": "trace", "mechanisms": "bisr", "seed": 5, "max_participations": 1,
     }  # fmt: skip
     return fedmf.PrivateStream(path, **{**values, **changes})

@@ -71,12 +71,12 @@ def test_a_mechanism_has_what_its_method_has() -> None:
 def test_second_moments_by_name() -> None:
     assert isinstance(second_moment_named("full", 3), FullMatrix)
     assert isinstance(second_moment_named("diagonal", 3), DiagonalMoment)
-    assert second_moment_named("energy", 3).size == 1
+    assert second_moment_named("trace", 3).size == 1
     blocks = second_moment_named("1, 2", 3)
     assert isinstance(blocks, BlockEnergies)
     assert blocks.sizes.tolist() == [1, 2]
     for name in ("3,1", "0,3", "-1,4", "2,", "", "magic", "1.5,1.5", "³"):
-        with pytest.raises(ValueError, match="must be full, diagonal, energy or block sizes"):
+        with pytest.raises(ValueError, match="must be full, diagonal, trace or block sizes"):
             second_moment_named(name, 3)
 
 

@@ -31,7 +31,7 @@ from fedmf.cohorts import BallsInBinsCohorts
 from fedmf.errors import ConfigError, HorizonExceededError, LedgerError
 from fedmf.flower import InProcessGrid
 from fedmf.optim import Adam, JmeAdam, Sgd
-from fedmf.runs.statistics import OwnStatistic, QuantileClipping
+from fedmf.runs.statistics import CustomStatistic, QuantileClipping
 
 EXAMPLE = Path(__file__).parents[2] / "docs/examples/aggregator.py"
 IDS = [f"user-{user:02d}" for user in range(USERS)]
@@ -78,10 +78,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "steps along the mean": {"server_optimizer": Sgd(learning_rate=1.0, momentum=0.0)},
     "Adam": {"server_optimizer": Adam(learning_rate=0.05)},
     "a second moment": {"server_optimizer": JmeAdam(learning_rate=0.05)},
-    "a moving clip norm, an own statistic": {
+    "a moving clip norm, a custom statistic": {
         "server_optimizer": Sgd(),
         "clipping": QuantileClipping(rounds_per_update=1),
-        "extra_releases": [OwnStatistic("support.own_functions:halves", ("first", "last"), share=0.1)],
+        "extra_releases": [CustomStatistic("support.own_functions:halves", ("first", "last"), share=0.1)],
     },
     "sampled cohorts": {
         "server_optimizer": Sgd(),

@@ -93,8 +93,8 @@ def test_the_contract_is_kept_and_rounds_are_as_full_as_it_allows(b: int, k: int
     count: Counter[str] = Counter()
     for t in range(ROUNDS):
         came = sorted(user for user, own in rounds.items() if t in own)
-        roster = [f"u{u:03d}" for u in range(USERS)]
-        able = [user for user in roster if t - last.get(user, -b) >= b and count[user] < k]
+        user_list = [f"u{u:03d}" for u in range(USERS)]
+        able = [user for user in user_list if t - last.get(user, -b) >= b and count[user] < k]
         assert set(came) <= set(able)
         assert len(came) == min(3, len(able))
         last |= dict.fromkeys(came, t)
@@ -143,10 +143,10 @@ def test_who_withdraws_is_never_asked_again_and_keeps_what_was_promised(tmp_path
     before = joined(tmp_path / "run")
     gone = min(before)
     with Session.resume(tmp_path / "run", run) as session:
-        roster = session.task.dataset.user_ids
-        session.directory.admission.withdraw(gone, roster)
+        user_list = session.task.dataset.user_ids
+        session.directory.admission.withdraw(gone, user_list)
         with pytest.raises(ConfigError, match=r"user \(who withdraws\) must be one of the run; got 'bob'"):
-            session.directory.admission.withdraw("bob", roster)
+            session.directory.admission.withdraw("bob", user_list)
     go_on(tmp_path / "run", run)  # another process, which reads who withdrew
     after = joined(tmp_path / "run")
     assert after[gone] == before[gone]

@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import FedAvg
 from support.child_processes import in_child
 from support.small_runs import client_for, linear_task, seeing, small_run, write_config
 from support.traffic import SentMessage, watched_messages
-from support.wrapped_apps import ROSTER, USERS, model, private, saying, update_of
+from support.wrapped_apps import USER_LIST, USERS, model, private, saying, update_of
 
 import fedmf
 from fedmf.errors import UnsoundSumError
@@ -145,7 +145,7 @@ def of_own_clients(path: Path) -> None:
 
 
 def wrapped_app(path: Path) -> None:
-    strategy = private(FedAvg(), path, users=ClientReportedIdentity(ROSTER), clipping=CLIPPING)
+    strategy = private(FedAvg(), path, users=ClientReportedIdentity(USER_LIST), clipping=CLIPPING)
     grid = InProcessGrid(saying(lambda user, _: update_of(user)), nodes=USERS)
     strategy.start(grid=grid, initial_arrays=model())
     strategy.close()

@@ -49,11 +49,11 @@ def tables(kind: str, path: str, labels: str, **more: Any) -> dict[str, Any]:
         "data": {
             "kind": "table",
             "path": path,
-            "roster": path.replace("rows.csv", "users.txt"),
+            "user_list": path.replace("rows.csv", "users.txt"),
             "feature-columns": "a,b,c",
             "label-columns": labels,
             "user-column": "who",
-            "partition": "natural",
+            "partition": "by-user",
             "test-fraction": 0.15,
             "users": USERS,
         },
@@ -157,10 +157,10 @@ def texts(folder: Path, labels: dict[str, Any]) -> dict[str, Any]:
     pd.DataFrame(rows).to_csv(folder / "rows.csv", index=False)
     (folder / "users.txt").write_text("".join(f"u{u}\n" for u in range(8)))
     (folder / "public.txt").write_text("a b")
-    paths = {"path": str(folder / "rows.csv"), "roster": str(folder / "users.txt")}
-    natural = {"partition": "natural", "user_column": "user", "text_column": "text"}
+    paths = {"path": str(folder / "rows.csv"), "user_list": str(folder / "users.txt")}
+    by_user = {"partition": "by-user", "user_column": "user", "text_column": "text"}
     words = {"vocabulary": "words", "vocabulary_path": str(folder / "public.txt")}
-    return {**paths, **words, "users": 6, "test_fraction": 0.25, "length": 8, **natural, **labels}
+    return {**paths, **words, "users": 6, "test_fraction": 0.25, "length": 8, **by_user, **labels}
 
 
 TOKENS: dict[str, tuple[type[NamedTask], dict[str, Any], list[str]]] = {

@@ -12,15 +12,15 @@ from fedmf.errors import ConfigError
 from fedmf.runs.named_tasks import Classification
 
 COHORTS = CyclicCohorts(rounds=8, users_per_round=4)
-NATURAL: dict[str, Any] = {
+BY_USER: dict[str, Any] = {
     "users": 40,
-    "partition": "natural",
+    "partition": "by-user",
     "path": "nowhere",
     "user_column": "who",
     "class_names": ("a", "b"),
     "input_shape": (3,),
     "feature_columns": ("x",),
-    "roster": "users.txt",
+    "user_list": "users.txt",
 }
 NAMES = [
     "users",
@@ -40,16 +40,16 @@ NAMES = [
     [
         ({"class_names": ()}, "class_names"),
         ({"input_shape": ()}, "input_shape"),
-        ({"roster": ""}, "roster"),
-        ({"roster": "", "hold_out": "examples"}, "roster"),
-        ({"roster": "", "partition": "iid", "hold_out": "users"}, "roster"),
-        ({"class_names": (), "input_shape": (), "roster": ""}, "class_names, input_shape, roster"),
+        ({"user_list": ""}, "user_list"),
+        ({"user_list": "", "test_split": "examples"}, "user_list"),
+        ({"user_list": "", "partition": "iid", "test_split": "users"}, "user_list"),
+        ({"class_names": (), "input_shape": (), "user_list": ""}, "class_names, input_shape, user_list"),
     ],
 )
 def test_a_private_run_must_declare_and_another_need_not(
     kind: type[Table], missing: dict[str, Any], names: str
 ) -> None:
-    data = kind(**{**NATURAL, **missing})
+    data = kind(**{**BY_USER, **missing})
     assert ", ".join(data.undeclared()) == names
     message = rf"^{names} \(of the data\) must be declared for a private run"
     with pytest.raises(ConfigError, match=message) as caught:
@@ -63,13 +63,13 @@ def test_a_private_run_must_declare_and_another_need_not(
     [
         Digits(30),
         Synthetic(30),
-        Table(**NATURAL),
-        Hub(**NATURAL),
-        Table(**{**NATURAL, "partition": "dirichlet"}),
-        Hub(**{**NATURAL, "hold_out": "examples"}),
+        Table(**BY_USER),
+        Hub(**BY_USER),
+        Table(**{**BY_USER, "partition": "dirichlet"}),
+        Hub(**{**BY_USER, "test_split": "examples"}),
         Table(path="nowhere"),
     ],
-    ids=lambda data: f"{data.kind}-{data.partition}-{getattr(data, 'hold_out', '')}",
+    ids=lambda data: f"{data.kind}-{data.partition}-{getattr(data, 'test_split', '')}",
 )
 def test_every_kind_lists_its_public_inputs_without_reading(data: Any) -> None:
     inputs = data.public_inputs()
@@ -79,4 +79,4 @@ def test_every_kind_lists_its_public_inputs_without_reading(data: Any) -> None:
     assert listed["users"].value == str(data.users)
     assert Classification(data).public_inputs() == inputs
     unread = [given.name for given in inputs if "not for private runs" in given.source]
-    assert bool(unread) == bool({"class_names", "input_shape", "roster"} & {*data.undeclared()})
+    assert bool(unread) == bool({"class_names", "input_shape", "user_list"} & {*data.undeclared()})

@@ -183,7 +183,7 @@ def test_noise_is_that_of_the_releases(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "rows.csv", np.zeros((n, DIMENSION)))
     lines = source.read_text().splitlines(keepends=True)
     settings = Settings(
-        **{**BUDGET, "seed": None}, rounds=n, release_every=every, second_moment="energy",
+        **{**BUDGET, "seed": None}, rounds=n, release_every=every, second_moment="trace",
         mechanisms=("banded-toeplitz",), bands=4,
     )  # fmt: skip
     for stop in (7, 8, 20, n):

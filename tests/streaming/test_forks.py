@@ -41,7 +41,7 @@ def parts(source: Path) -> dict[int, Path]:
 
 
 def settings(mechanism: str, **more: object) -> Settings:
-    public = {"seed": None, "rounds": STEPS, "second_moment": "energy", "mechanisms": (mechanism,), **more}
+    public = {"seed": None, "rounds": STEPS, "second_moment": "trace", "mechanisms": (mechanism,), **more}
     return Settings(**{**BUDGET, **public})
 
 

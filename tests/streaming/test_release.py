@@ -210,7 +210,7 @@ def test_a_release_scores_rows_and_is_a_density(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="for a density"):
         PrivateRelease.from_dict(plain, 1.0).gaussian()
     assert PrivateRelease.from_dict(plain, 1.0).score(x).shape == (2,)
-    with PrivateStream(tmp_path / "b", **BUDGET, dimension=2, rounds=4, second_moment="energy") as stream:
+    with PrivateStream(tmp_path / "b", **BUDGET, dimension=2, rounds=4, second_moment="trace") as stream:
         other = stream.push([0.5, 0.1], user="ann")
     assert other.covariance is None
     assert other.sum_of_squares is not None

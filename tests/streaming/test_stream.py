@@ -120,7 +120,7 @@ class Kept(Output):
         {"method": "post-processing", "second_moment": "1,2", "mechanisms": ("cgd",)},
         {
             "method": "concatenated",
-            "second_moment": "energy",
+            "second_moment": "trace",
             "adjacency": "replace-one",
             "mechanisms": ("blt",),
         },

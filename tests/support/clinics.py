@@ -27,12 +27,12 @@ def rows(users: list[str]) -> str:
 
 
 def written_places(folder: Path) -> Path:
-    """A folder for each clinic, and one for the server with a roster and a test file."""
+    """A folder for each clinic, and one for the server with a user list and a test file."""
     for clinic, users in CLINICS.items():
         (folder / clinic).mkdir()
         (folder / clinic / "rows.csv").write_text(rows(users))
     (folder / "server").mkdir()
-    (folder / "server" / "roster.txt").write_text("\n".join(USERS))
+    (folder / "server" / "users.txt").write_text("\n".join(USERS))
     (folder / "server" / "test.csv").write_text(rows(["volunteer", "nobody-77"]))
     return folder
 
@@ -43,7 +43,7 @@ def configuration(places: Path, **keys: object) -> dict[str, object]:
         **dotted(**small),
         "data.kind": "on-nodes",
         "data.path": str(places / "nowhere" / "rows.csv"),  # what the server would open if it opened it
-        "data.roster": str(places / "server" / "roster.txt"),
+        "data.user-list": str(places / "server" / "users.txt"),
         "data.feature-columns": "age,dose",
         "data.label-column": "outcome",
         "data.user-column": "who",

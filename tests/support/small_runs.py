@@ -45,7 +45,7 @@ KEYS = {
     "dataset": "data.kind",
     "data_path": "data.path",
     **_table("data", "users partition dirichlet_alpha shards_per_user test_fraction seed"),
-    **_table("data", "feature_columns label_column user_column hold_out input_shape"),
+    **_table("data", "feature_columns label_column user_column test_split input_shape"),
     **_table("data", "examples_per_user features classes"),
     "model": "model.kind",
     "hidden_units": "model.hidden_units",

@@ -140,4 +140,4 @@ def saying(
     return adding(change, says, mods=[mod])
 
 
-ROSTER = [f"clinic-{u}" for u in range(USERS)]
+USER_LIST = [f"clinic-{u}" for u in range(USERS)]

@@ -129,5 +129,5 @@ def check_statistics(statistics: Sequence[Statistic], amplified: bool, paired: b
     for other, present in against.items():
         if names and present:
             raise ValueError(
-                f"{names[0]} (a statistic) must be left out with {other}: no theorem covers the two."
+                f"statistic {names[0]!r} must be left out with {other}: no theorem covers the two."
             )

@@ -1,4 +1,4 @@
-"""A private run that releases a statistic of your own beside the model: python own_statistic.py RUN_DIR.
+"""A private run that releases a statistic of your own beside the model: python custom_statistic.py RUN_DIR.
 
 How far does each layer of the model move, for the average user? `layer_norms` says it of one user; everything
 else is fedmf's. Kill it at any time and start it again: it goes on where its ledger ends.
@@ -24,8 +24,8 @@ run = fedmf.Run(
     privacy=fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=0.5),
     mechanism="bisr",
     extra_releases=(
-        fedmf.OwnStatistic(
-            function="own_statistic:layer_norms",
+        fedmf.CustomStatistic(
+            function="custom_statistic:layer_norms",
             entries=("first_layer", "last_layer"),
             bound=0.5,  # the norms of the parts of a vector of norm 0.5 have norm 0.5 together
             share=0.1,
@@ -38,5 +38,5 @@ if __name__ == "__main__":
     result = fedmf.simulate(run, sys.argv[1])
     print(result.statement.render_text())
     for rounds in (5, 10, 20):
-        first, last = (result.metrics[rounds][f"own_{layer}_layer"] for layer in ("first", "last"))
+        first, last = (result.metrics[rounds][f"statistic_{layer}_layer"] for layer in ("first", "last"))
         print(f"after {rounds} rounds: first layer {first:.3f}, last layer {last:.3f}")

@@ -20,13 +20,13 @@ from fedmf.training import RowStatistic
 from fedmf.training.barrier import described, pass_interrupt, silent
 from fedmf.training.clipping.statistics import plain_row
 
-_OF: Final = "the own statistic"
+_OF: Final = "the custom statistic"
 #: Entries of updates as no user should have them.
 _HOSTILE: Final = (math.nan, 3e38, math.inf, -math.inf, 1e308, -1.0, 0.0)
 
 
 @dataclass(frozen=True)
-class UsersOwn(RowStatistic):
+class CustomRows(RowStatistic):
     """A function of a user's clipped update, found by its name in whatever process sums.
 
     Attributes:

@@ -14,20 +14,20 @@ from fedmf.values import Field
 if TYPE_CHECKING:
     from fedmf.training import RowStatistic
 
-_OF: Final = "the own statistic"
-_COLUMN: Final = "own_"
+_OF: Final = "the custom statistic"
+_COLUMN: Final = "statistic_"
 _MOST_ENTRIES, _LONGEST = 64, 200
 
 
 @dataclass(frozen=True)
-class OwnStatistic(Statistic):
+class CustomStatistic(Statistic):
     """Releases the noisy mean over a round's users of a function of each user's clipped update.
 
     The function sees one user's clipped update, a tensor of shape (d,), and gives q numbers. fedmf clips
     them to ℓ2 norm c where it clips updates, sums them, and adds noise that is correlated as that of the
     sums; ε is that of the run for every pure function, one whose result depends on its argument alone
-    (docs/own-statistics.md). A function that is seen to remember earlier users is refused before the run. A
-    user for whom the function fails adds zeros. What its author says the numbers mean is the author's word,
+    (docs/custom-statistics.md). A function that is seen to remember earlier users is refused before the run.
+    A user for whom the function fails adds zeros. What its author says the numbers mean is the author's word,
     and statements say so.
 
     Raises:
@@ -38,7 +38,7 @@ class OwnStatistic(Statistic):
     """
 
     kind: ClassVar[str] = "mean"
-    name: ClassVar[str] = "own"
+    name: ClassVar[str] = "statistic"
 
     function: Annotated[str, Field("package.module:function of a user's clipped update")] = ""
     entries: Annotated[tuple[str, ...], Field("names of the numbers that it returns, at most 64")] = (
@@ -68,15 +68,15 @@ class OwnStatistic(Statistic):
         Raises:
             ConfigError: it cannot be found, does not give the numbers that it names, or is seen to remember.
         """
-        from fedmf.runs.statistics.own_rows import tried  # readers of records load no framework
+        from fedmf.runs.statistics.custom_rows import tried  # readers of records load no framework
 
         tried(self.function, len(self.entries), dimension)
 
     def summed(self) -> RowStatistic:
         """See `Statistic.summed`."""
-        from fedmf.runs.statistics.own_rows import UsersOwn
+        from fedmf.runs.statistics.custom_rows import CustomRows
 
-        return UsersOwn(self.name, len(self.entries), self.bound, self.function)
+        return CustomRows(self.name, len(self.entries), self.bound, self.function)
 
     def begin(self, clip_norm: float) -> dict[str, Any]:
         """See `Statistic.begin`."""
@@ -101,7 +101,7 @@ class OwnStatistic(Statistic):
     def assumptions(self) -> tuple[str, ...]:
         """See `Statistic.assumptions`."""
         return (
-            f"the function of the own statistic, {self.function}, is pure: what it gives for one user "
+            f"the function of the custom statistic, {self.function}, is pure: what it gives for one user "
             "depends on its argument alone, that user's clipped update. Each user's part was clipped to norm "
             f"{self.bound:g}, whatever the function gave",
         )

@@ -20,12 +20,14 @@ from fedmf.errors import ConfigError
 from fedmf.noise import Domain, GaussianSource, NoiseKey
 from fedmf.records.ledger import Ledger
 from fedmf.runs.run import Run
-from fedmf.runs.statistics import OwnStatistic, update_factor
-from fedmf.runs.statistics.own_rows import UsersOwn
+from fedmf.runs.statistics import CustomStatistic, update_factor
+from fedmf.runs.statistics.custom_rows import CustomRows
 from fedmf.runs.tables.configuration import dotted_keys, run_of
 from fedmf.training import FixedPointSum
 
-OWN = OwnStatistic("support.own_functions:halves", ("first", "last"), 0.8, "norms of both halves", share=0.3)
+OWN = CustomStatistic(
+    "support.own_functions:halves", ("first", "last"), 0.8, "norms of both halves", share=0.3
+)
 DIMENSION = 20
 TASK = uneven_task(DIMENSION)
 
@@ -61,7 +63,7 @@ def test_it_releases_means_of_clipped_rows_with_noise_of_its_share(seen) -> None
         rows = [halves(update) for update in clipped]
         sums.append(sum(row * min(1.0, OWN.bound / float(row.norm())) for row in rows))
     rounds, m = len(sums), statement["users_per_round"]
-    source = GaussianSource(NoiseKey.from_seed(7), 2, Domain.of_part("own"))
+    source = GaussianSource(NoiseKey.from_seed(7), 2, Domain.of_part("statistic"))
     z = np.stack([source.block(t, 0, 2) for t in range(rounds)])
     C = np.eye(rounds) + 0.5 * np.eye(rounds, k=-1)
     std = OWN.bound * statement["noise_multiplier"] * statement["sensitivity"] / math.sqrt(OWN.share)
@@ -75,7 +77,7 @@ def test_it_releases_means_of_clipped_rows_with_noise_of_its_share(seen) -> None
 @pytest.mark.parametrize("function", ["halves", "greedy", "moody"])
 def test_what_one_user_adds_has_norm_one_at_most_whatever_the_function_is(function: str) -> None:
     """(a·x/ζ, b·s/c) of single users, of the integers that the server sums: its norm is what ε rests on."""
-    statistic = UsersOwn("own", 2, 0.8, f"support.own_functions:{function}")
+    statistic = CustomRows("statistic", 2, 0.8, f"support.own_functions:{function}")
     generator, largest = torch.Generator().manual_seed(3), 0.0
     a, b = 1 / update_factor([OWN]), math.sqrt(OWN.share)
     rows = torch.randn(200, 6, generator=generator) * torch.logspace(-3, 3, 200)[:, None]
@@ -100,7 +102,7 @@ def test_what_one_user_adds_has_norm_one_at_most_whatever_the_function_is(functi
 def test_whatever_the_function_gives_for_one_user_is_that_users_zero(what: str) -> None:
     """Others' numbers keep their bits, wherever that user stands, and no update changes."""
     give(what)
-    statistic = UsersOwn("own", 2, 0.8, "support.own_functions:odd")
+    statistic = CustomRows("statistic", 2, 0.8, "support.own_functions:odd")
     others = torch.tensor([[0.1, 0.05, 0.2], [-0.2, 0.1, 0.0], [0.15, -0.1, 0.1]])
     broken = torch.tensor([[0.3, 0.1, 0.1]])
     apart = FixedPointSum(3, 0.5, statistics=[statistic])
@@ -109,7 +111,7 @@ def test_whatever_the_function_gives_for_one_user_is_that_users_zero(what: str) 
         rows = torch.cat([others[:place], broken, others[place:]])
         together = FixedPointSum(3, 0.5, statistics=[statistic])
         assert bool(together.add_updates(rows).all())
-        assert together.parts["own"].tolist() == apart.parts["own"].tolist() != [0, 0]
+        assert together.parts["statistic"].tolist() == apart.parts["statistic"].tolist() != [0, 0]
         plain = FixedPointSum(3, 0.5)
         plain.add_updates(rows)
         assert torch.equal(plain.fixed_point, together.fixed_point)
@@ -127,7 +129,7 @@ def test_a_function_that_remembers_is_refused_before_anything_is_spent(function:
 
 def test_the_first_user_moves_nobody_elses_part() -> None:
     """In units of a zero first user, others would be large; in those of a large one, small."""
-    statistic = UsersOwn("own", 2, 0.8, "support.own_functions:first_kept")
+    statistic = CustomRows("statistic", 2, 0.8, "support.own_functions:first_kept")
     others = torch.full((20, 2), 1e-4)
     sums = []
     for first in (torch.zeros(1, 2), torch.ones(1, 2)):
@@ -151,8 +153,8 @@ def test_its_value_survives_records_and_its_words_are_marked_as_its_authors(seen
     assert (
         Run.from_dict(named.to_dict()).extra_releases == run_of(dotted_keys(named)).extra_releases == (OWN,)
     )
-    (stated,) = (one for one in statement["statistics"] if one["name"] == "own")
-    assert stated == {**OWN.to_dict(), "name": "own", "description": OWN.description}
+    (stated,) = (one for one in statement["statistics"] if one["name"] == "statistic")
+    assert stated == {**OWN.to_dict(), "name": "statistic", "description": OWN.description}
     text = " ".join((path / "statement.txt").read_text().split())
     assert "mean of first, last in every round (support.own_functions:halves)" in text
     assert "norm at most 0.8, for 30 % of mu^2" in text
@@ -163,7 +165,7 @@ def test_its_value_survives_records_and_its_words_are_marked_as_its_authors(seen
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"function": "halves"}, r"function \(of the own statistic\) must read package\.module:function"),
+        ({"function": "halves"}, r"function \(of the custom statistic\) must read package\.module:function"),
         ({"entries": ()}, "entries .* must be 1 to 64 different names"),
         ({"entries": ("a", "a")}, "entries .* must be 1 to 64 different names"),
         ({"entries": ("A b",)}, "entries .* must be 1 to 64 different names"),
