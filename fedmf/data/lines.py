@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Final
 
 #: Most bytes of a line that is read: 16 MiB.
@@ -29,35 +30,84 @@ class Lines:
         read: gives what has arrived, at least a byte, and nothing at the end (`arriving` for a pipe).
         longest: most bytes of a line; of a longer one there is only a beginning, as `TooLong`.
 
+    Attributes:
+        uneven: whether a line was passed over, or joined to others.
+
     Guarantees:
         The lines do not depend on how the text was cut into pieces, and no more than ``longest`` bytes and
         a piece are held.
 
-    >>> lines = Lines(iter([b"ab\\nc", b"d\\n\\nlonger", b" than 4\\ne", b""]).__next__, longest=4)
+    >>> lines = Lines(iter([b"ab\nc", b"d\n\nlonger", b" than 4\ne", b""]).__next__, longest=4)
     >>> lines.peek(), lines.take(9), lines.take(9), lines.take(9)
     (b'ab', [b'ab'], [b'cd'], [b'longer than 4'])
     """
 
     def __init__(self, read: Callable[[], bytes], longest: int = LONGEST_LINE) -> None:
-        self._arriving = _cut(read, longest)
+        self._longest, self._arriving = longest, _cut(read, longest)
         self._ready: list[bytes] = []
         self._at = 0
-        #: How many blank lines were passed over so far.
-        self.blank = 0
+        self.uneven = False
 
     def peek(self) -> bytes | None:
         """The next line, which stays the next; None at the end."""
-        while self._at == len(self._ready) and (lines := next(self._arriving, None)) is not None:
-            self._ready = [line for line in lines if line.strip() or isinstance(line, TooLong)]
-            self._at, self.blank = 0, self.blank + len(lines) - len(self._ready)
-        return self._ready[self._at] if self._at < len(self._ready) else None
+        while True:
+            while self._at < len(self._ready):
+                if _counts(line := self._ready[self._at]):
+                    return line
+                self._at, self.uneven = self._at + 1, True
+            if (lines := next(self._arriving, None)) is None:
+                return None
+            self._ready, self._at = lines, 0
 
     def take(self, most: int) -> list[bytes]:
         """Up to that many lines, those that are at hand; waits for the first, none at the end."""
         self.peek()
-        lines = self._ready[self._at : self._at + most]
-        self._at += len(lines)
+        part = self._ready[self._at : self._at + most]
+        self._at += len(part)
+        lines = [line for line in part if _counts(line)]
+        self.uneven |= len(lines) < len(part)
         return lines
+
+    def join_quoted(self, is_row: Callable[[bytes], bool]) -> None:
+        """From here on lines of CSV that are one row, by a cell in quotes that holds line ends, are joined.
+
+        A line with an odd number of quotes that is no row begins one, which ends with the next such line. If
+        they are none, or longer than a line may be, each line is for itself: a quote swallows no rows.
+
+        Args:
+            is_row: whether some lines, with line feeds between them, are a row.
+        """
+        rest = self._ready[self._at :]
+        self._ready, self._at = [], 0
+        self._arriving = self._joined(chain([rest], self._arriving), is_row)
+
+    def _joined(
+        self, pieces: Iterable[list[bytes]], is_row: Callable[[bytes], bool]
+    ) -> Iterator[list[bytes]]:
+        begun: list[bytes] = []
+        size = 0
+        for lines in pieces:
+            ready: list[bytes] = []
+            for line in lines:
+                long = isinstance(line, TooLong)
+                odd = line.count(b'"') % 2 == 1 and not long
+                if begun and odd and is_row(whole := b"\n".join([*begun, line])):
+                    ready.append(whole)
+                    begun, size, self.uneven = [], 0, True
+                    continue
+                if begun and (odd or long or size + len(line) > self._longest):
+                    ready, begun, size = ready + begun, [], 0
+                if begun or (odd and not is_row(line)):
+                    begun.append(line)
+                    size += len(line)
+                else:
+                    ready.append(line)
+            yield ready
+        yield begun
+
+
+def _counts(line: bytes) -> bool:
+    return bool(line.strip()) or isinstance(line, TooLong)
 
 
 def _cut(read: Callable[[], bytes], longest: int) -> Iterator[list[bytes]]:

@@ -44,7 +44,7 @@ _ROWS: Final = 4096
 _MOST_NAMES: Final = 20
 _MOST_CHARACTERS: Final = 100
 #: A field of CSV: in quotes, each inner one doubled, or not beginning with one.
-_FIELD: Final = rb'(?:"(?:[^"]|"")*+"|[^",\r][^,\r]*+|)'
+_FIELD: Final = rb'(?:"(?:[^"]|"")*+"|[^",\r\n][^,\r\n]*+|)'
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _BROKEN: Final = (arrow.ArrowException, OSError, EOFError, zlib.error)
 
@@ -143,8 +143,8 @@ class _LineReader(TableReader):
         return self._batch(lines) if lines else None
 
     def where(self, row: int) -> str:
-        """See `TableReader.where`; with the line where no blank line was passed over."""
-        return f"row {row}" if self._lines.blank else f"row {row} (line {row + self.headed})"
+        """See `TableReader.where`; with the line where each row so far was one."""
+        return f"row {row}" if self._lines.uneven else f"row {row} (line {row + self.headed})"
 
     @abstractmethod
     def _batch(self, lines: list[bytes]) -> RowBatch:
@@ -153,19 +153,18 @@ class _LineReader(TableReader):
 
 @final
 class CsvTable(_LineReader):
-    """Comma-separated values. A line ends at a line feed, quoted or not, so that no quote swallows a row.
-
-    A first line of numbers alone is a row, and columns are called 1, 2, ….
+    """Comma-separated values. A first line of numbers alone is a row, and columns are called 1, 2, ….
 
     Args:
         lines: of the text, UTF-8; bytes that are not count as U+FFFD.
         place: what the table is called in messages.
+        joined: whether a cell in quotes may hold line ends (`Lines.join_quoted`); else each line is a row.
 
     Raises:
         InputError: no lines, or a first one that is none of CSV.
     """
 
-    def __init__(self, lines: Lines, place: str) -> None:
+    def __init__(self, lines: Lines, place: str, joined: bool = False) -> None:
         super().__init__(lines, place)
         try:
             names = [name.strip() for name in next(csv.reader([self._first], strict=True))]
@@ -176,6 +175,8 @@ class CsvTable(_LineReader):
             lines.take(1)
         self.names = tuple(names) if self.headed else tuple(map(str, range(1, len(names) + 1)))
         self._row = re.compile(_FIELD + rb"(?:,%b){%d}" % (_FIELD, len(names) - 1))
+        if joined:
+            lines.join_quoted(lambda row: self._row.fullmatch(row) is not None)
 
     def _batch(self, lines: list[bytes]) -> RowBatch:
         faults = {i: fault for i, line in enumerate(lines) if (fault := self._fault(line))}
@@ -198,7 +199,7 @@ class CsvTable(_LineReader):
             return f"must have {len(self.names)} fields; got {fields}"
         if plain or self._row.fullmatch(line):
             return None
-        return f"must be one line of CSV with {len(self.names)} fields"
+        return f"must be CSV with {len(self.names)} fields"
 
 
 def _cells(lines: list[bytes], fields: int, wanted: Sequence[int]) -> Any:
@@ -219,6 +220,7 @@ def _cells(lines: list[bytes], fields: int, wanted: Sequence[int]) -> Any:
             include_columns=[names[i] for i in wanted],
             check_utf8=False,
         ),
+        "parse_options": arrow_csv.ParseOptions(newlines_in_values=True),
     }
     table = arrow_csv.read_csv(io.BytesIO(text), **options).slice(1)
     assert table.num_rows == len(lines)
@@ -357,7 +359,7 @@ def open_table(source: Path | int, form: str | None = None) -> Iterator[TableRea
     if isinstance(source, int):
         if form == "parquet":
             raise InputError("input must be a file for Parquet; a pipe takes csv or jsonl.")
-        yield _table_of(Lines(arriving(source)), "the input", form)
+        yield _table_of(Lines(arriving(source)), "the input", form, joined=False)
         return
     form = form or format_of(source)
     with ExitStack() as opened:
@@ -371,15 +373,15 @@ def open_table(source: Path | int, form: str | None = None) -> Iterator[TableRea
             yield ParquetTable(source)
             return
         packed = gzip.GzipFile(fileobj=file) if source.suffix.lower() == ".gz" else file
-        yield _table_of(Lines(lambda: packed.read1(_CHUNK)), str(source), form)
+        yield _table_of(Lines(lambda: packed.read1(_CHUNK)), str(source), form, joined=True)
 
 
-def _table_of(lines: Lines, place: str, form: str | None) -> TableReader:
+def _table_of(lines: Lines, place: str, form: str | None, joined: bool) -> TableReader:
     if form is None:
         with _readable(place):
             first = (lines.peek() or b"").lstrip()
         form = "jsonl" if first.startswith((b"{", b"[")) else "csv"
-    return (CsvTable if form == "csv" else JsonLinesTable)(lines, place)
+    return CsvTable(lines, place, joined) if form == "csv" else JsonLinesTable(lines, place)
 
 
 def format_of(path: Path) -> str | None:

@@ -46,7 +46,7 @@ ROWS = [
     ("zoe", BAD, X),
     ("zoe", BAD, X),
     ("zoe", BAD, X),
-    (None, BAD, "must be one line of CSV with 4 fields"),
+    (None, BAD, "must be CSV with 4 fields"),
     ("zöe", [7.0, 8.0], None),
     ("ann", [0.1, 0.2], None),
 ]
