@@ -70,9 +70,11 @@ def test_a_user_adds_at_most_its_worth_or_nothing(dimension: int) -> None:
             factor = rng.choice([math.nan, math.inf, 0.0])
         sizes = [1] * dimension if turn % 2 else [dimension]
         into, before = empty(dimension, sizes), empty(dimension, sizes)
+        origin = row[::-1].copy() if turn % 5 == 0 else np.zeros(0, np.float32)
         with np.errstate(over="ignore", invalid="ignore"):
-            scaled = row.astype(np.float64) * factor
-        square = merge(row, factor, *into)
+            change = row - origin if origin.size else row
+            scaled = change.astype(np.float64) * factor
+        square = merge(row, origin, factor, *into)
         seen[square >= 0] += 1
         if square < 0:
             assert all(np.array_equal(x, y) for x, y in zip(into, before, strict=True))
@@ -94,7 +96,8 @@ def test_the_limit_is_where_it_must_be(dimension: int) -> None:
     while high - low > 1:
         middle = (low + high) // 2
         twin = bool(bounded_integers(torch.full((1, dimension), float(middle), dtype=torch.float64))[1])
-        let_in = merge(np.ones(dimension, np.float32), float(middle), *empty(dimension, [dimension])) >= 0
+        one, none = np.ones(dimension, np.float32), np.zeros(0, np.float32)
+        let_in = merge(one, none, float(middle), *empty(dimension, [dimension])) >= 0
         low, high = (middle, high) if let_in else (low, middle)
         assert twin == let_in or abs(middle**2 * dimension / UNIT**2 - 1) < 1e-12
     assert UNIT**2 * (1 - 1e-10) < dimension * low**2 <= UNIT**2

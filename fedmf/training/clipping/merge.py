@@ -48,40 +48,46 @@ def sign(norm: Any, clip_norm: Any) -> Any:
 
 
 @part
-def _integer(x: Any, factor: Any) -> Any:
-    """trunc(x·factor), ±2⁴¹ where that is wider and for NaN."""
-    scaled = np.float64(x) * factor
+def _change(row: Any, origin: Any, i: Any) -> Any:
+    """x_i = row_i − origin_i in float32."""
+    return row[i] - origin[i] if origin.size > 0 else row[i]
+
+
+@part
+def _integer(row: Any, origin: Any, i: Any, factor: Any) -> Any:
+    """trunc(x_i·factor), ±2⁴¹ where that is wider and for NaN."""
+    scaled = np.float64(_change(row, origin, i)) * factor
     scaled = scaled if scaled < WIDEST else WIDEST  # NaN too
     return np.int64(scaled if scaled > -WIDEST else -WIDEST)
 
 
 @summing
-def _add(row: Any, factor: Any, total: Any) -> Any:
+def _add(row: Any, origin: Any, factor: Any, total: Any) -> Any:
     """total += n; the computed Σ n²."""
     square = 0.0
     for i in range(total.size):
-        integer = _integer(row[i], factor)
+        integer = _integer(row, origin, i, factor)
         total[i] += integer
         square += np.float64(integer) * np.float64(integer)
     return square
 
 
 @part
-def _take_out(row: Any, factor: Any, total: Any) -> None:
+def _take_out(row: Any, origin: Any, factor: Any, total: Any) -> None:
     """total −= n."""
     for i in range(total.size):
-        total[i] -= _integer(row[i], factor)
+        total[i] -= _integer(row, origin, i, factor)
 
 
 @part
-def _add_features(row: Any, factor: Any, second: Any, ends: Any) -> None:
+def _add_features(row: Any, origin: Any, factor: Any, second: Any, ends: Any) -> None:
     """⌊Σ n²·2⁻⁴⁰⌋ of each block, exactly: n = 2²⁰h + l, and what lies below 2⁴⁰ is summed in two parts."""
     begin = 0
     for block in range(second.size):
         end = ends[block] if ends.size > 0 else block + 1
         high, middle, low = np.int64(0), np.int64(0), np.int64(0)
         for i in range(begin, end):
-            size = abs(_integer(row[i], factor))
+            size = abs(_integer(row, origin, i, factor))
             h, l = size >> _HALF, size & _LOW  # noqa: E741
             cross = h * l << 1
             rest = ((cross & _LOW) << _HALF) + l * l
@@ -92,15 +98,15 @@ def _add_features(row: Any, factor: Any, second: Any, ends: Any) -> None:
         begin = end
 
 
-@compiled(types.float64(_ROWS, types.float64, _INTEGERS, _INTEGERS, _INTEGERS))
-def merge(row: Any, factor: Any, total: Any, second: Any, ends: Any) -> Any:
-    """Add the integers n_i = trunc(row_i·factor) of one user; returns Σ n², or −1 if nothing was added.
+@compiled(types.float64(_ROWS, _ROWS, types.float64, _INTEGERS, _INTEGERS, _INTEGERS))
+def merge(row: Any, origin: Any, factor: Any, total: Any, second: Any, ends: Any) -> Any:
+    """Add the integers n_i = trunc((row_i − origin_i)·factor) of one user.
 
-    Whatever row and factor are, the sums move by one user's worth at most: Σ n² ≤ 2⁸⁰, so norm ζ, and
-    features of the same n. An entry of absolute value above 2⁴¹, or NaN, is never converted: ±2⁴¹ takes its
-    place, whose square alone is above 2⁸⁰. Every n is then an integer that float64 has, and a user whose
-    computed sum of squares is above `square_limit` is taken out again by the same integers; int64 wraps, so
-    the total is what it was to the bit.
+    Whatever row, origin and factor are, the sums move by one user's worth at most: Σ n² ≤ 2⁸⁰, so norm ζ,
+    and features of the same n. An entry of absolute value above 2⁴¹, or NaN, is never converted: ±2⁴¹ takes
+    its place, whose square alone is above 2⁸⁰. Every n is then an integer that float64 has, and a user
+    whose computed sum of squares is above `square_limit` is taken out again by the same integers; int64
+    wraps, so the total is what it was to the bit.
 
     Proof that Σ n² ≤ 2⁸⁰ for a user who stays: Σ n² is summed, in any order, from non-negative terms with at
     most d + 17 roundings between a term and the result, each of relative size at most 2⁻⁵³ (squares of at
@@ -109,37 +115,31 @@ def merge(row: Any, factor: Any, total: Any, second: Any, ends: Any) -> Any:
 
     Args:
         row: shape (d,), float32, contiguous.
+        origin: shape (d,), float32, or (0,) for zero.
         factor: finite or not; the same for all entries.
         total: Σ n over users, shape (d,), int64; changed.
         second: Σ ⌊Σ_{i∈B} n_i²·2⁻⁴⁰⌋ over users of every block B, shape (m,), int64, or empty; changed.
         ends: one past the last entry of each block, shape (m,); empty if every entry is a block.
+
+    Returns:
+        Σ n², or −1 if nothing was added.
     """
-    square = _add(row, factor, total)
+    square = _add(row, origin, factor, total)
     if not square <= square_limit(total.size):
-        _take_out(row, factor, total)
+        _take_out(row, origin, factor, total)
         return -1.0
     if second.size > 0:
-        _add_features(row, factor, second, ends)
+        _add_features(row, origin, factor, second, ends)
     return square
 
 
 @summing
-def _square(row: Any) -> Any:
+def _square(row: Any, origin: Any) -> Any:
     """Σ x² in float64: the square of a float32 number is exact there, and neither over- nor underflows."""
     square = 0.0
     for i in range(row.size):
-        square += np.float64(row[i]) * np.float64(row[i])
-    return square
-
-
-@summing
-def _square_of_change(row: Any, origin: Any, change: Any) -> Any:
-    """change = row − origin in float32; Σ change²."""
-    square = 0.0
-    for i in range(row.size):
-        x = row[i] - origin[i]
-        change[i] = x
-        square += np.float64(x) * np.float64(x)
+        x = np.float64(_change(row, origin, i))
+        square += x * x
     return square
 
 
@@ -165,15 +165,13 @@ def add_clipped(
         signs, squares: shape (users,), zeros; set to the sign and Σ n² of each row that counts.
         counted: shape (users,); set to whether a row counts. One that is not finite adds nothing.
     """
-    change = np.empty(origin.size, np.float32)
     for u in range(counted.size):
         row = rows[u * step : u * step + total.size]
-        square = _square_of_change(row, origin, change) if origin.size > 0 else _square(row)
+        square = _square(row, origin)
         counted[u] = np.isfinite(square)
         if counted[u] and square > 0.0:
             norm = np.sqrt(square)
-            update = change if origin.size > 0 else row
-            merged = merge(update, scale / max(norm, clip_norm), total, second, ends)
+            merged = merge(row, origin, scale / max(norm, clip_norm), total, second, ends)
             counted[u] = merged >= 0.0
             if counted[u]:
                 signs[u], squares[u] = sign(norm, clip_norm), merged
