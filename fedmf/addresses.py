@@ -27,10 +27,10 @@ def linked(text: str, repository: str = REPOSITORY, site: str = SITE) -> str:
         repository: its address; the pages of this very version are meant.
         site: its address, which comes first.
 
-    >>> linked("see docs/deploy.md", "", "")
-    'see docs/deploy.md of the source distribution'
-    >>> linked("see docs/deploy.md#steps.", "", "https://fedmf.example")
-    'see https://fedmf.example/deploy.html#steps.'
+    >>> linked("see docs/flower.md#enrolment", "", "")
+    'see docs/flower.md#enrolment of the source distribution'
+    >>> linked("see docs/flower.md#enrolment.", "", "https://fedmf.example")
+    'see https://fedmf.example/flower.html#enrolment.'
     """
 
     def place(found: re.Match[str]) -> str:

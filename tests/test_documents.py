@@ -15,13 +15,9 @@ from fedmf.cli.app import run
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 #: Pages whose commands are run, in the order in which they are read.
-PAGES = [
-    path
-    for path in (ROOT / "README.md", *(DOCS / f"{name}.md" for name in ("start", "choose")))
-    if path.is_file()
-]
+PAGES = [ROOT / "README.md", DOCS / "concepts.md", DOCS / "choosing.md"]
 #: Pages that a reader carries out from the top: files, edits, commands.
-TUTORIALS = sorted(path for name in ("trails", "tutorials") for path in (DOCS / name).glob("*.md"))
+TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

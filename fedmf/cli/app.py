@@ -35,7 +35,7 @@ application = typer.Typer(
     help="User-level differentially private federated learning with correlated noise.",
     epilog="Start with: fedmf simulate configs/digits.toml, or: fedmf init --list\n\n"
     "Completion by Tab in bash, zsh, fish: fedmf --install-completion\n\n"
-    "What it is and how it is used: " + linked("docs/start.md"),
+    "What it is and how it is used: " + linked("docs/concepts.md"),
     no_args_is_help=True,
     context_settings={"help_option_names": ["--help", "-h"]},
     suggest_commands=False,  # click does

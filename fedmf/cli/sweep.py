@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def sweep(
     file: Path = typer.Argument(
-        ..., metavar="SWEEP.toml", help="What is compared, tuned and reported (docs/sweeps.md)."
+        ..., metavar="SWEEP.toml", help="What is compared, tuned and reported (docs/simulations.md)."
     ),
     assignments: list[str] = typer.Option(
         [],

@@ -100,7 +100,8 @@ def draft_schema(file: Path) -> str:
         f"[columns.{_key(name)}]\nkind = {json.dumps(kind)}\n{_ASKED.get(kind, '')}"
         for name, kind in kinds.items()
     ]
-    return _HEAD.format(source=file.name, page=linked("docs/schema.md")) + "\n".join(tables)
+    page = linked("docs/data-and-models.md#schemas-for-raw-columns")
+    return _HEAD.format(source=file.name, page=page) + "\n".join(tables)
 
 
 def _by_name(name: str) -> str:

@@ -106,7 +106,8 @@ def test_the_page_and_the_configurations_are_sweeps(tmp_path: Path) -> None:
     }
     (tmp_path / "digits.toml").write_text((root / "configs/digits.toml").read_text())
     (tmp_path / "sub").mkdir()
-    (block,) = re.findall(r"```toml\n(.*?)```", (root / "docs/sweeps.md").read_text(), re.DOTALL)
+    page = (root / "docs/simulations.md").read_text()
+    (block,) = [block for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "[variants]" in block]
     (tmp_path / "sub/sweep.toml").write_text(block)
     assert Sweep.from_config(tmp_path / "sub/sweep.toml").baseline == "independent noise"
 

@@ -26,9 +26,9 @@ class CustomStatistic(Statistic):
     The function sees one user's clipped update, a tensor of shape (d,), and gives q numbers. fedmf clips
     them to ℓ2 norm c where it clips updates, sums them, and adds noise that is correlated as that of the
     sums; ε is that of the run for every pure function, one whose result depends on its argument alone
-    (docs/custom-statistics.md). A function that is seen to remember earlier users is refused before the run.
-    A user for whom the function fails adds zeros. What its author says the numbers mean is the author's word,
-    and statements say so.
+    (docs/statements.md#extra-statistics). A function that is seen to remember earlier users is refused before
+    the run. A user for whom the function fails adds zeros. What its author says the numbers mean is the
+    author's word, and statements say so.
 
     Raises:
         ValueError: a value out of its range.
