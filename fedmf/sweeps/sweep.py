@@ -86,6 +86,7 @@ class Sweep:
         grid: values of each key; its points are all combinations.
         tuned: values of each key that is chosen for each cell.
         tuning_seeds: on which they are chosen; none of ``seeds``.
+        tuning_set: keys of tuning runs alone, such as data that are not those of the reported runs.
         baseline: the variant that the others are compared with, on the same point and seed.
         seed_keys: what a seed sets where the kinds have it; without privacy.noise-seed keys are secret.
         metric: a column of the runs' metrics; default: the task's first metric, or the loss.
@@ -107,6 +108,7 @@ class Sweep:
     grid: Mapping[str, Sequence[Scalar]] = field(default_factory=dict)
     tuned: Mapping[str, Sequence[Scalar]] = field(default_factory=dict)
     tuning_seeds: Sequence[int] = ()
+    tuning_set: Mapping[str, Any] = field(default_factory=dict)
     baseline: str = ""
     seed_keys: Sequence[str] = SEED_KEYS
     metric: str = ""
@@ -151,6 +153,7 @@ class Sweep:
         own: dict[str, Any] = {
             "base": dotted_keys(self.base) if isinstance(self.base, Run) else dotted(self.base),
             "variants": {name: dotted(given) for name, given in self.variants.items()},
+            "tuning_set": dotted(self.tuning_set),
             "baseline": self.baseline or next(iter(self.variants), ""),
             **{
                 part: {n: tuple(v) for n, v in dotted(getattr(self, part)).items()}
@@ -230,7 +233,7 @@ class Sweep:
                 found, {name: value for name, value in layer.items() if name.endswith(".kind")}
             )
             found |= {name: value for name, value in layer.items() if takes_key(found, name)}
-        return found
+        return found | (self.tuning_set if seed in self.tuning_seeds else {})
 
     def tuned_of(self, cell: Cell, tuned: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """The tuned values that a cell has."""

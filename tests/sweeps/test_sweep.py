@@ -48,6 +48,14 @@ def test_cells_are_variants_at_points_of_the_grid() -> None:
     }
 
 
+def test_keys_of_tuning_go_over_those_of_tuning_seeds_alone() -> None:
+    sweep = small_sweep(tuning_set={"data": {"seed": 9, "users": 33}})
+    for seed, users in ((0, sweep.base["data.users"]), (100, 33)):  # type: ignore[index]
+        assert sweep.keys_of(sweep.cells[0], sweep.candidates[0], seed)["data.users"] == users
+    with pytest.raises(ConfigError, match=r"did you mean 'data\.users'"):
+        small_sweep(tuning_set={"data.usres": 3})
+
+
 def test_keys_that_a_kind_does_not_have_are_left_out_and_equal_runs_are_one() -> None:
     sweep = small_sweep()
     noiseless = [cell for cell in sweep.cells if cell.variant == "no noise"]
