@@ -35,12 +35,6 @@ def account(
         metavar="FILE",
         help="Also write the part of the statement that may be public, as a new JSON file.",
     ),
-    namespace: str = typer.Option(
-        "",
-        "--user-namespace",
-        metavar="NAME",
-        help="Of several: what user ids are ids of, asserted for directories that name nothing.",
-    ),
     delta: float | None = typer.Option(
         None, "--delta", metavar="D", help="Of several: delta of what they give together."
     ),
@@ -65,11 +59,11 @@ def account(
             raise ConfigError("run directories must differ; got one of them twice.")
         from fedmf.records.composed import compose
 
-        statement = compose([*map(_costs_of, run_dirs)], namespace, delta)
+        statement = compose([*map(_costs_of, run_dirs)], delta)
         typer.echo(statement.to_json() if as_json else statement.render_text(full, again), nl=False)
         return
-    if namespace or delta is not None:
-        raise ConfigError("--user-namespace and --delta take several directories; got one.")
+    if delta is not None:
+        raise ConfigError("--delta takes several directories; got one.")
     from fedmf.records.new_places import new_file, require_free
 
     if public is not None:

@@ -53,7 +53,6 @@ def init(
 
     Example: fedmf init digits && fedmf simulate digits.toml
     """
-    from fedmf.addresses import linked
     from fedmf.errors import ConfigError
     from fedmf.records.new_places import new_file
     from fedmf.runs.tables.configuration import shipped_file
@@ -75,7 +74,6 @@ def init(
         )
     file = output or Path(f"{case}.toml")
     text = shipped_file(f"start/{case}.toml").read_text(encoding="utf-8").replace("FILE", str(file))
-    text += f"\n# Pages: {linked('docs/NAME.md')}\n"
     if schema is not None:
         text = _named(text, schema)
     with new_file(file, mode=0o644) as opened:

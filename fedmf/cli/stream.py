@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedmf.cli.design import AdjacencyName, parse_parameters
 from fedmf.cli.interruption import going_on
+from fedmf.participation import Adjacency
 
 if TYPE_CHECKING:
     from fedmf.data import Schema
@@ -162,9 +162,6 @@ def stream(
     row_level: bool = typer.Option(
         False, "--row-level", help="No column says whose a row is: every row is another user's."
     ),
-    user_namespace: str = typer.Option(
-        "", "--user-namespace", metavar="NAME", help="What user ids are ids of, to join this with others."
-    ),
     rows_per_user: int = typer.Option(
         1, "--rows-per-user", metavar="K", help="k, the most rows of one user that count."
     ),
@@ -175,9 +172,7 @@ def stream(
         help="b, the least number of rows between two of one user: with K > 1, the larger the less noise. "
         "Default: 1, or n for K = 1.",
     ),
-    adjacency: AdjacencyName = typer.Option(
-        AdjacencyName.zero_out, help="What one user's rows become in the other world."
-    ),
+    adjacency: Adjacency = typer.Option("zero-out", help="What one user's rows become in the other world."),
     mechanism: list[str] = typer.Option(
         ["auto"],
         "--mechanism",
@@ -264,6 +259,7 @@ def stream(
     from fedmf.cli.stream_screen import answer, check_told, first_lines
     from fedmf.data import read_schema
     from fedmf.streaming import Handling, Settings, open_run
+    from fedmf.values import parse_parameters
 
     if plot is not None:
         from fedmf.cli.plots import check_picture
@@ -278,7 +274,6 @@ def stream(
         delta=delta,
         rounds=rounds,
         user_column=user_column or (None if declared is None else declared.user),
-        user_namespace=user_namespace,
         max_participations=rows_per_user,
         min_separation=min_separation,
         workloads=tuple(workload),
@@ -289,7 +284,7 @@ def stream(
         params=parse_parameters(param),
         second_moment=second_moment,
         weight=_weight(weight),
-        adjacency=adjacency.value,
+        adjacency=adjacency,
         columns=names,
         timestamp=timestamp,
         row_id=row_id,
@@ -322,10 +317,9 @@ def stream(
         statement, last, counts = run.conclude(), run.last(), run.position.counts()
         said = answer(run.plan, run.position, last, run.waiting)
         if plot is not None:
-            from fedmf.cli.plots import draw_stream, mean_points
+            from fedmf.cli.plots import draw_stream
 
-            points = mean_points(run.renderer, run.state.releases, run.position.records)
-            draw_stream(points, run.renderer.names, plot, last)
+            draw_stream(run.renderer, run.state.releases, run.position.records, plot, last)
     rest = "--full" if state is None else "--full, or statement.txt in the state directory"
     typer.echo(said + statement.render_text(full, rest), nl=False, err=err)
     if asked_counts:
