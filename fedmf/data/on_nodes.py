@@ -29,13 +29,13 @@ class OnNodes(Table):
     The server reads the user list and, if there is one, the test file. It never opens ``path``: there a node
     finds its users' rows, unless its node config says ``data-path``. A node says that it serves whoever has
     rows there; with ``data-user-list`` in its node config, a file like ``user_list``, only those on it. A
-    schema is read on the server and on every node, there where ``data-schema`` in its node config says.
+    schema, ``PATH#DIGEST``, is read on the server and on every node, there where ``data-schema`` in its node
+    config says; the digest shows that it is the same one.
     """
 
     kind: ClassVar[str] = "on-nodes"
     partition: Literal["by-user"] = "by-user"
     test_split: Literal["auto"] = "auto"
-    schema_digest: Annotated[str, Field("digest that the schemas of all nodes must have")] = ""
     test_path: Annotated[
         str, Field("file with the central test part, on the server; of nobody on the user list")
     ] = ""
@@ -77,11 +77,11 @@ class OnNodes(Table):
         Raises:
             ValueError: it is another one.
         """
-        schema = super().declared
-        if schema is not None and schema.digest != self.schema_digest:
+        schema, (path, _, digest) = super().declared, self.schema.partition("#")
+        if schema is not None and schema.digest != digest:
             raise ValueError(
-                f"schema_digest must be that of {self.schema}, {schema.digest}; got "
-                f"{self.schema_digest or 'none'}. By it every node knows that it has the same schema."
+                f"schema must end in #{schema.digest}, the digest of {path}; got {digest or 'none'}. By it "
+                "every node knows that it has the same schema."
             )
         return schema
 
@@ -102,7 +102,7 @@ class OnNodes(Table):
         """See `DatasetOptions.load`: what a server knows."""
         people, test = self.listed_users(False), None
         if self.test_path:
-            tests = dataclasses.replace(self, path=self.test_path, schema_digest=self.schema_digest)
+            tests = dataclasses.replace(self, path=self.test_path)
             x, y, readable = tests.examples_of(tests.read(tests.batches((self.user_column,))))
             if not readable.any():
                 raise ValueError(f"test_path must hold a readable row; got none in {self.test_path}.")
@@ -131,7 +131,9 @@ class OnNodes(Table):
         """
         said = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         said |= {"path": path or self.path, "user_list": user_list, "test_path": ""}
-        return RowsOfNode(**{**said, "schema": self.schema and (schema or self.schema)})
+        if schema and self.schema:
+            said["schema"] = f"{schema}#{self.schema.partition('#')[2]}"
+        return RowsOfNode(**said)
 
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """See `DatasetOptions.public_inputs`."""

@@ -64,7 +64,10 @@ class DatasetOptions(Value, ABC):
     ] = "iid"
     test_fraction: Annotated[float, Field("share of the examples held out to test", gt=0, lt=1)] = 0.2
     seed: Annotated[
-        int, Field("public seed of whatever is drawn; default of all other seeds", ge=0, le=2**63 - 1)
+        int,
+        Field(
+            "public seed of who owns what, initial parameters, cohorts, order of examples", ge=0, le=2**63 - 1
+        ),
     ] = 0
 
     @abstractmethod

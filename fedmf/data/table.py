@@ -182,7 +182,7 @@ class Table(SpreadOptions):
         """
         if not self.schema:
             return None
-        schema = read_schema(Path(self.schema).expanduser())
+        schema = read_schema(Path(self.schema.partition("#")[0]).expanduser())
         if self.user_column:
             schema.column(self.user_column, User, "user_column")
         if self.label_column:

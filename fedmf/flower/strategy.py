@@ -141,12 +141,11 @@ class GridClients(Clients):
     def ask(self, number: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
         """See `Clients.ask`."""
         sent = list(self.grid.push_messages(self.prepare(number, cohort)))
-        patience = (math.inf, 0) if self.patient else (self._seconds, self.waiting.min_replies)
 
         def most_bytes(message_id: str) -> int:
             return self.most_bytes + self.bytes_of(self.unanswered.get(message_id, (0, ())))
 
-        wait = Wait(*patience, most_bytes)
+        wait = Wait(math.inf if self.patient else self._seconds, most_bytes)
         came = filter(arrived, pull_until(self.grid, sent, wait, self._looks_for_nodes()))
         return map(self.reply, came)
 

@@ -250,9 +250,7 @@ def _ties(trained: Mapping[str, NDArray[Any]], tied: Sequence[Sequence[str]]) ->
 
 
 #: What of `Execution` changes what such a run does; the rest is what it must be, and no table shows it.
-_READ: Final = frozenset(
-    {"messages", "handshake_timeout", "min_replies", "evaluate_every", "checkpoint_every"}
-)
+_READ: Final = frozenset({"messages", "handshake_timeout", "evaluate_every", "checkpoint_every"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,6 +297,11 @@ class TaskElsewhere:
     def unit(self) -> str:
         """Clients are users."""
         return "user"
+
+    @property
+    def seed(self) -> int:
+        """Of cohorts."""
+        return 0
 
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """See `TaskSource.public_inputs`."""

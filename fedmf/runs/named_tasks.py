@@ -6,7 +6,7 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final
 
@@ -45,6 +45,11 @@ class NamedTask(ABC):
         """What a user of the data stands for."""
         return self.data.unit
 
+    @property
+    def seed(self) -> int:
+        """That of the data."""
+        return self.data.seed
+
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """Those of the data, and the file that training starts from."""
         pretrained = self.pretrained()
@@ -77,7 +82,8 @@ class NamedTask(ABC):
             ValueError: the data cannot be read, or do not suit task, partition or model.
         """
         dataset = self.data.load()
-        return self.task(dataset, self.module(dataset, self.model))
+        task = self.task(dataset, self.module(dataset, self.model, self.seed))
+        return replace(task, seed=self.seed)
 
     @classmethod
     @abstractmethod
@@ -90,8 +96,8 @@ class NamedTask(ABC):
         """How many outputs a model has for an example or a position; 0 where there is nothing to learn."""
 
     @classmethod
-    def module(cls, dataset: Dataset, model: Architecture) -> nn.Module:
-        """The model for examples of the data set.
+    def module(cls, dataset: Dataset, model: Architecture, seed: int = 0) -> nn.Module:
+        """The model for examples of the data set, its parameters drawn from a public seed.
 
         Raises:
             ValueError: the data have nothing to learn of this kind, or the model cannot take them.
@@ -99,7 +105,7 @@ class NamedTask(ABC):
         outputs = cls.outputs(dataset)
         if outputs < 1:
             raise ValueError(f"data must suit task {cls.kind!r}: {cls.needs}; got a data set that has none.")
-        return model.build(dataset.structure.features.shape, outputs, dataset.vocabulary)
+        return model.build(dataset.structure.features.shape, outputs, dataset.vocabulary, seed)
 
     #: What the data must have, in words.
     needs: ClassVar[str]
@@ -280,7 +286,9 @@ class FunctionTask(Value):
     unread: ClassVar[Mapping[str, Collection[str]]] = {}
     function: Annotated[str, Field("package.module:function that returns a fedmf.Task for these fields")] = ""
     users: Annotated[int, Field("number of users", "N", ge=1)] = 360
-    task_seed: Annotated[int, Field("seed for the function", ge=0)] = 0
+    seed: Annotated[
+        int, Field("public seed for the function, of cohorts and order of examples", ge=0, le=2**63 - 1)
+    ] = 0
     options: Annotated[str, Field("text for the function")] = ""
 
     def __post_init__(self) -> None:
@@ -288,9 +296,9 @@ class FunctionTask(Value):
         check_function_name("the task", self.function)
 
     @property
-    def unit(self) -> None:
-        """Not known before the task is built."""
-        return None
+    def unit(self) -> str:
+        """A user of the data set."""
+        return "user"
 
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """What the task declares."""
@@ -314,7 +322,7 @@ class FunctionTask(Value):
             raise ConfigError(f"task {self.function!r} failed: {type(error).__name__}: {error}") from error
         if not isinstance(task, Task):
             raise ConfigError(f"task {self.function!r} must return a fedmf.Task; got {type(task).__name__}.")
-        return task
+        return replace(task, seed=self.seed)
 
 
 def task_of(recorded: Mapping[str, Any], task: Task | None) -> TaskSource | Task:

@@ -67,7 +67,7 @@ class RunProgress:
         contract = plan.participation
         self._print(
             f"fedmf {__version__} · {self._session.directory.path} · {server.dimension:,} parameters · "
-            f"{plan.users:,} {plan.privacy.words.plural}, {run.cohorts.users_per_round:,} per round, at most "
+            f"{plan.users:,} {plan.words.plural}, {run.cohorts.users_per_round:,} per round, at most "
             f"{contract.max_participations} rounds each"
         )
         params = "".join(f", {name} = {value:.4g}" for name, value in plan.mechanism.params.items())

@@ -81,7 +81,6 @@ class Settings:
         release_every: R; after R, 2R, … and n rows there is a release, of the sums of the rows before it.
             Noise is drawn for releases alone.
         seed: for a public key; None for one from the operating system.
-        user_namespace: what user ids are ids of; streams and runs of one namespace concern the same people.
         timestamp: name of a column of times, declared public: the text of the last row of a release is
             released with it, without noise.
         row_id: name of a column of ids of rows, declared public, likewise.
@@ -111,7 +110,6 @@ class Settings:
     columns: tuple[str, ...] | None = None
     release_every: int = 1
     seed: int | None = None
-    user_namespace: str = ""
     timestamp: str | None = None
     row_id: str | None = None
     schema: Schema | None = None

@@ -136,7 +136,6 @@ def stream_statement(plan: StreamPlan, position: Position, ledger: Ledger, key: 
         {
             "unit": "user",
             "user_column": settings.user_column,
-            "user_namespace": settings.user_namespace,
             "adjacency": made.users.adjacency,
             "mechanism": plan.strategies[0],
             "params": plan.params[0],

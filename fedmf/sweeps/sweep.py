@@ -30,14 +30,7 @@ from fedmf.runs.tables.configuration import (
 from fedmf.values import Field, dotted, fields_of
 
 #: What a seed of a sweep sets, unless the sweep says otherwise.
-SEED_KEYS: Final = (
-    "data.seed",
-    "model.seed",
-    "cohorts.seed",
-    "client.seed",
-    "task.task-seed",
-    "privacy.noise-seed",
-)
+SEED_KEYS: Final = ("data.seed", "task.seed", "privacy.noise-seed")
 _LARGEST_SEED: Final = 2**31 - 1
 
 

@@ -296,8 +296,8 @@ class LocalTrainer:
             positions = owning[members]
             sizes, failed = counts[positions], dict[int, str]()
             names = [str(user_ids[p]) for p in positions]
-            seeds = np.array([user_seed(local.seed, t, name) for name in names], dtype=np.uint64)
-            draws = np.array([draw_seed(local.seed, t, name) for name in names], dtype=np.uint64)
+            seeds = np.array([user_seed(self.task.seed, t, name) for name in names], dtype=np.uint64)
+            draws = np.array([draw_seed(self.task.seed, t, name) for name in names], dtype=np.uint64)
             features, labels = load_examples(
                 dataset, self.task.structure, users[positions], sizes, failed.__setitem__
             )

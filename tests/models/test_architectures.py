@@ -70,7 +70,7 @@ def test_initial_models_depend_on_the_seed_alone(name: str) -> None:
     state = torch.random.get_rng_state()
     kind = MODELS[name]
     arguments = ((6,), 9, 9) if kind.takes_tokens else ((1, 8, 8), 3, 0)
-    first, again, other = (FlatModel(kind(seed=seed).build(*arguments)).initial() for seed in (1, 1, 2))
+    first, again, other = (FlatModel(kind().build(*arguments, seed)).initial() for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert first.isfinite().all()

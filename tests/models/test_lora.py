@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import BertForSequenceClassification, GPT2LMHeadModel
 
 TOKENS, LENGTH, USERS, EACH = 40, 6, 6, 5
-PLAN = LocalSGD(epochs=2, batch_size=2, learning_rate=0.1, seed=5)
+PLAN = LocalSGD(epochs=2, batch_size=2, learning_rate=0.1)
 
 
 def gpt2() -> GPT2LMHeadModel:

@@ -24,7 +24,7 @@ from fedmf.training.barrier import Group
 from fedmf.training.batches import StepRows
 
 SIZES = [5, 9, 4, 1, 8, 3]
-PLAN = LocalSGD(epochs=2, batch_size=4, learning_rate=0.3, momentum=0.5, seed=5)
+PLAN = LocalSGD(epochs=2, batch_size=4, learning_rate=0.3, momentum=0.5)
 
 
 def _raise(_: dict[str, Tensor]) -> Any:

@@ -23,7 +23,7 @@ from fedmf.training.losses import PADDING, token_cross_entropy
 from fedmf.training.metrics import ACCURACY, F1, MAE, PERPLEXITY, RMSE, TOKEN_ACCURACY
 
 SIZES = [1, 2, 3, 9, 17, 8, 4, 4, 12, 5, 12, 12]
-LOCAL = LocalSGD(epochs=2, batch_size=4, learning_rate=0.3, momentum=0.5, seed=5)
+LOCAL = LocalSGD(epochs=2, batch_size=4, learning_rate=0.3, momentum=0.5)
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 

@@ -40,7 +40,7 @@ def test_micro_batches_have_the_gradient_of_the_batch(
     make: Callable[[], Task], engine: str, momentum: float
 ) -> None:
     task = make()
-    local = LocalSGD(2, 8, 0.3, momentum, engine=engine, seed=5)  # type: ignore[arg-type]
+    local = LocalSGD(2, 8, 0.3, momentum, engine=engine)  # type: ignore[arg-type]
     exact = torch.stack([exact_update(task, user, 2, local) for user in task.dataset.user_ids])
     for most in (1, 3, 8, 100):
         updates = updates_of(task, replace(local, micro_batch=most))
@@ -50,7 +50,7 @@ def test_micro_batches_have_the_gradient_of_the_batch(
 
 @every_task
 def test_bits_of_micro_batches_do_not_depend_on_groups(make: Callable[[], Task]) -> None:
-    task, local = make(), LocalSGD(2, 8, 0.3, seed=5, micro_batch=3)
+    task, local = make(), LocalSGD(2, 8, 0.3, micro_batch=3)
     alone = updates_of(task, local, group_size=1)
     for group_size in (None, 2, 5):
         assert torch.equal(updates_of(task, local, group_size), alone)
@@ -128,7 +128,7 @@ def test_the_path_that_is_chosen() -> None:
 @every_task
 def test_bfloat16_is_near_and_not_the_same(make: Callable[[], Task], engine: str) -> None:
     task = make()
-    local = LocalSGD(2, 4, 0.3, seed=5, engine=engine)  # type: ignore[arg-type]
+    local = LocalSGD(2, 4, 0.3, engine=engine)  # type: ignore[arg-type]
     exact = updates_of(task, local)
     rough = updates_of(task, replace(local, precision="bfloat16"))
     assert rough.dtype == torch.float32
@@ -157,7 +157,7 @@ def test_products_are_in_bfloat16_and_the_rest_in_float32(engine: str) -> None:
 
 
 def test_bits_of_bfloat16_do_not_depend_on_groups() -> None:
-    task, local = TASKS["general"](), LocalSGD(2, 8, 0.3, seed=5, precision="bfloat16")
+    task, local = TASKS["general"](), LocalSGD(2, 8, 0.3, precision="bfloat16")
     alone = updates_of(task, local, group_size=1)
     assert torch.equal(updates_of(task, local), alone)
 
