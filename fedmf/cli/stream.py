@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,19 +16,6 @@ from fedmf.participation import Adjacency
 
 if TYPE_CHECKING:
     from fedmf.data import Schema
-
-
-def show_counts(counts: Mapping[str, int]) -> None:
-    """Say on standard error what only the operator may know."""
-    asides = {
-        "clipped": "rows were longer than the norm bound and clipped",
-        "zeroed": "rows were invalid and counted as zero vectors",
-        "beyond_k": "rows were beyond k of their user",
-        "within_b": "rows came less than b after another of their user",
-    }
-    for name, what in asides.items():
-        if counts[name]:
-            typer.echo(f"Not private, for the operator only: {counts[name]} {what}.", err=True)
 
 
 def how_to_go_on(state: Path | None, rows: Path | None) -> str:
@@ -194,7 +181,7 @@ def stream(
         "--weight",
         metavar="L",
         help="How noise is divided between the moments: λ of joint, share α of independent, scale τ of "
-        "concatenated; best: λ with the least error of the last release.",
+        "concatenated; or of joint what the last release is to tell: mean, covariance or density.",
     ),
     columns: str | None = typer.Option(
         None,
@@ -229,10 +216,20 @@ def stream(
         help="Stop before the first invalid row, which is not private; the statement says so. Default: it "
         "counts as a zero vector.",
     ),
-    asked_counts: bool = typer.Option(
-        False,
-        "--show-counts",
-        help="Say how many rows were clipped, zeroed and left out. Not private: for the operator alone.",
+    alarms: Path | None = typer.Option(
+        None,
+        "--alarms",
+        metavar="FILE",
+        help="CSV of the rows that the release before them finds strange; not private, for the operator.",
+    ),
+    scored: Path | None = typer.Option(
+        None,
+        "--score",
+        metavar="FILE",
+        help="Rows that the last release scores for --alarms, not the input's.",
+    ),
+    false_alarms: float = typer.Option(
+        0.01, "--false-alarms", metavar="RATE", help="Share of ordinary rows that --alarms may name."
     ),
     from_row: int = typer.Option(
         1, "--from-row", metavar="I", help="Which row of the stream the input begins with."
@@ -258,9 +255,12 @@ def stream(
     """
     from fedmf.cli.stream_screen import answer, check_told, first_lines
     from fedmf.data import read_schema
-    from fedmf.streaming import Handling, Settings, open_run
+    from fedmf.streaming import Alarms, Handling, Settings, open_run
+    from fedmf.streaming.reader import open_reader
     from fedmf.values import parse_parameters
 
+    if scored is not None and alarms is None:
+        raise typer.BadParameter(f"--score needs --alarms FILE for its result; got {scored} alone.")
     if plot is not None:
         from fedmf.cli.plots import check_picture
 
@@ -293,6 +293,7 @@ def stream(
     )
     rows, err = None if source == "-" else Path(source), output is None
     with (
+        ExitStack() as kept,
         going_on(lambda: how_to_go_on(state, rows)),
         state_directory(state) as directory,
         progress_view() as show,
@@ -313,17 +314,21 @@ def stream(
         for line in first_lines(run.plan):
             typer.echo(line, err=err)
         show(run.position.step, run.plan.rounds)
-        run.feed(reader, whole=rounds is None)
-        statement, last, counts = run.conclude(), run.last(), run.position.counts()
+        strange = None if alarms is None else kept.enter_context(Alarms(alarms, settings, false_alarms))
+        live = None if strange is None or scored is not None else strange
+        run.feed(reader, rounds is None, live and (lambda rows, first: live.watch(run.last(), rows, first)))
+        statement, last = run.conclude(), run.last()
         said = answer(run.plan, run.position, last, run.waiting)
+        if strange is not None and scored is not None:
+            strange.score(last, kept.enter_context(open_reader(scored, settings)))
+        if strange is not None:
+            said += f"Not private, for the operator only: {strange}; see {alarms}.\n"
         if plot is not None:
             from fedmf.cli.plots import draw_stream
 
             draw_stream(run.renderer, run.state.releases, run.position.records, plot, last)
     rest = "--full" if state is None else "--full, or statement.txt in the state directory"
     typer.echo(said + statement.render_text(full, rest), nl=False, err=err)
-    if asked_counts:
-        show_counts(counts)
 
 
 def _clip_norm(given: float | None, schema: Schema | None, columns: tuple[str, ...] | None) -> float:
@@ -335,9 +340,7 @@ def _clip_norm(given: float | None, schema: Schema | None, columns: tuple[str, .
 
 
 def _weight(text: str | None) -> float | str | None:
-    if text is None or text == "best":
-        return text
     try:
-        return float(text)
+        return None if text is None else float(text)
     except ValueError:
-        raise typer.BadParameter(f"--weight must be a number or best; got {text!r}.") from None
+        return text

@@ -69,7 +69,8 @@ _LABELS: Final = (
 )
 _BESIDE: Final = "beside each release as given"
 _PUBLIC_ROWS: Final = (
-    "the horizon (how many steps there are) was counted from the input: the number of its rows is public"
+    "the horizon (how many steps there are) was counted from the input: the number of its rows that count, "
+    "by their order and whose they are, is public"
 )
 
 
