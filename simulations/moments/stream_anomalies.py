@@ -2,8 +2,8 @@
 
     python simulations/moments/stream_anomalies.py [--runs R]
 
-A stream sees ordinary rows; the density of its last release scores ordinary rows that it never saw and strange
-ones. Releases are drawn by the exact law of their noise. Writes docs/results/stream-anomalies.md.
+A stream sees ordinary rows; the density of its last release scores ordinary rows that it never saw and
+strange ones. Releases are drawn by the exact law of their noise. Writes docs/results/stream-anomalies.md.
 """
 
 from __future__ import annotations
@@ -30,15 +30,22 @@ PAGE = """# Anomaly scores of private densities
 
 `python simulations/moments/stream_anomalies.py`
 
-{runs} splits and releases a row (mean; 10 % and 90 % quantiles of the area). Running averages, zero-out adjacency, δ = 1e-5, `--weight density`,
-scores and thresholds as `PrivateRelease.score` and `threshold` give them, on rows that no release is of. *Flights*: of 4,037 aircraft in 2013, delays,
-air time, distance (d = 4); k = 10 of each aircraft, 10 releases; strange: departures two hours late or more. *Wrist sensor*: seconds of rowing with an
-elastic band, deviations of six channels (d = 6), a second is protected; strange: other exercises. *Breast cancer*: ten measurements of benign cases, a
-patient each; strange: malignant. Columns are mapped to [-1, 1] from public ranges. False alarms at 1 %: *Gaussian*, the threshold for rows of a
-Gaussian with the noise of the release counted in; *naive*, the quantile of χ² without it; *calibrated*, on up to {calibrated:,} ordinary rows that need no protection.
-Found: strange rows above the calibrated threshold.
+{runs} splits and releases a row (mean; 10 % and 90 % quantiles of the area). Running averages, zero-out
+adjacency, δ = 1e-5, `--weight density`, scores and thresholds as `PrivateRelease.score` and `threshold` give
+them, on rows that no release is of. Columns are mapped to [-1, 1] from public ranges.
 
-| data | rows seen | ε | area under the curve | false alarms, %: Gaussian | naive | calibrated | found, % |
+* *Flights*: of 4,037 aircraft in 2013, delays, air time, distance (d = 4); at most 10 of each aircraft, 8
+  releases; strange: departures two hours late or more.
+* *Wrist sensor*: seconds of rowing with an elastic band, deviations of six channels (d = 6); what is
+  protected is a second; strange: other exercises.
+* *Breast cancer*: ten measurements of benign cases, a patient each; strange: malignant.
+
+False alarms at a stated rate of 1 %: *Gaussian*, the threshold for rows of a Gaussian, the noise of the
+release counted in; *naive*, the quantile of χ² without it; *calibrated*, on up to {calibrated:,} ordinary
+rows that need no protection (fewer than 99 cannot tell 1 %). Found: strange rows above the
+calibrated one.
+
+| data | rows seen | ε | area under the curve | false alarms, %: Gaussian | naive | calibrated | found |
 |---|---|---|---|---|---|---|---|
 """
 
@@ -80,7 +87,9 @@ def judged(held_out: Array, others: Array, gaussian: float) -> list[float]:
     return [area(rest, strange), *((rest > limit).mean() for limit in limits), (strange > calibrated).mean()]
 
 
-def rows_of(ordinary: Array, strange: Array, bound: float, contract: dict[str, object], runs: int) -> list[str]:
+def rows_of(
+    ordinary: Array, strange: Array, bound: float, contract: dict[str, object], runs: int
+) -> list[str]:
     d, n = ordinary.shape[1], int(0.7 * len(ordinary))
     ordinary, strange = shortened(ordinary, bound), shortened(strange, bound)
     plans = {e: planned(n, d, e, bound, weight="density", **contract) for e in EPSILONS}
