@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedmf.data import Dataset
 from fedmf.models import FlatModel
 from fedmf.training import FixedPointSum, LocalSGD, LocalTrainer, UserFailure, classification
-from fedmf.training.barrier.group import Group
+from fedmf.training.barrier import Group
 
 SIZES = [5, 9, 4, 1, 8, 9, 3, 12, 9, 9]
 VICTIM = 4

@@ -15,7 +15,7 @@ from fedmf.data import InMemoryDataset
 from fedmf.data.structure import ExampleStructure, TensorStructure
 from fedmf.models import FlatModel
 from fedmf.training import LocalSGD, LocalTrainer, Task, classification, next_token
-from fedmf.training.barrier.description import Failures
+from fedmf.training.barrier import Failures
 
 V, T, USERS, ROWS, VICTIM = 7, 5, 9, 6, 4
 
