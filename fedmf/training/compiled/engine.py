@@ -38,9 +38,7 @@ _LOSSES: Final[dict[Callable[..., Tensor], int]] = {
 }
 
 
-_NO_SUMS: Final = steps.Sums(
-    1.0, 1.0, *3 * (np.zeros(0, np.int64),), np.zeros(0, np.int64), np.zeros(0), np.zeros(0, bool)
-)
+_NO_SUMS: Final = (1.0, 1.0, *4 * (np.zeros(0, np.int64),), np.zeros(0), np.zeros(0, np.bool_))
 #: Seconds before something is said.
 _PATIENCE: Final = 5.0
 #: Of an update's norm; float32 differs by some 10⁻⁶, and more where a number falls on ReLU's other side.
@@ -77,9 +75,9 @@ class Compiled(Engine):
     def add(self, origin: Tensor, group: Group, total: FixedPointSum) -> Tensor | None:
         """See `Engine.add`: a user's model is added while it is in the cache."""
         model = self._model_of_one
-        return total.add_made(len(group), lambda *sums: self._run(origin, group, model, steps.Sums(*sums)))
+        return total.add_made(len(group), lambda *sums: self._run(origin, group, model, sums))
 
-    def _run(self, origin: Tensor, group: Group, models: NDArray[np.float32], sums: steps.Sums) -> bool:
+    def _run(self, origin: Tensor, group: Group, models: NDArray[np.float32], sums: tuple[Any, ...]) -> bool:
         assert isinstance(group.features, Tensor)
         count, made = len(group.labels), group.steps
         classes = self._program.loss == steps.CROSS_ENTROPY

@@ -97,19 +97,6 @@ class Examples(NamedTuple):
     active: NDArray[np.int64]
 
 
-class Sums(NamedTuple):
-    """What users' updates are added to, as `add_clipped` takes it; ``counted`` of no users for no sum."""
-
-    clip_norm: float
-    scale: float
-    total: NDArray[np.int64]
-    second: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    signs: NDArray[np.int64]
-    squares: NDArray[np.float64]
-    counted: NDArray[np.bool_]
-
-
 #: Compile a function that becomes a part of `train_users`; the second is for sums in any order.
 part, sums = (
     njit(fastmath=rules, nogil=True, error_model="numpy") for rules in ({"contract"}, {"contract", "reassoc"})
@@ -384,24 +371,16 @@ def take_larger(value, place, largest, mark):
 
 
 @part
-def largest_of_four(arena, into, marks, above, below, size):
-    """The largest of four pixels, the first of equals, and its place among them."""
+def pool_four(arena, into, marks, above, below, size, mean):
+    """The mean of four pixels, or the largest, the first of equals; and which is the largest."""
     for c in range(size):
         a, b = arena[np.uint64(above + c)], arena[np.uint64(above + size + c)]
         d, e = arena[np.uint64(below + c)], arena[np.uint64(below + size + c)]
         largest, mark = take_larger(b, ONE, a, ZERO)
         largest, mark = take_larger(d, np.float32(2), largest, mark)
         largest, mark = take_larger(e, np.float32(3), largest, mark)
-        arena[np.uint64(into + c)], arena[np.uint64(marks + c)] = largest, mark
-
-
-@part
-def mean_of_four(arena, into, above, below, size):
-    """The mean of four pixels."""
-    for c in range(size):
-        a, b = arena[np.uint64(above + c)], arena[np.uint64(above + size + c)]
-        d, e = arena[np.uint64(below + c)], arena[np.uint64(below + size + c)]
-        arena[np.uint64(into + c)] = QUARTER * ((a + b) + (d + e))
+        arena[np.uint64(into + c)] = QUARTER * ((a + b) + (d + e)) if mean else largest
+        arena[np.uint64(marks + c)] = mark
 
 
 @part
@@ -417,29 +396,21 @@ def set_four(arena, begin, marks, above, below, size, mean):
 
 
 @part
-def pool(s, arena, r):
-    """The largest number of each window of two by two, or the mean."""
+def pool(s, arena, r, back):
+    """The largest number of each window of two by two, or the mean; or slopes from there, zeros for pixels
+    beyond the last window."""
     x, y, marks = s.x + r * s.x_apart, s.y + r * s.y_apart + s.y_first, s.marks + r * s.outputs
+    dx, dy, mean = s.dx + r * s.dx_apart, s.dy + r * s.dy_apart + s.y_first, s.kind == MEAN_POOL
+    if back:
+        clear(arena, dx, s.x_size)
     for i in range(s.lines):
         for j in range(s.pixels):
-            into, above = y + i * s.y_line + j * s.channels, x + window(s, i, j, 0)
-            if s.kind == MEAN_POOL:
-                mean_of_four(arena, into, above, above + s.x_line, s.channels)
+            above, place = window(s, i, j, 0), i * s.y_line + j * s.channels
+            below = above + s.x_line
+            if back:
+                set_four(arena, dy + place, marks, dx + above, dx + below, s.channels, mean)
             else:
-                largest_of_four(arena, into, marks, above, above + s.x_line, s.channels)
-            marks += s.channels
-
-
-@part
-def pool_back(s, arena, r):
-    """Slopes by the inputs; zeros for those beyond the last window."""
-    dx, dy, marks = s.dx + r * s.dx_apart, s.dy + r * s.dy_apart + s.y_first, s.marks + r * s.outputs
-    mean = s.kind == MEAN_POOL
-    clear(arena, dx, s.x_size)
-    for i in range(s.lines):
-        for j in range(s.pixels):
-            begin, above = dy + i * s.y_line + j * s.channels, dx + window(s, i, j, 0)
-            set_four(arena, begin, marks, above, above + s.x_line, s.channels, mean)
+                pool_four(arena, y + place, marks, x + above, x + below, s.channels, mean)
             marks += s.channels
 
 
@@ -553,7 +524,7 @@ def forward(s, model, constants, arena, first, rows):
     elif s.kind == CONVOLUTION:
         convolution(s, arena, first)
     elif s.kind == MAX_POOL or s.kind == MEAN_POOL:
-        pool(s, arena, first)
+        pool(s, arena, first, False)
     elif s.kind == FLATTEN:
         flatten(s, arena, first, False)
     else:
@@ -568,7 +539,7 @@ def back(s, model, constants, arena, first, rows, into, scale, pass_on):
     elif s.kind == CONVOLUTION:
         convolution_back(s, arena, first, pass_on)
     elif s.kind == MAX_POOL or s.kind == MEAN_POOL:
-        pool_back(s, arena, first)
+        pool(s, arena, first, True)
     elif s.kind == FLATTEN:
         flatten(s, arena, first, True)
     else:
@@ -664,22 +635,21 @@ def train_users(program, received, examples, arena, models, add, sums):
         examples: `Examples` of the users.
         arena: of the plan; any contents.
         models: set to the users' models, shape (users, d); or to one after the other, shape (1, d).
-        add: `add_clipped`, which is called for each user where there are sums.
-        sums: `Sums`.
+        add: `add_clipped`, by which each user's update is added where ``counted`` is of any user.
+        sums: what it takes after origin.
 
     Returns:
         Whether users were trained: nobody is if a label is no class.
     """
     if program.loss == CROSS_ENTROPY and not labelled(program, examples):
         return False
+    clip_norm, scale, total, second, ends, signs, squares, counted = sums
     for u in range(examples.rows.shape[1]):
         model, one = models[min(u, models.shape[0] - 1)], slice(u, u + 1)
         train_user(program, received, examples, u, arena, model)
-        if sums.counted.size > 0:
-            add(
-                model, model.size, received, sums.clip_norm, sums.scale, sums.total, sums.second, sums.ends,
-                sums.signs[one], sums.squares[one], sums.counted[one],
-            )  # fmt: skip
+        if counted.size > 0:
+            told = signs[one], squares[one], counted[one]
+            add(model, model.size, received, clip_norm, scale, total, second, ends, *told)
     return True
 
 
@@ -697,5 +667,5 @@ SIGNATURE = types.boolean(
     _FLOATS[::1],
     _FLOATS[:, ::1],
     types.FunctionType(ADD_CLIPPED),
-    types.NamedTuple(SUMS, Sums),
+    types.Tuple(SUMS),
 )
