@@ -122,7 +122,7 @@ def moments(dimension: int) -> dict[str, tuple[SecondMoment, list[int]]]:
     }
 
 
-@pytest.mark.parametrize(("engine", "moment"), zip(ENGINES, ("squares", "blocks") * 2, strict=True))
+@pytest.mark.parametrize(("engine", "moment"), list(zip(ENGINES, ("squares", "blocks") * 2, strict=True)))
 def test_second_moments_are_those_of_each_users_integers(engine: str, moment: str) -> None:
     """By brute force, from what the user alone adds; on dac8802 they were 0 wherever a program trained."""
     trainer, task, users = digits(engine)
