@@ -21,7 +21,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from training import test_clip_fuzz as fuzz
+from training import test_clip_fuzz as fuzz  # pyright: ignore[reportMissingImports]
 
 from fedmf.training import FixedPointSum, LocalTrainer
 
