@@ -72,7 +72,6 @@ def sweep(
     typer.echo(result.markdown())
     for line in (*result.warnings, *(f"failed: {failure}" for failure in result.failures)):
         typer.echo(f"note: {line}")
-    typer.echo(f"A seed sets {', '.join(asked.seed_keys)}, where a cell has them.")
     typer.echo(f"Privacy of the whole sweep, tuning included: {privacy_together(asked)}")
     typer.echo(f"Directory: {result.path}")
     if result.failures:

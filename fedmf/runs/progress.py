@@ -71,6 +71,9 @@ class RunProgress:
             f"{contract.max_participations} rounds each"
         )
         params = "".join(f", {name} = {value:.4g}" for name, value in plan.mechanism.params.items())
+        inverse = plan.mechanism.factorization.recurrence()
+        if plan.mechanism.name != "identity" and not inverse.memory_vectors + inverse.regenerated_vectors:
+            params += ": independent noise, as one band has nothing to correlate"
         against = NoiseAndSignal.of(plan, server.dimension)
         noise = f"noise multiplier {at_most(plan.noise_multiplier, 4)} → {against.words}"
         self._print(f"Mechanism {plan.mechanism.name}{params}, {noise if run.is_private else 'no noise'}")

@@ -88,15 +88,12 @@ def test_a_file_is_the_same_sweep_and_set_goes_over_its_base(tmp_path: Path) -> 
         ({"seeds": (-1,)}, r"seeds must be integers in 0\.\.2147483647; got \[-1\]"),
         ({"baseline": "dense"}, "baseline must be the name of a variant .*; got 'dense'"),
         ({"grid": {"privacy.epsilno": (1.0, 2.0)}}, "unknown .*; did you mean 'privacy.epsilon'"),
-        ({"grid": {"privacy.epsilon": ()}}, r"\[grid\] privacy.epsilon must list different values"),
+        ({"grid": {"privacy.epsilon": ()}}, r"privacy.epsilon must list different values"),
         ({"grid": {"mechanism.kind": ("bisr",)}}, "mechanism.kind must be set in one place; .* variant"),
         ({"grid": {"server.learning-rate": (1.0,)}}, "must be set in one place; .* grid and in tuned"),
         ({"grid": {"model.embedding": (1, 2)}}, "model.embedding must be a key of some cell"),
         ({"grid": {"privacy.epsilon": (1.0, -2.0)}}, "cell identity, .*=-2, .* must lie in"),
-        ({"seed_keys": ("task.seed",)}, "seed_keys must be keys of cell identity.*; it has none"),
-        ({"confidence": 1.0}, r"confidence must lie in \(0, 1\); got 1.0"),
-        ({"last": 0}, "last must be an integer in 1"),
-        ({"compare": "quotient"}, "compare must be one of difference, ratio; got 'quotient'"),
+        ({"last": 0}, "last must be an integer of at least 1"),
     ],
 )
 def test_what_is_refused(changes: dict[str, Any], said: str) -> None:
