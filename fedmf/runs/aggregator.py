@@ -314,10 +314,6 @@ class TaskElsewhere:
             PublicInput("arrays that stay", kept, "named frozen, or of integers"),
         )
 
-    def undeclared(self) -> tuple[str, ...]:
-        """Nothing is read off anybody's examples."""
-        return ()
-
     def to_dict(self) -> dict[str, Any]:
         """What a record keeps."""
         return {

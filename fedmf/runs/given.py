@@ -61,10 +61,6 @@ class TaskSource(Protocol):
         """Whatever of the data is taken as known to everybody; nothing is loaded."""
         ...
 
-    def undeclared(self) -> tuple[str, ...]:
-        """Keys that a private run must give and that are missing (`DatasetOptions.undeclared`)."""
-        ...
-
     def build(self) -> Task:
         """Load the data and build the model."""
         ...
@@ -104,10 +100,6 @@ class GivenTask:
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """What the task declares."""
         return declared_by_task(self.users)
-
-    def undeclared(self) -> tuple[str, ...]:
-        """Nothing: the task declares its structure itself."""
-        return ()
 
     def build(self) -> Task:
         """The object."""

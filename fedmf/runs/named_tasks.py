@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Final
 
 from torch import nn
 
-from fedmf.data import DATASETS, Dataset, Digits, PublicInput, Table
+from fedmf.data import DATASETS, Dataset, Digits, PublicInput
 from fedmf.data.options import DatasetOptions
 from fedmf.errors import ConfigError
 from fedmf.functions import check_function_name, function_of
@@ -70,10 +70,6 @@ class NamedTask(ABC):
         except OSError as error:
             raise ConfigError(f"cannot read {path} (initial of the model): {error.strerror}.") from None
         return PublicInput("initial parameters", f"{path.name}, SHA-256 {digest}", "key initial of [model]")
-
-    def undeclared(self) -> tuple[str, ...]:
-        """Those of the data."""
-        return self.data.undeclared()
 
     def build(self) -> Task:
         """Load the data and build the model; a pure function of the value and the files it names.
@@ -179,12 +175,6 @@ class MultiLabel(NamedTask):
 
     kind: ClassVar[str] = "multi-label"
     needs: ClassVar[str] = "two or more columns of numbers 0 and 1 as labels"
-
-    def build(self) -> Task:
-        """See `NamedTask.build`."""
-        if isinstance(self.data, Table):
-            self.data.check_labels_of_0_or_1()
-        return super().build()
 
     @classmethod
     def task(cls, dataset: Dataset, module: nn.Module | FlatModel) -> Task:
@@ -303,10 +293,6 @@ class FunctionTask(Value):
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """What the task declares."""
         return declared_by_task(self.users)
-
-    def undeclared(self) -> tuple[str, ...]:
-        """Nothing: the task declares its structure itself."""
-        return ()
 
     def build(self) -> Task:
         """Call the function.

@@ -104,11 +104,6 @@ class Run:
                 f"cohorts must be sampled for an amplified run; got {self.cohorts.kind!r}. It would claim "
                 "amplification by sampling that does not happen."
             )
-        if self.is_private and (missing := self.task_source.undeclared()):
-            raise ValueError(
-                f"{', '.join(missing)} (of the data) must be declared for a private run; got none. Without "
-                "them something public would be read off private rows; a run with privacy of kind 'none' may."
-            )
         if strangers := [one for one in self.extra_releases if not isinstance(one, Statistic)]:
             raise ValueError(
                 f"extra_releases must hold statistics such as fedmf.CustomStatistic; got {strangers[0]!r}."

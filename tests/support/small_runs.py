@@ -44,7 +44,7 @@ def _table(name: str, keys: str, prefix: str = "") -> dict[str, str]:
 KEYS = {
     "dataset": "data.kind",
     "data_path": "data.path",
-    **_table("data", "users partition dirichlet_alpha shards_per_user test_fraction seed"),
+    **_table("data", "users partition dirichlet_alpha test_fraction seed"),
     **_table("data", "feature_columns label_column user_column test_split input_shape"),
     **_table("data", "examples_per_user features classes"),
     "model": "model.kind",
