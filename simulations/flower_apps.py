@@ -138,7 +138,7 @@ APPS: Final = (
     App(
         "quickstart-pytorch", _PYTORCH, data=_CIFAR,
         instead="DifferentialPrivacyServerSideFixedClipping(FedAvg(), 0.6, 1.0, 8)",
-        refused="must be one whose aggregation is a mean",
+        refused=_NO_MEAN,
     ),
     App("quickstart-xgboost", "quickstart_xgboost/server_app.py", refused=_NO_MEAN),
     App("quickstart-monai", "monaiexample/server_app.py", refused="statistics of a normalisation layer"),
@@ -185,7 +185,7 @@ def one(app: App, folder: Path) -> dict[str, Any]:
 
     runs = Path.home() / ".fedmf" / "runs"
     try:
-        run_app(folder, num_supernodes=app.users, run_config=app.config, workers=1, seed=0)
+        run_app(folder, num_supernodes=app.users, run_config=app.config, seed=0)
     except ConfigError as error:
         if "No module named" in str(error):
             return {"outcome": f"left out: {error}", "good": True}

@@ -12,8 +12,8 @@ from support.child_processes import in_child
 from support.small_runs import client_for, linear_task, small_run
 
 import fedmf
+from fedmf.flower.clients import run_on_grid
 from fedmf.flower.grid import InProcessGrid
-from fedmf.flower.strategy import run_on_grid
 from fedmf.runs.session import Session
 
 #: Updates do not depend on the model and the server has no momentum, so the model is a sum over its rounds.

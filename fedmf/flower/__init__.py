@@ -16,7 +16,8 @@ for _name, _value in (
     os.environ.setdefault(_name, _value)
 
 import fedmf.flower.compat  # noqa: E402, F401
-from fedmf.flower.apps import check_ray, run_on_ray, worker_pool  # noqa: E402
+from fedmf.flower.apps import run_on_ray  # noqa: E402
+from fedmf.flower.clients import run_on_grid  # noqa: E402
 from fedmf.flower.grid import InProcessGrid  # noqa: E402
 from fedmf.flower.identity import (  # noqa: E402
     ClientReportedIdentity,
@@ -25,20 +26,16 @@ from fedmf.flower.identity import (  # noqa: E402
     user_id_mod,
 )
 from fedmf.flower.local_app import run_app  # noqa: E402
-from fedmf.flower.strategy import CorrelatedNoiseStrategy, run_on_grid  # noqa: E402
 from fedmf.flower.wrapper import CorrelatedNoise  # noqa: E402
 
 __all__ = [
     "ClientReportedIdentity",
     "CorrelatedNoise",
-    "CorrelatedNoiseStrategy",
     "EnrolledIdentity",
     "InProcessGrid",
     "NodeIdentity",
-    "check_ray",
     "run_app",
     "run_on_grid",
     "run_on_ray",
     "user_id_mod",
-    "worker_pool",
 ]

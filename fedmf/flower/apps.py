@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import heapq
 import importlib.util
+import itertools
 import logging
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 from flwr.app import ConfigRecordValues, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
-from numpy.typing import NDArray
 
 from fedmf.data import OnNodes
 from fedmf.errors import ConfigError
-from fedmf.flower.messages import answer_reply, hosted_users_reply, read_request
+from fedmf.flower.clients import run_on_grid
+from fedmf.flower.messages import answer_reply, read_request, served_reply
 from fedmf.flower.screen import say, say_round
 from fedmf.flower.served_users import ServedUsers
-from fedmf.flower.strategy import run_on_grid
 from fedmf.runs.directory import LEDGER
 from fedmf.runs.execution import Execution
 from fedmf.runs.loop import OnRound, RoundRecord
@@ -63,7 +60,7 @@ def make_client_app(
     @client_app.query()
     def query(message: Message, context: Context) -> Message:
         trainer, _ = trainer_of(context)
-        return hosted_users_reply(message, hosted(context, trainer.task.dataset.user_ids))
+        return served_reply(message, hosted(context, trainer.task.dataset.user_ids))
 
     @client_app.train()
     def train(message: Message, context: Context) -> Message:
@@ -89,17 +86,15 @@ def cached_trainer(
     run = run_of(dict(items))
     source = run.task_source
     if isinstance(source, NamedTask) and isinstance(source.data, OnNodes):
-        dataset = source.data.here(path, user_list, schema)
-        task = source.task(dataset, source.module(dataset, source.model))
+        here = dataclasses.replace(source, data=source.data.here(path, user_list, schema))
+        run = dataclasses.replace(run, task=here)
     elif path or user_list or schema:
         raise ConfigError(
             "data-path, data-user-list and data-schema (of the node config) must be left out unless [data] "
             f"kind is {OnNodes.kind!r}; got {path or user_list or schema!r}."
         )
-    else:
-        task = source.build()
     # Ray shows an actor only the GPU it reserved, which is then the first.
-    task = task.to("cuda" if run.execution.worker_gpus > 0 else "cpu")
+    task = run.task_source.build().to("cuda" if run.execution.worker_gpus > 0 else "cpu")
     return LocalTrainer(task, run.client), clipped_sums(run, task)
 
 
@@ -167,7 +162,7 @@ def run_on_ray(session: Session, on_round: OnRound | None = None) -> None:
 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
-        run_on_grid(session, grid, on_round, worker_pool(session))
+        run_on_grid(session, grid, on_round, WorkerPool(session))
 
     run_simulation(
         server_app,
@@ -223,58 +218,25 @@ def worker_items(run: Run) -> tuple[tuple[str, Scalar], ...]:
     return tuple(sorted(dotted_keys(dataclasses.replace(run, mechanism="identity")).items()))
 
 
-def longest_first(sizes: NDArray[np.int64], workers: int) -> list[int]:
-    """Spread tasks over equal workers: the largest first, each to the worker with the least work so far.
-
-    Args:
-        sizes: work of each task, shape (m,), non-negative.
-        workers: W ≥ 1.
-
-    Returns:
-        The worker of each task. Ties go to the earlier task and the lower worker.
-
-    Guarantees:
-        The busiest worker has at most 4/3 − 1/(3W) times the work of the best possible spread.
-
-    References:
-        Graham (1969), "Bounds on Multiprocessing Timing Anomalies", Theorem 3.
-
-    >>> longest_first(np.array([3, 3, 2, 2, 2]), workers=2)
-    [0, 1, 0, 1, 0]
-    """
-    chosen, loads = [0] * sizes.size, [(0, worker) for worker in range(workers)]
-    for task in np.argsort(-sizes, kind="stable").tolist():
-        load, chosen[task] = loads[0]
-        heapq.heapreplace(loads, (load + int(sizes[task]), chosen[task]))
-    return chosen
-
-
 class WorkerPool(ServedUsers):
-    """Workers of a simulation that all built the same task from the same configuration.
+    """Workers of a simulation that all built the same task: each can train any of its users.
 
     Who trains whom changes from round to round and with the number of workers; the model does not, since
     clipped updates are summed in integers.
 
     Args:
-        user_list: the stable ids of all users.
-        sizes: the public sizes of users by index: how much work each is.
-        report: called with one line for the operator about anything odd.
-        workers: W, how many there will be. Flower names them as they start: without waiting for all, the
-            messages of the first rounds would tell how quickly they did.
+        session: of the run. Flower names its workers as they start: without waiting for all, the messages of
+            the first rounds would tell how quickly they did.
+
+    Raises:
+        ConfigError: as `check_users_here`.
     """
 
-    #: Nor does a line: two runs of one seed say the same.
-    tell_every: ClassVar[float] = math.inf
-
-    def __init__(
-        self,
-        user_list: Sequence[str],
-        sizes: Callable[[NDArray[np.int64]], NDArray[np.int64]],
-        report: Callable[[str], None] = lambda _: None,
-        workers: int = 1,
-    ) -> None:
-        super().__init__(user_list, report)
-        self._sizes, self._workers, self._alive = sizes, workers, list[int]()
+    def __init__(self, session: Session) -> None:
+        check_users_here(session)
+        self._dataset, self._workers = session.task.dataset, session.run.execution.workers
+        super().__init__(self._dataset.user_ids, _log.warning)
+        self._alive = list[int]()
 
     def listen(self, grid: Grid) -> None:
         """See `ServedUsers.listen`."""
@@ -295,19 +257,7 @@ class WorkerPool(ServedUsers):
         return 0 if self._alive else self.users
 
     def nodes_of(self, users: Mapping[int, str]) -> dict[str, int]:
-        """See `ServedUsers.nodes_of`."""
-        if not self._alive:
-            return {}
-        chosen = longest_first(self._sizes(np.array(list(users), dtype=np.int64)), len(self._alive))
-        return {user: self._alive[place] for user, place in zip(users.values(), chosen, strict=True)}
-
-
-def worker_pool(session: Session) -> WorkerPool:
-    """The workers of a simulation of this session: each can train any of its users.
-
-    Raises:
-        ConfigError: as `check_users_here`.
-    """
-    check_users_here(session)
-    dataset, workers = session.task.dataset, session.run.execution.workers
-    return WorkerPool(dataset.user_ids, partial(example_counts, dataset), _log.warning, workers)
+        """See `ServedUsers.nodes_of`: in turn, those with the most examples first."""
+        sizes = example_counts(self._dataset, np.array(list(users), dtype=np.int64))
+        largest_first = [list(users.values())[place] for place in np.argsort(-sizes, kind="stable")]
+        return dict(zip(largest_first, itertools.cycle(self._alive), strict=False))

@@ -1,11 +1,10 @@
-"""Every touch of a private corner of Flower, tried with 1.38 to 1.42; a version without one is refused."""
+"""Every touch of a private corner of Flower; a version of Flower without one of them is refused here."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 from fedmf.errors import ConfigError
 
 try:
-    import httpx
     from flwr.app import Array, Context, Error, Message, Metadata, RecordDict
     from flwr.app.message import make_message
     from flwr.app.user_config import UserConfig as RunConfig
@@ -23,14 +21,11 @@ try:
     from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest
     from flwr.proto.node_pb2 import NodeInfo
     from flwr.proto.runtime_pb2 import PullAppMessagesRequest
-    from flwr.serverapp import Grid
-    from flwr.supercore.inflatable.inflatable_object import (
-        get_object_body,
-        get_object_head_values_from_object_content,
-        iterate_object_tree,
+    from flwr.supercore.inflatable import inflatable_object as objects
+    from flwr.supercore.inflatable.inflatable_utils import (
+        inflate_object_from_contents as unpacked,
     )
     from flwr.supercore.inflatable.inflatable_utils import (
-        inflate_object_from_contents,
         validate_object_content,
     )
     from flwr.supercore.object_ref import load_app
@@ -44,7 +39,7 @@ except ImportError as error:
         found = "it is not installed: pip install 'fedmf[flower]'"
     raise ImportError(f"fedmf.flower needs flwr, tried with 1.38 to 1.42; {found}.") from None
 
-__all__ = ["NodeInfo", "RunConfig", "UserConfigValue"]
+__all__ = ["HttpGrid", "NodeInfo", "RunConfig", "UserConfigValue", "unpacked"]
 
 _RUN_ID = 1
 #: Errors that Flower's link sends in place of a reply that never came.
@@ -118,43 +113,18 @@ def arrived(reply: Message) -> bool:
 
 def unusable_reply(message_id: str, reason: str, code: int = _CRASHED) -> Message:
     """The error reply that stands for a reply that could not be had, as Flower's own grid makes it."""
-    metadata = Metadata(
-        run_id=_RUN_ID,
-        message_id="",
-        src_node_id=SUPERLINK_NODE_ID,
-        dst_node_id=SUPERLINK_NODE_ID,
-        reply_to_message_id=message_id,
-        group_id="",
-        created_at=0.0,
-        ttl=0.0,
-        message_type="system",
-    )
+    ends = {"src_node_id": SUPERLINK_NODE_ID, "dst_node_id": SUPERLINK_NODE_ID, "group_id": ""}
+    answers = {"message_id": "", "reply_to_message_id": message_id, "message_type": "system"}
+    metadata = Metadata(run_id=_RUN_ID, created_at=0.0, ttl=0.0, **ends, **answers)  # type: ignore[arg-type]
     return make_message(metadata=metadata, error=Error(code, reason))
-
-
-def is_of_the_link(error: Exception) -> bool:
-    """Whether an exception says that the link did not answer, whatever the replies are."""
-    if isinstance(error, httpx.HTTPStatusError):
-        return error.response.status_code != httpx.codes.REQUEST_ENTITY_TOO_LARGE
-    return isinstance(error, httpx.TransportError)
 
 
 class MissingObjectError(Exception):
     """The link does not have an object: its sender never uploaded it."""
 
 
-@dataclass
-class Announced:
-    """A reply that the link has told of: its id, its node, its objects, and what was pulled of them."""
-
-    message_id: str
-    node: int
-    object_ids: list[str]
-    contents: dict[str, bytes] = field(default_factory=dict)
-
-
 class HttpLink:
-    """What Flower's grid over HTTP asks its link to pull replies.
+    """What Flower's grid over HTTP asks its link to pull replies. A link that is away is waited for there.
 
     Args:
         grid: of a server app.
@@ -163,62 +133,46 @@ class HttpLink:
     def __init__(self, grid: HttpGrid) -> None:
         self._client, self._node, self._run_id = grid._runtime_client, grid.node, grid.run.run_id
 
-    @staticmethod
-    def serves(grid: Grid) -> bool:
-        """Whether a grid is of this kind."""
-        return isinstance(grid, HttpGrid)
+    def announced(self, message_ids: Iterable[str]) -> Iterable[tuple[str, str, int, list[str]]]:
+        """Of the replies that are there: the message that each answers, its id, its node, its objects.
 
-    def announced(self, message_ids: Sequence[str]) -> dict[str, Announced]:
-        """The replies that are there, by the message that each answers. The link, whose word that is, hands
-        each out only once."""
+        All that is the word of the link, which hands each out only once.
+        """
         answer = self._client.PullMessages(PullAppMessagesRequest(message_ids=message_ids))
-        pairs = zip(answer.messages_list, answer.message_object_trees, strict=True)
-        known = ((proto.metadata, iterate_object_tree(tree)) for proto, tree in pairs)
-        return {
-            said.reply_to_message_id: Announced(
-                said.message_id,
-                said.src_node_id,
-                list(dict.fromkeys(each.object_id for each in objects)),
-            )
-            for said, objects in known
-        }
+        for proto, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
+            said, parts = proto.metadata, (part.object_id for part in objects.iterate_object_tree(tree))
+            yield said.reply_to_message_id, said.message_id, said.src_node_id, list(dict.fromkeys(parts))
 
     def object(self, object_id: str) -> bytes | None:
-        """One object, checked against its id; None as long as it is not uploaded.
+        """One object, not checked; None as long as it is not uploaded.
 
         Raises:
             MissingObjectError: the link does not have it.
-            ValueError: another content than the id says.
         """
         answer = self._client.PullObject(
             PullObjectRequest(node=self._node, run_id=self._run_id, object_id=object_id)
         )
         if not answer.object_found:
             raise MissingObjectError(object_id)
-        if not answer.object_available:
-            return None
-        validate_object_content(answer.object_content)
-        return answer.object_content
+        return answer.object_content if answer.object_available else None
 
     def forget(self, message_id: str) -> None:
         """Let the link forget the objects of a reply."""
+        asked = {"node": self._node, "run_id": self._run_id, "message_object_id": message_id}
         with suppress(Exception):
-            self._client.ConfirmMessageReceived(
-                ConfirmMessageReceivedRequest(
-                    node=self._node, run_id=self._run_id, message_object_id=message_id
-                )
-            )
+            self._client.ConfirmMessageReceived(ConfirmMessageReceivedRequest(**asked))
 
 
-def chunks_of(content: bytes) -> list[str]:
-    """The chunks that an object names, as often as it names them; none unless it is an array."""
-    kind, children, _ = get_object_head_values_from_object_content(content)
+def checked_size(content: bytes, contents: Mapping[str, bytes]) -> int:
+    """How many bytes of chunks an object of a reply names, as often as it names them.
+
+    Raises:
+        ValueError: no object of Flower's.
+        KeyError: a chunk that is not there.
+    """
+    validate_object_content(content)
+    kind, children, _ = objects.get_object_head_values_from_object_content(content)
     if kind != "Array":
-        return []
-    described: Any = json.loads(get_object_body(content, Array))
-    return [children[int(place)] for place in described["arraychunk_ids"]]
-
-
-def unpacked(message_id: str, contents: dict[str, bytes]) -> object:
-    """The object that these are the parts of."""
-    return inflate_object_from_contents(message_id, contents)
+        return 0
+    described: Any = json.loads(objects.get_object_body(content, Array))
+    return sum(len(contents[children[int(place)]]) for place in described["arraychunk_ids"])

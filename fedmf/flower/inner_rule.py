@@ -27,8 +27,6 @@ _HELPERS: Final = ("aggregate_train", "_check_and_log_replies", "_compute_deltat
 #: What they keep between rounds: arrays by name, or a list of arrays.
 _MEMORY: Final = ("m_t", "v_t", "momentum_vector")
 _NODE: Final = 1
-#: Where the strategies of Flower's older interface are, several of the same names.
-_OLDER: Final = "flwr.server.strategy"
 
 
 def check_inner(inner: FedAvg) -> None:
@@ -41,31 +39,24 @@ def check_inner(inner: FedAvg) -> None:
     Raises:
         ConfigError: it is.
     """
-    name = type(inner).__name__
+    name, module = type(inner).__name__, type(inner).__module__
     base = next((base for base in MEANS if isinstance(inner, base)), None)
-    if base is None and any(ancestor.__module__.startswith(_OLDER) for ancestor in type(inner).__mro__):
-        raise ConfigError(
-            f"strategy (to be made private) must be one of flwr.serverapp.strategy; got {name} of Flower's "
-            f"older interface, {_OLDER}, whose rounds have other messages."
-        )
-    if base is None:
+    replaced = [
+        each for each in _HELPERS if getattr(type(inner), each, None) is not getattr(base, each, None)
+    ]
+    if base is None or (replaced and module.partition(".")[0] == "flwr"):
         allowed = ", ".join(sorted(strategy.__name__ for strategy in MEANS))
         raise ConfigError(
-            "strategy (to be made private) must be one whose aggregation is a mean followed by a server "
-            f"rule ({allowed}); got {name}. The noise of any other aggregation is not calibrated."
+            "strategy (to be made private) must be one of flwr.serverapp.strategy whose aggregation is a "
+            f"mean followed by a server rule ({allowed}); got {name} of {module}, which aggregates by "
+            "something else than a mean, or in messages of Flower's older interface. No noise is calibrated "
+            "for it."
         )
-    for helper in _HELPERS:
-        replaced = getattr(type(inner), helper, None) is not getattr(base, helper, None)
-        if replaced and type(inner).__module__.partition(".")[0] == "flwr":
-            raise ConfigError(
-                f"strategy {name} of Flower aggregates by something else than a mean. Of one reply it "
-                "returns that reply, so nothing would be seen, and no noise is calibrated for it."
-            )
-        if replaced and not getattr(inner, "aggregation_is_a_mean", False):
-            raise ConfigError(
-                f"strategy {name} replaces {helper} of {base.__name__}, so that its aggregation may not be a "
-                "mean. If it only looks at results, give it the attribute aggregation_is_a_mean = True."
-            )
+    if replaced and not getattr(inner, "aggregation_is_a_mean", False):
+        raise ConfigError(
+            f"strategy {name} replaces {replaced[0]} of {base.__name__}, so that its aggregation may not be "
+            "a mean. If it only looks at results, give it the attribute aggregation_is_a_mean = True."
+        )
     if any(getattr(inner, memory, None) is not None for memory in ("current_arrays", *_MEMORY)):
         raise ConfigError(f"strategy {name} must be new; it has aggregated before. Make another one.")
 
@@ -84,14 +75,16 @@ def check_no_rule(inner: FedAvg) -> None:
 
 
 @contextmanager
-def _no_metrics(inner: FedAvg) -> Iterator[None]:
-    """A strategy that combines no metrics of training: the one reply that it is handed has none."""
-    before = inner.train_metrics_aggr_fn
-    inner.train_metrics_aggr_fn = lambda _replies, _weight: MetricRecord()
+def with_values(inner: FedAvg, **values: Any) -> Iterator[None]:
+    """A strategy some of whose attributes have other values for a while, and no lines of its own: it is
+    handed one reply, whatever came."""
+    before = {name: getattr(inner, name) for name in values}
+    vars(inner).update(values)
     try:
-        yield
+        with hushed():
+            yield
     finally:
-        inner.train_metrics_aggr_fn = before
+        vars(inner).update(before)
 
 
 class InnerRule:
@@ -134,7 +127,8 @@ class InnerRule:
             if hasattr(inner, memory):
                 setattr(inner, memory, self._arrays(memory, state.get(memory)))
         moved = layout.flat(current) + release.mean.to(torch.float64).cpu()
-        with hushed(), _no_metrics(inner):
+        # The one reply has no metrics of training.
+        with with_values(inner, train_metrics_aggr_fn=lambda _replies, _weight: MetricRecord()):
             arrays, _ = inner.aggregate_train(t + 1, [self._reply(layout.trained_record(moved))])
         if arrays is None:
             name = type(inner).__name__
@@ -160,9 +154,8 @@ class InnerRule:
         """What the strategy keeps under this name."""
         if flat is None:
             return None
-        values, start, arrays = flat.cpu().numpy(), 0, {}
-        for name, shape, _ in self._layout.trained:
-            length = int(np.prod(shape, dtype=np.int64))
-            arrays[name] = values[start : start + length].reshape(shape).copy()
-            start += length
+        sizes = [int(np.prod(shape, dtype=np.int64)) for _, shape, _ in self._layout.trained]
+        pieces = np.split(flat.cpu().numpy(), np.cumsum(sizes)[:-1])
+        rows = zip(pieces, self._layout.trained, strict=True)
+        arrays = {name: piece.reshape(shape).copy() for piece, (name, shape, _) in rows}
         return list(arrays.values()) if memory == "momentum_vector" else arrays

@@ -25,6 +25,8 @@ _PARAMETERS, _ROWS, _FAILURES, _CLIP_NORM = "parameters", "rows", "failures", "c
 #: What NumPy's file format may take beside the numbers.
 _OVERHEAD: Final = 4096
 _MOST_CHARACTERS: Final = 80
+#: Of a message that asks whom a node serves, and of its answer.
+_QUESTION, _ANSWER = "fedmf.who", "fedmf.users"
 
 
 class RejectedReply(ValueError):
@@ -168,23 +170,33 @@ def read_slice_reply(
     return {name: _array(reply, name, (length,), "int64") for name, length in lengths.items()}
 
 
-def users_question() -> RecordDict:
-    """The content of the handshake: which users are yours?"""
-    return RecordDict({_CONFIG: ConfigRecord({"handshake": "users"})})
+def question() -> RecordDict:
+    """The content of a message that only asks whom a node serves."""
+    return RecordDict({_CONFIG: ConfigRecord({_QUESTION: True})})
 
 
-def hosted_users_reply(request: Message, users: Sequence[str]) -> Message:
-    """The answer to the handshake: the stable ids of the users that this node serves."""
-    return Message(RecordDict({_CONFIG: ConfigRecord({"users": list(users)})}), reply_to=request)
+def is_question(message: Message) -> bool:
+    """Whether a message is one."""
+    return any(_QUESTION in record for record in message.content.config_records.values())
 
 
-def hosted_users(reply: Message) -> tuple[str, ...]:
-    """Decode the answer to the handshake.
+def served_reply(request: Message, users: Sequence[str]) -> Message:
+    """The answer: the stable ids of the users that this node serves."""
+    return Message(RecordDict({_CONFIG: ConfigRecord({_ANSWER: list(users)})}), reply_to=request)
+
+
+def served_users(reply: Message) -> tuple[str, ...] | None:
+    """Decode the answer; None for what is none, such as that of an app that does not know the question.
 
     Raises:
-        RejectedReply: an error reply or a malformed one.
+        RejectedReply: an error reply, or an answer that is no list of ids.
     """
-    return _names(_config(reply), "users")
+    if reply.has_error():
+        raise RejectedReply(f"client error {shown(reply.error.code)}")
+    for record in reply.content.config_records.values():
+        if _ANSWER in record:
+            return _names(record, _ANSWER)
+    return None
 
 
 def check_header(reply: Message, t: int, asked: Sequence[str]) -> None:

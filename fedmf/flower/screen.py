@@ -51,12 +51,8 @@ def say_round(number: int, horizon: int, metrics: Mapping[str, Any]) -> None:
     shown = dict(metrics)
     epsilon = shown.pop("epsilon", None)
     figures = [f"epsilon {at_least(epsilon, 4)}"] if epsilon is not None else []
-    figures += [f"{name} {value:.4g}" for name, value in shown.items() if _is_number(value)]
+    figures += [f"{name} {value:.4g}" for name, value in shown.items() if isinstance(value, int | float)]
     say(", ".join([f"round {number}/{horizon}", *figures]))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @contextmanager

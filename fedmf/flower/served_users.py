@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 
 from fedmf.flower.compat import arrived
 from fedmf.flower.messages import RejectedReply
-from fedmf.flower.pulling import Pull
+from fedmf.flower.pulling import Pull, pull_of
 
 _PAUSE: Final = 0.2
 #: How many lines one look may make.
@@ -33,15 +33,15 @@ class ServedUsers(ABC):
     Attributes:
         users: N, how many users there are.
         tell_every: seconds between lines of `gather` about who is waited for.
+        words: what a statement says about it.
+        lasting: whether a stopped run can be continued: users are recognised when nodes come back.
     """
 
     tell_every: ClassVar[float] = 10.0
+    words: ClassVar[str] = "as they are on the list"
+    lasting: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        user_list: Sequence[str],
-        report: Callable[[str], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, user_list: Sequence[str], report: Callable[[str], None] = lambda _: None) -> None:
         self.user_list, self.users, self.tell = user_list, len(user_list), report
 
     @abstractmethod
@@ -168,15 +168,24 @@ class Claims:
 
 
 class ClaimedUsers(ServedUsers):
-    """Which node serves whom, as `Claims` says."""
+    """Which node serves whom, as `Claims` says: of the nodes that are there, and what was heard of them since
+    the last decision."""
 
-    def __init__(
-        self,
-        user_list: Sequence[str],
-        report: Callable[[str], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, user_list: Sequence[str], report: Callable[[str], None] = lambda _: None) -> None:
         super().__init__(user_list, report)
         self.claims = Claims()
+        self._listed, self._alive = set[int](), set[int]()
+        self._heard = list[tuple[int, Collection[str]]]()
+
+    def settle(self) -> None:
+        """See `ServedUsers.settle`."""
+        heard, self._heard = [claim for claim in self._heard if claim[0] in self._listed], []
+        if heard or self._listed != self._alive:
+            self._alive = self._listed
+            for user in self.claims.update(self._alive, heard)[:MOST_LINES]:
+                node = self.claims.node_of(user)
+                who = "none is asked" if node is None else f"node {node} continues serving it"
+                self.tell(f"user {user!r} is claimed by several nodes; {who}")
 
     @property
     def missing(self) -> int:
@@ -208,77 +217,13 @@ class _Asked:
     known: bool = False
 
 
-class Handshakes:
-    """Asks every node a question until it gives a good answer, a bounded number of times.
-
-    Nobody waits here: answers are taken in whenever it is looked for them, however late they come. A node
-    that left and comes back is asked anew.
-
-    Args:
-        question: a message to a node.
-    """
-
-    def __init__(self, question: Callable[[int], Message]) -> None:
-        self._question = question
-        self._asked: dict[int, _Asked] = {}
-        self._sent: dict[str, int] = {}
-        self._pull: tuple[Grid, Pull] | None = None
-
-    def answers(self, grid: Grid, alive: Collection[int]) -> Iterator[tuple[int, Message]]:
-        """Ask whom it is time to ask; (node, answer) of what is there. Who is not `known` is asked again.
-
-        Args:
-            grid: where.
-            alive: all nodes that live.
-        """
-        self._asked = {node: self._asked.get(node, _Asked()) for node in sorted(alive)}
-        self._sent = {message: node for message, node in self._sent.items() if node in self._asked}
-        self._ask(grid, time.monotonic())
-        if not self._sent:
-            return
-        if self._pull is None or self._pull[0] is not grid:
-            # Kept from one look to the next: a link tells only once of an answer that is still on its way.
-            self._pull = grid, Pull(grid, lambda _: _MOST_BYTES)
-        for reply in self._pull[1](list(self._sent)):
-            node = self._sent.pop(reply.metadata.reply_to_message_id, None)
-            if node is None:
-                continue
-            asked = self._asked[node]
-            asked.not_before = time.monotonic() + _AFTER_BAD * 2 ** (asked.attempts - 1)
-            if arrived(reply):
-                asked.answered = True
-                yield node, reply
-
-    def _ask(self, grid: Grid, now: float) -> None:
-        due = [
-            node
-            for node, asked in self._asked.items()
-            if not asked.known and asked.attempts < _ATTEMPTS and now >= asked.not_before
-        ]
-        if not due:
-            return
-        sent = grid.push_messages([self._question(node) for node in due])
-        self._sent |= {message: node for message, node in zip(sent, due, strict=True) if message}
-        for node in due:
-            asked = self._asked[node]
-            asked.not_before = now + _AFTER_NONE * 2**asked.attempts
-            asked.attempts += 1
-
-    def known(self, node: int) -> None:
-        """A node gave a good answer: it is not asked again while it lives."""
-        self._asked[node].known = True
-
-    @property
-    def silent(self) -> int:
-        """How many living nodes never answered, well or badly."""
-        return sum(not asked.answered for asked in self._asked.values())
-
-
 class Claimants(ClaimedUsers):
     """Nodes are asked whom they serve, and believed as `Claims` says.
 
     A user is served by the first node that claimed it, for as long as that node lives, and nothing that
-    others claim changes it. It is kept up to date as nodes come and go.
+    others claim changes it. Every node is asked until it gives a good answer, a bounded number of times.
+    Answers are taken in whenever it is looked for them, however late they come, and a node that left and
+    comes back is asked anew.
 
     Args:
         user_list: the stable ids of all users of the run.
@@ -293,10 +238,10 @@ class Claimants(ClaimedUsers):
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__(user_list, report)
-        self.known = frozenset(user_list)
-        self._handshakes = Handshakes(question)
-        self._listed, self._alive = set[int](), set[int]()
-        self._heard = list[tuple[int, Collection[str]]]()
+        self.known, self._question = frozenset(user_list), question
+        self._asked = dict[int, _Asked]()
+        self._sent = dict[str, int]()
+        self._pull: tuple[Grid, Pull] | None = None
 
     @abstractmethod
     def claimed(self, node: int, reply: Message) -> Collection[str]:
@@ -313,26 +258,44 @@ class Claimants(ClaimedUsers):
     def listen(self, grid: Grid) -> None:
         """See `ServedUsers.listen`."""
         self._listed = self.asked(grid)
-        for node, reply in self._handshakes.answers(grid, self._listed):
-            try:
-                self._heard.append((node, self.claimed(node, reply)))
-            except Exception as reason:  # whatever a stranger's bytes may cause
-                what = str(reason) if isinstance(reason, RejectedReply) else type(reason).__name__
-                self.tell(f"node {node} failed the handshake: {what}")
-                continue
-            self._handshakes.known(node)
+        self._asked = {node: self._asked.get(node, _Asked()) for node in sorted(self._listed)}
+        self._sent = {message: node for message, node in self._sent.items() if node in self._asked}
+        self._ask(grid, time.monotonic())
+        if self._pull is None or self._pull[0] is not grid:
+            # Kept from one look to the next: a link tells only once of an answer that is still on its way.
+            self._pull = grid, pull_of(grid, lambda _: _MOST_BYTES)
+        for reply in self._pull[1](list(self._sent)) if self._sent else ():
+            node = self._sent.pop(reply.metadata.reply_to_message_id, None)
+            if node is not None:
+                self._hear(node, self._asked[node], reply)
 
-    def settle(self) -> None:
-        """See `ServedUsers.settle`."""
-        heard, self._heard = [claim for claim in self._heard if claim[0] in self._listed], []
-        if heard or self._listed != self._alive:
-            self._alive = self._listed
-            for user in self.claims.update(self._alive, heard)[:MOST_LINES]:
-                node = self.claims.node_of(user)
-                who = "none is asked" if node is None else f"node {node} goes on serving it"
-                self.tell(f"user {user!r} is claimed by several nodes; {who}")
+    def _ask(self, grid: Grid, now: float) -> None:
+        """Ask whom it is time to ask."""
+        due = {
+            node: asked
+            for node, asked in self._asked.items()
+            if not asked.known and asked.attempts < _ATTEMPTS and now >= asked.not_before
+        }
+        if due:
+            sent = grid.push_messages([self._question(node) for node in due])
+            self._sent |= {message: node for message, node in zip(sent, due, strict=True) if message}
+        for asked in due.values():
+            asked.not_before = now + _AFTER_NONE * 2**asked.attempts
+            asked.attempts += 1
+
+    def _hear(self, node: int, asked: _Asked, reply: Message) -> None:
+        asked.not_before = time.monotonic() + _AFTER_BAD * 2 ** (asked.attempts - 1)
+        if not arrived(reply):
+            return
+        asked.answered = True
+        try:
+            self._heard.append((node, self.claimed(node, reply)))
+            asked.known = True
+        except Exception as reason:  # whatever a stranger's bytes may cause
+            what = str(reason) if isinstance(reason, RejectedReply) else type(reason).__name__
+            self.tell(f"node {node} failed the handshake: {what}")
 
     @property
     def silent(self) -> int:
         """See `ServedUsers.silent`."""
-        return self._handshakes.silent
+        return sum(not asked.answered for asked in self._asked.values())

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import torch
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvg, Result
 
 from fedmf.accounting import UserLevel
 from fedmf.cohorts import Cohorts
 from fedmf.errors import ConfigError
-from fedmf.flower.identity import NodeIdentity, UserIdentity
-from fedmf.flower.inner_rule import MEANS, InnerRule, check_inner, check_no_rule
+from fedmf.flower.clients import GridClients, Part
+from fedmf.flower.identity import NodeIdentity
+from fedmf.flower.inner_rule import MEANS, InnerRule, check_inner, check_no_rule, with_values
 from fedmf.flower.layout import ArrayLayout
-from fedmf.flower.screen import hushed, say, say_plan, say_round, warn
+from fedmf.flower.screen import say, say_plan, say_round, warn
 from fedmf.flower.served_users import ServedUsers
-from fedmf.flower.strategy import GridClients, Part, RoundStrategy
 from fedmf.mechanisms.choice import MechanismChoice
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.optim import ChosenOptimizer, ServerOptimizer
@@ -32,7 +31,7 @@ from fedmf.runs.aggregator import TaskElsewhere, session_of
 from fedmf.runs.cost_estimate import NoiseAndSignal
 from fedmf.runs.directory import LEDGER
 from fedmf.runs.execution import Execution
-from fedmf.runs.loop import Reply, Rounds
+from fedmf.runs.loop import OnRound, Reply, RoundRecord, Rounds
 from fedmf.runs.mechanism import NoiseMechanism
 from fedmf.runs.run import Run
 from fedmf.runs.session import Session
@@ -48,61 +47,57 @@ _NOT_CALLED: Final = {
 }
 
 
-def _forwarded(name: str) -> Any:
-    if isinstance(vars(Grid)[name], property):
-        return property(lambda self: getattr(self.grid, name))
-    return lambda self, *args, **kwargs: getattr(self.grid, name)(*args, **kwargs)
-
-
-class CohortGrid(Grid):
-    """Another grid, of whose nodes only some are there, as an inner strategy sees it.
+class Cohort:
+    """A grid, of whose nodes only some are there, as an inner strategy sees it.
 
     Args:
-        grid: the other one; whatever this version of Flower asks of a grid, it answers.
+        grid: what answers whatever else is asked of a grid.
         nodes: ids of those.
     """
 
     def __init__(self, grid: Grid, nodes: Sequence[int]) -> None:
-        self.grid, self._nodes = grid, list(nodes)
+        self._grid, self._nodes = grid, list(nodes)
 
-    for _name in Grid.__abstractmethods__ | {"get_nodes"}:
-        locals()[_name] = _forwarded(_name)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
 
     def get_node_ids(self) -> list[int]:
         """The nodes of the cohort."""
         return list(self._nodes)
 
 
-@contextmanager
-def _everybody(inner: FedAvg, nodes: int) -> Iterator[None]:
-    """A strategy that asks every node it sees: the cohort decides whom to ask, not its fractions."""
-    chosen = {"fraction_train": 1.0, "min_train_nodes": nodes, "min_available_nodes": nodes}
-    before = {name: getattr(inner, name) for name in chosen}
-    vars(inner).update(chosen)
-    try:
-        yield
-    finally:
-        vars(inner).update(before)
-
-
 class AppClients(GridClients):
     """The clients of an app, asked by the messages of an inner strategy: one a user, a row of each.
 
     Args:
-        session: of the run.
-        layout: of its model.
+        session, nodes, grid, timeout: see `GridClients`.
+        layout: of the model.
         inner: makes the messages.
-        nodes: which node serves whom.
+        train_config: for clients.
     """
 
-    def __init__(self, session: Session, layout: ArrayLayout, inner: FedAvg, nodes: ServedUsers) -> None:
-        super().__init__(session, nodes, layout.most_bytes)
+    def __init__(
+        self,
+        session: Session,
+        nodes: ServedUsers,
+        grid: Grid,
+        timeout: float | None,
+        layout: ArrayLayout,
+        inner: FedAvg,
+        train_config: ConfigRecord | None,
+    ) -> None:
+        super().__init__(session, nodes, grid, timeout)
         self._layout, self._inner, self._sent = layout, inner, torch.empty(0)
+        self._train_config = train_config or ConfigRecord()
 
     @property
     def arrays(self) -> ArrayRecord:
-        """See `GridClients.arrays`: all arrays, those that stay too."""
+        """The released model: all arrays, those that stay too."""
         return self._layout.record(self.server.parameters)
+
+    def most_bytes(self, part: Part) -> int:
+        """See `GridClients.most_bytes`."""
+        return self._layout.most_bytes
 
     def messages(self, number: int, by_node: Mapping[int, list[str]]) -> list[tuple[Message, Part]]:
         """See `GridClients.messages`.
@@ -114,9 +109,11 @@ class AppClients(GridClients):
         self._sent = self._layout.flat(arrays, self._layout.number)
         if not nodes:
             return []
-        with _everybody(self._inner, len(nodes)), hushed():
-            cohort = CohortGrid(self.grid, nodes)  # type: ignore[abstract]
-            messages = list(self._inner.configure_train(number, arrays, self.train_config, cohort))
+        # Every node that it sees is asked: the cohort decides, not its fractions.
+        everybody = {"fraction_train": 1.0, "min_train_nodes": len(nodes), "min_available_nodes": len(nodes)}
+        with with_values(self._inner, **everybody):
+            cohort: Any = Cohort(self.grid, nodes)
+            messages = list(self._inner.configure_train(number, arrays, self._train_config, cohort))
         asked = [message.metadata.dst_node_id for message in messages]
         if sorted(asked) != sorted(nodes):
             raise RuntimeError(
@@ -143,7 +140,7 @@ class FlowerAppTask(TaskElsewhere):
     continued_by: ClassVar[str] = "CorrelatedNoise"
 
 
-class CorrelatedNoise(RoundStrategy):
+class CorrelatedNoise:
     """User-level differential privacy for a Flower app, around the strategy it has.
 
     Each round a cohort of users is asked by the messages that the inner strategy makes. Their updates, reply
@@ -193,7 +190,7 @@ class CorrelatedNoise(RoundStrategy):
         strategy: FedAvg,
         privacy: UserLevel,
         cohorts: Cohorts,
-        users: int | UserIdentity,
+        users: int | ServedUsers,
         *,
         mechanism: str | Factorization | MechanismChoice | NoiseMechanism = "banded-toeplitz",
         server_optimizer: ChosenOptimizer | ServerOptimizer | None = None,
@@ -208,7 +205,7 @@ class CorrelatedNoise(RoundStrategy):
         if server_optimizer is not None:
             check_no_rule(strategy)
         self.inner, self._optimizer = strategy, server_optimizer
-        self.identity = users if isinstance(users, UserIdentity) else NodeIdentity(users)
+        self.identity = users if isinstance(users, ServedUsers) else NodeIdentity(users)
         self._frozen, self._tied = tuple(frozen), tied
         waiting = execution or Execution(messages="per-user", round_timeout=3600.0)
         self._values: dict[str, Any] = {
@@ -242,34 +239,78 @@ class CorrelatedNoise(RoundStrategy):
         if self._session is not None:
             self._session.directory.close()
 
-    def summary(self) -> None:
-        """Say what will run, and what of the app will not do what its author expects."""
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int | None = None,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        should_stop: Callable[[int, Result], bool] | None = None,
+        on_round: OnRound | None = None,
+    ) -> Result:
+        """Run up to ``num_rounds``, from the round after the last that was committed.
+
+        Args:
+            grid: where the nodes are.
+            initial_arrays: the model before the first round; of a run that is continued, its names, shapes,
+                types and what is not trained.
+            num_rounds: of the whole run; default: all that were planned.
+            timeout: seconds to wait for the replies of a round; default: the round timeout of the run.
+            train_config: for clients.
+            evaluate_config: not used: nobody is asked to evaluate.
+            evaluate_fn: says what of a released model; the result and `RoundRecord.metrics` hold it.
+            should_stop: called with the number of a round and the result so far; True ends the run.
+            on_round: called with a `fedmf.runs.RoundRecord` after each committed round; True ends the run.
+
+        Raises:
+            ConfigError: more rounds than were planned; nobody is asked. The disk failed.
+            RuntimeError: no node answers before the first of these rounds; an inner strategy asks other
+                nodes than the cohort, or one twice.
+            LedgerError: a release failed, now or before. Close this strategy and make another one.
+            Exception: what ``on_round`` raises; the same call continues the run.
+        """
+        session, layout = self._begun(initial_arrays)
+        clients = AppClients(session, self.identity, grid, timeout, layout, self.inner, train_config)
+        result, horizon = Result(), session.server.horizon
         self.inner.summary()
-        if self._session is not None:
-            say(f"{type(self.inner).__name__} made private; {_UNASKED}")
-            say_plan(self._session)
-            for line in findings(self._session, self.inner):
-                warn(line)
+        say(f"{type(self.inner).__name__} made private; {_UNASKED}")
+        say_plan(session)
+        for line in findings(session, self.inner):
+            warn(line)
 
-    def prepare(self, arrays: ArrayRecord | None) -> None:
-        """See `RoundStrategy.prepare`."""
-        if arrays is not None:
-            self.begin(arrays)
+        def evaluate(number: int) -> Mapping[str, Any] | None:
+            assert evaluate_fn is not None
+            metrics = evaluate_fn(number, clients.arrays)
+            if metrics is not None:
+                result.evaluate_metrics_serverapp[number] = metrics
+            if number == 0:
+                say_round(0, horizon, metrics or {})
+            return metrics
 
-    def begin(self, initial_arrays: ArrayRecord) -> Session:
-        """Plan the run and make its directory, or open the one that is there. `start` does it."""
+        def told(record: RoundRecord) -> bool:
+            stop = False
+            if record.report is not None:
+                say_round(record.rounds, horizon, record.metrics)
+                if should_stop is not None:
+                    result.arrays = clients.arrays
+                    stop = should_stop(record.rounds, result)
+            return bool(on_round is not None and on_round(record)) or stop
+
+        Rounds(session, clients, told, evaluate if evaluate_fn else None).carry_out(num_rounds)
+        result.arrays = clients.arrays
+        return result
+
+    def _begun(self, initial_arrays: ArrayRecord) -> tuple[Session, ArrayLayout]:
+        """Plan the run and make its directory, or open the one that is there."""
         if self._session is None:
             layout = ArrayLayout.of(initial_arrays, self._frozen, self._tied)
             self.run_dir = _place(self.run_dir, self.identity.lasting)
-            session = session_of(self.run_dir, self._run(layout), layout.flat(initial_arrays))
-            self.clients = AppClients(session, layout, self.inner, self.identity)
-            self.rounds, self._session = Rounds(session, self.clients), session
-        return self._session
-
-    def say(self, number: int, metrics: Mapping[str, Any]) -> None:
-        """See `RoundStrategy.say`: a line."""
-        assert self._session is not None
-        say_round(number, self._session.server.horizon, metrics)
+            self._session = session_of(self.run_dir, self._run(layout), layout.flat(initial_arrays))
+            self._layout = layout
+        return self._session, self._layout
 
 
 def findings(session: Session, inner: FedAvg) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """Private moments of a stream: Joint Moment Estimation of mean and covariance, and its baselines."""
 
-from fedmf.moments.anomalies import alarm_threshold, calibrated_threshold
 from fedmf.moments.density import GaussianEstimate, PrivateGaussian, describe, shrunk_covariances
 from fedmf.moments.methods import (
     METHODS,
@@ -21,10 +20,9 @@ from fedmf.moments.second_moment import (
     second_moment_named,
 )
 from fedmf.moments.stream import MomentBlock, MomentRelease, MomentStream
-from fedmf.moments.weights import AIMS, Goal, best_pair, best_weight, weight_for
+from fedmf.moments.weights import Goal, best_pair, best_weight
 
 __all__ = [
-    "AIMS",
     "METHODS",
     "SECOND_MOMENTS",
     "BlockEnergies",
@@ -41,10 +39,8 @@ __all__ = [
     "NoisyRatio",
     "PrivateGaussian",
     "SecondMoment",
-    "alarm_threshold",
     "best_pair",
     "best_weight",
-    "calibrated_threshold",
     "default_weight",
     "describe",
     "fieller",
@@ -52,5 +48,4 @@ __all__ = [
     "mechanism_from_dict",
     "second_moment_named",
     "shrunk_covariances",
-    "weight_for",
 ]

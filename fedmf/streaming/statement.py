@@ -69,8 +69,7 @@ _LABELS: Final = (
 )
 _BESIDE: Final = "beside each release as given"
 _PUBLIC_ROWS: Final = (
-    "the horizon (how many steps there are) was counted from the input: the number of its rows that count, "
-    "by their order and whose they are, is public"
+    "the horizon (how many steps there are) was counted from the input: the number of its rows is public"
 )
 
 
@@ -137,6 +136,7 @@ def stream_statement(plan: StreamPlan, position: Position, ledger: Ledger, key: 
         {
             "unit": "user",
             "user_column": settings.user_column,
+            "user_namespace": settings.user_namespace,
             "adjacency": made.users.adjacency,
             "mechanism": plan.strategies[0],
             "params": plan.params[0],

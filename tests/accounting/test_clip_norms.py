@@ -1,4 +1,4 @@
-"""Adaptive clipping (docs/choosing.md): sensitivity, adaptive choices, what a moving norm costs."""
+"""The theorems of docs/adaptive-clipping.md: sensitivity, adaptive choices, what a moving norm costs."""
 
 from __future__ import annotations
 

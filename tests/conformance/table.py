@@ -17,7 +17,8 @@ from support.small_runs import client_for
 
 import fedmf
 from fedmf.errors import ConfigError
-from fedmf.flower import InProcessGrid, run_on_grid, worker_pool
+from fedmf.flower import InProcessGrid, run_on_grid
+from fedmf.flower.apps import WorkerPool
 from fedmf.runs.session import Session
 from fedmf.runs.simulation import run_in_process
 
@@ -91,7 +92,7 @@ def carried_out(subject: Subject, path: Path) -> Released:
 
 def _by_messages(session: Session) -> None:
     grid = InProcessGrid(client_for(session), nodes=session.run.execution.workers)
-    run_on_grid(session, grid, nodes=worker_pool(session))
+    run_on_grid(session, grid, nodes=WorkerPool(session))
 
 
 def _failed(path: Folder) -> Iterator[tuple[int, str]]:

@@ -14,6 +14,7 @@ from fedmf.data import (
 from fedmf.errors import ConfigError
 from fedmf.flower import run_on_grid
 from fedmf.flower.apps import client as app
+from fedmf.flower.messages import served_users
 from fedmf.runs.loop import RoundRecord
 from fedmf.runs.tables.configuration import run_of
 from fedmf.training import classification
@@ -36,7 +37,7 @@ def on_one_machine(places: Path, path: Path) -> np.ndarray:
         class_names=("ill", "well"), input_shape=(2,),
     )  # fmt: skip
     (places / "all.csv").write_text(rows(USERS))
-    task = classification(source.here(), described.task_source.model.build((2,), 2))  # type: ignore[attr-defined]
+    task = classification(source.here().load(), described.task_source.model.build((2,), 2))  # type: ignore[attr-defined]
     run = dataclasses.replace(described, task=task)
     return fedmf.simulate(run, path).parameters.numpy()
 
@@ -123,8 +124,7 @@ def test_what_a_node_says_is_what_its_file_and_its_user_list_say(places: Path) -
         def pull_messages(self, message_ids):  # type: ignore[no-untyped-def]
             for reply in super().pull_messages(message_ids):
                 if reply.metadata.message_type == "query":
-                    users = reply.content.config_records["config"]["users"]
-                    answered[len(answered)] = list(users)
+                    answered[len(answered)] = list(served_users(reply) or ())
                 yield reply
 
     model, _, _ = carried_out(run_of(config), places / "run", Noting(app, config, nodes))
@@ -171,12 +171,13 @@ def test_data_on_nodes_are_not_simulated(places: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "what"),
     [
-        ("data.user-list", "", "user_column and user_list must be named"),
+        ("data.user-list", "", "user_list must name the file"),
+        ("data.input-shape", "", "input_shape .* must be declared"),
         ("data.class-names", "", "class_names .* must be declared"),
         ("data.feature-columns", "", "feature_columns .* must be declared"),
         ("data.partition", "iid", "partition must be one of by-user"),
         ("data.test-split", "users", "test_split must be one of auto"),
-        ("data.user-column", "", "user_column and user_list must be named"),
+        ("data.user-column", "", "user_column must be named"),
     ],
 )
 def test_what_must_be_declared(key: str, value: str, what: str, places: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,14 +14,15 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
+import fedmf
 from fedmf import CyclicCohorts, Execution, UserLevel
 from fedmf.errors import ConfigError
 from fedmf.flower import ClientReportedIdentity, CorrelatedNoise, EnrolledIdentity, InProcessGrid
-from fedmf.flower.apps import WorkerPool, longest_first
+from fedmf.flower.apps import WorkerPool
 from fedmf.flower.compat import NodeInfo
-from fedmf.flower.identity import Enrolment, Population
-from fedmf.flower.messages import hosted_users_reply
-from fedmf.flower.served_users import Handshakes, ServedUsers
+from fedmf.flower.identity import Population
+from fedmf.flower.messages import served_reply
+from fedmf.flower.served_users import ServedUsers
 
 pytestmark = pytest.mark.usefixtures("own_time")
 
@@ -56,9 +58,7 @@ class World(InProcessGrid):
             if isinstance(said, RecordDict):
                 return Message(said, reply_to=message)
             users = [said] if isinstance(said, str) else list(said)  # type: ignore[call-overload]
-            if message.metadata.message_type == "query":
-                return hosted_users_reply(message, users)
-            return Message(RecordDict({"a": ConfigRecord({"fedmf.user": users[0]})}), reply_to=message)
+            return served_reply(message, users)
 
         app.query()(answer)
         app.train()(answer)
@@ -128,7 +128,7 @@ NO_IDS = [7, [1, 2], "x" * 10**6, "\x1b[2J", "mallory"]
 def test_ids_that_are_no_ids(claimed: Claimed, value: object) -> None:
     users, lines = claimed
     said = value if isinstance(value, list) else [value]
-    wrong = RecordDict({"config": ConfigRecord({"users": said}), "a": ConfigRecord({"fedmf.user": value})})  # type: ignore[dict-item]
+    wrong = RecordDict({"config": ConfigRecord({"fedmf.users": said})})  # type: ignore[dict-item]
     assert served(users, World({0: wrong, 1: "bob"}, [0, 1])) == {"bob": 1}
     assert all(len(line) < 300 and line.isprintable() for line in lines)
 
@@ -170,11 +170,10 @@ def test_nobody_at_all_is_an_error(claimed: Claimed) -> None:
 
 
 def test_pauses_between_handshakes_double(own_time) -> None:  # type: ignore[no-untyped-def]
-    world = World({0: OSError("no")}, [0])
-    handshakes, times = Handshakes(lambda node: Message(RecordDict(), node, "query")), list[int]()
+    world, users, times = World({0: OSError("no")}, [0]), Population(USER_LIST), list[int]()
     for second in range(100):
         own_time.now, before = float(second), len(world.asked)
-        list(handshakes.answers(world, world.get_node_ids()))
+        users.refresh(world)
         times += [second] * (len(world.asked) - before)
     assert times == [0, 1, 3, 7, 15, 31]
 
@@ -244,23 +243,22 @@ def test_nodes_with_one_key_and_users_with_two(file: Path) -> None:
     assert served(users, link) == {"ann": 0}
     link.keys[5] = listed(0)
     assert served(users, link) == {"ann": 0}
-    assert lines == ["user 'ann' has several nodes; at most one of them is asked"]
+    assert lines == [f"user 'ann' is claimed by several nodes; node {FIRST} continues serving it"]
     assert served(EnrolledIdentity(file), link) == {}
     del link.keys[0]
     assert served(users, link) == {"ann": 5}
-    changing = EnrolledIdentity({KEYS[3]: "ann", KEYS[0]: "ann"})  # the first that is there goes on
-    assert served(changing, Link({0: listed(0), 1: listed(3)})) == {"ann": 1}
-    link = Link({0: listed(0)})
-    assert served(EnrolledIdentity({KEYS[3]: "ann", KEYS[0]: "ann"}), link) == {"ann": 0}
+    two = EnrolledIdentity({KEYS[3]: "ann", KEYS[0]: "ann"})
+    assert served(two, Link({0: listed(0)})) == {"ann": 0}
+    assert served(two, Link({0: listed(0), 1: listed(3)})) == {"ann": 0}
 
 
 @pytest.mark.parametrize(
     ("text", "what"),
     [
         ("", "at least one key; got none"),
-        (f"{KEYS[0]}\n", "line 1 of .* must end with a user's id"),
+        (f"{KEYS[0]}\n", "must name a user .ssh-keygen -C ID. in 1 to 256"),
         (f"{KEYS[0]} a\n{KEYS[1][:60]} b", "line 2 of .* must hold public keys as ssh-keygen"),
-        (f"{KEYS[0]} a\n{KEYS[0]} a", "each key of a user once; got one of 'a' twice"),
+        (f"{KEYS[0]} a\n{KEYS[0]} a", "line 2 of .* each key of a user once; got 'a'"),
         (f"{KEYS[0]} a\n{KEYS[0]} b", "enrolled for one user; got one for 'a' and 'b'"),
         (f"{_public(ed25519.Ed25519PrivateKey.generate())} a", "line 1 of .* must hold public keys"),
         (f"{KEYS[0]} a\x1b[2J", "1 to 256 printable characters"),
@@ -279,9 +277,9 @@ def test_nodes_of_our_own_app_may_claim_what_their_key_is_enrolled_for() -> None
     """Several users on a node; what a stranger claims, and what a node claims beyond, is nothing."""
     claims: dict[int, object] = {0: ["ann", "bob", "eve"], 1: ["eve", "ann"], 2: ["ann", "bob", "eve"]}
     der = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-    keys = [SECRETS[place].public_key().public_bytes(*der) for place in (0, 0, 1)]
+    keys = [SECRETS[place].public_key().public_bytes(*der) for place in (0, 1)]
     lines: list[str] = []
-    population = Population(USER_LIST, lines.append, Enrolment(tuple(zip(keys, USER_LIST, strict=True))))
+    population = Population(USER_LIST, lines.append, {keys[0]: ("ann", "bob"), keys[1]: ("eve",)})
     link = Link({2: listed(5), 1: listed(1), 0: listed(0)}, claims)
     population.gather(link, 1.0)
     assert served(population) == {"ann": 0, "bob": 0, "eve": 1}
@@ -311,7 +309,7 @@ def test_a_run_of_enrolled_users_goes_on_after_a_restart(file: Path, tmp_path: P
             run_dir=tmp_path / name, execution=Execution(messages="per-user", handshake_timeout=0.3),
         )  # fmt: skip
         link = Link({node: listed(key) for node, key in keys.items()})
-        link._call = lambda q, c, _: (_adding(lambda node: keys[node])(q, c), c)  # type: ignore[method-assign]
+        link._client = _adding(lambda node: keys[node])
         result = strategy.start(link, ArrayRecord({"w": Array(np.zeros(3, np.float32))}), num_rounds=rounds)
         strategy.close()
         assert result.arrays is not None
@@ -325,26 +323,16 @@ def test_a_run_of_enrolled_users_goes_on_after_a_restart(file: Path, tmp_path: P
         model("stopped", {3: 2, 4: 0, 5: 1}, 4)
 
 
-SIZES = np.array([5, 1, 3, 4])
-
-
-@pytest.mark.parametrize(("late", "nodes"), [(0.0, [0, 0, 1, 1]), (99.0, [0, 0, 1, 1]), (999.0, [0] * 4)])
+@pytest.mark.parametrize(("late", "nodes"), [(0.0, [0, 1, 0, 1]), (99.0, [0, 1, 0, 1]), (999.0, [0] * 4)])
 def test_workers_share_the_work_and_are_waited_for(own_time, late: float, nodes: list[int]) -> None:  # type: ignore[no-untyped-def]
-    """The largest users first: 5 to one, 4 and 3 to the other, 1 to the first. Whom the first round asks does
-    not depend on how quickly workers start, up to the time of a round.
+    """In turn, the users with the most examples first. Whom the first round asks does not depend on how
+    quickly workers start, up to the time of a round.
     """
-    grid, user_list = World({}, [0, 1]), ["ann", "bob", "eve", "joe"]
+    users = np.repeat(["ann", "bob", "eve", "joe"], [5, 1, 3, 4])
+    data = fedmf.Dataset.from_arrays(np.zeros((13, 1)), np.zeros(13), users, user_list="from-data")
+    run = SimpleNamespace(execution=Execution(workers=2))
+    pool = WorkerPool(SimpleNamespace(task=SimpleNamespace(dataset=data), run=run))  # type: ignore[arg-type]
+    grid = World({}, [0, 1])
     grid.get_node_ids = lambda: [FIRST, FIRST + 1][: 1 + (own_time.monotonic() >= late)]  # type: ignore[method-assign]
-    pool = WorkerPool(user_list, lambda users: SIZES[users], workers=2)
     pool.gather(grid, timeout=300.0, limit=5.0)
-    assert served(pool) == dict(zip(user_list, nodes, strict=True))
-
-
-def test_longest_first_stays_within_grahams_bound() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(40):
-        sizes = rng.integers(1, 30, size=7)
-        spread = longest_first(sizes, 2)
-        busiest = np.bincount(spread, weights=sizes, minlength=2).max()
-        halves = [(sizes * ((pattern >> np.arange(7)) & 1)).sum() for pattern in range(2**7)]
-        assert busiest <= 7 / 6 * min(max(half, sizes.sum() - half) for half in halves)
+    assert served(pool) == dict(zip(["ann", "joe", "eve", "bob"], nodes, strict=True))

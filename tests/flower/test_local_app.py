@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
-import subprocess
+import socket
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,6 @@ from flwr.server.strategy import FedAvg as LegacyFedAvg
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from support.whole_apps import (
-    BOTH,
     NODES,
     Ask,
     asking,
@@ -41,12 +38,9 @@ from support.whole_apps import (
 
 from fedmf.errors import ConfigError
 from fedmf.flower import InProcessGrid, run_app
-from fedmf.flower.compat import set_message_id
-from fedmf.flower.grid import Mailbox
 
 
-@BOTH
-def test_federated_averaging_is_what_flower_s_rule_gives_by_hand(workers: int) -> None:
+def test_federated_averaging_is_what_flower_s_rule_gives_by_hand() -> None:
     start = {"weight": torch.tensor([[0.3, 0.1, -0.2]]), "bias": torch.tensor([0.5])}
 
     def main(grid: Grid, context: Context) -> None:
@@ -59,9 +53,7 @@ def test_federated_averaging_is_what_flower_s_rule_gives_by_hand(workers: int) -
         context.state["arrays"] = result.arrays
         context.state["evaluation"] = result.evaluate_metrics_clientapp[3]
 
-    context = run_app(
-        server_of(main), linear, num_supernodes=NODES, run_config={"rounds": 3}, workers=workers
-    )
+    context = run_app(server_of(main), linear, num_supernodes=NODES, run_config={"rounds": 3})
     expected = {name: tensor.double() for name, tensor in start.items()}
     weights = np.arange(4, 4 + NODES) / np.arange(4, 4 + NODES).sum()
     for _ in range(3):
@@ -77,8 +69,7 @@ def test_federated_averaging_is_what_flower_s_rule_gives_by_hand(workers: int) -
     assert context.state["evaluation"]["accuracy"] == 1.0
 
 
-@BOTH
-def test_an_app_of_the_older_interface_runs(workers: int) -> None:
+def test_an_app_of_the_older_interface_runs() -> None:
     class Client(NumPyClient):
         def __init__(self, part: int) -> None:
             self.part = part
@@ -102,12 +93,11 @@ def test_an_app_of_the_older_interface_runs(workers: int) -> None:
         return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=2))
 
     client = ClientApp(client_fn=lambda context: Client(part_of(context)).to_client())
-    run_app(ServerApp(server_fn=server_fn), client, num_supernodes=3, workers=workers)
+    run_app(ServerApp(server_fn=server_fn), client, num_supernodes=3)
     assert losses == [0.0, 1.0, 2.0]
 
 
-@BOTH
-def test_what_a_client_writes_reaches_nobody_else(workers: int) -> None:
+def test_what_a_client_writes_reaches_nobody_else() -> None:
     app = ClientApp()
 
     @app.train()
@@ -136,7 +126,7 @@ def test_what_a_client_writes_reaches_nobody_else(workers: int) -> None:
             ("w", "v", "gone"), ("float32", [0.0] * 3)
         )
 
-    run_app(server_of(main), app, num_supernodes=3, workers=workers)
+    run_app(server_of(main), app, num_supernodes=3)
 
 
 def test_records_are_each_ones_own_and_large_arrays_are_shared() -> None:
@@ -160,8 +150,7 @@ def test_records_are_each_ones_own_and_large_arrays_are_shared() -> None:
     assert set(seen) == {id(arrays["w"].data)}
 
 
-@BOTH
-def test_state_of_a_client_lives_on_its_node_and_a_failed_call_leaves_none(workers: int) -> None:
+def test_state_of_a_client_lives_on_its_node_and_a_failed_call_leaves_none() -> None:
     app = ClientApp()
 
     @app.train()
@@ -177,13 +166,12 @@ def test_state_of_a_client_lives_on_its_node_and_a_failed_call_leaves_none(worke
         assert [reply.has_error() for reply in ask(0, 1, fail=1)] == [True, True]
         keep(context, ask(2, 1, 0), "later")
 
-    context = run_app(asking(body), app, num_supernodes=3, workers=workers)
+    context = run_app(asking(body), app, num_supernodes=3)
     assert kept(context) == [1, 101, 2, 3, 201]
     assert kept(context, "later") == [202, 102, 4]
 
 
-@BOTH
-def test_replies_may_be_pulled_in_any_order_and_once(workers: int) -> None:
+def test_replies_may_be_pulled_in_any_order_and_once() -> None:
     app = ClientApp()
 
     @app.train()
@@ -201,37 +189,11 @@ def test_replies_may_be_pulled_in_any_order_and_once(workers: int) -> None:
         assert list(grid.pull_messages(names)) == []
         assert [node.node_id for node in grid.get_nodes()] == list(grid.get_node_ids())
 
-    context = run_app(server_of(main), app, num_supernodes=12, workers=workers)
+    context = run_app(server_of(main), app, num_supernodes=12)
     assert kept(context) == [100 * part + call for call in (2, 1) for part in reversed(range(12))]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_an_answer_that_raised_is_not_lost(workers: int) -> None:
-    """It raises whenever it is asked for, and is computed again in the taker's own thread."""
-    failing = {"b"}
-
-    def answer(request: Message, number: int) -> Message:
-        if request.metadata.message_id in failing:
-            raise MemoryError
-        return request
-
-    mailbox = Mailbox(answer, workers)
-    for node, name in enumerate("abcdefgh"):
-        made = Message(RecordDict(), 1 + node % 3, "train")
-        set_message_id(made, name)
-        mailbox.post(made)
-    for _ in range(3):
-        with pytest.raises(MemoryError):
-            mailbox.take("b")
-    if workers == 1:
-        failing.clear()
-    taken = [mailbox.take(name) for name in ("acdefgh" if workers > 1 else "hgfedcba")]
-    assert all(reply is not None for reply in taken)
-    mailbox.close()
-
-
-@BOTH
-def test_mods_and_lifespans_and_actions_run_around_each_call(workers: int) -> None:
+def test_mods_and_lifespans_and_actions_run_around_each_call() -> None:
     events: list[str] = []
 
     def doubling(message: Message, context: Context, call_next: Callable[..., Message]) -> Message:
@@ -269,12 +231,11 @@ def test_mods_and_lifespans_and_actions_run_around_each_call(workers: int) -> No
         yield
         events.append("end")
 
-    assert kept(run_app(server, app, num_supernodes=2, workers=workers)) == [22.0, 4.0]
+    assert kept(run_app(server, app, num_supernodes=2)) == [22.0, 4.0]
     assert events == ["begin", "main", "end"]
 
 
-@BOTH
-def test_an_error_of_a_client_is_an_error_reply(workers: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_of_a_client_is_an_error_reply(caplog: pytest.LogCaptureFixture) -> None:
     app = ClientApp()
 
     @app.train()
@@ -302,7 +263,7 @@ def test_an_error_of_a_client_is_an_error_reply(workers: int, caplog: pytest.Log
         reasons.extend(reply.error.reason if reply.has_error() else "" for reply in replies)
 
     with caplog.at_level(logging.ERROR, "fedmf"):
-        run_app(asking(body), app, num_supernodes=7, run_config={"a": 1}, workers=workers)
+        run_app(asking(body), app, num_supernodes=7, run_config={"a": 1})
     assert reasons == [
         "",
         "<class 'ValueError'>:<'bad row 7'>",
@@ -320,45 +281,12 @@ def test_an_error_of_a_client_is_an_error_reply(workers: int, caplog: pytest.Log
     assert ["in train\n" in line for line in lines] == [True, False], "the traceback once"
 
 
-def test_a_process_that_dies_costs_one_message() -> None:
-    app = ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        if message.content["config"].get("die"):
-            os._exit(9)
-        return reply_with(1.0, message)
-
-    reasons: list[str] = []
-
+def test_an_error_of_the_server_arrives_as_it_is() -> None:
     def body(ask: Ask, context: Context) -> None:
-        reasons.extend(reply.error.reason for reply in ask(0, 1, 2, die=1))
-        keep(context, ask(*range(4), *range(4)))
-
-    assert kept(run_app(asking(body), app, num_supernodes=4, workers=2)) == [1.0] * 8
-    assert reasons == ["the client's process ended"] * 3
-
-
-@BOTH
-def test_an_error_of_the_server_arrives_as_it_is_and_no_process_stays(workers: int) -> None:
-    processes: list[int] = []
-
-    def body(ask: Ask, context: Context) -> None:
-        processes.extend(int(value(reply)) for reply in ask(0, 1, 2, 3))
         raise KeyError("mine")
 
-    app = ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        return reply_with(os.getpid(), message)
-
     with pytest.raises(KeyError, match="mine"):
-        run_app(asking(body), app, num_supernodes=4, workers=workers)
-    assert (workers == 1) == (set(processes) == {os.getpid()})
-    for process in set(processes) - {os.getpid()}:
-        with pytest.raises(ProcessLookupError):
-            os.kill(process, 0)
+        run_app(asking(body), ClientApp(), num_supernodes=4)
 
 
 def draws() -> float:
@@ -366,20 +294,21 @@ def draws() -> float:
     return random.random() + 10 * numpy + 100 * float(torch.rand(()))
 
 
-def test_a_seed_fixes_every_draw_whatever_the_workers_and_leaves_the_generators_alone() -> None:
+def test_a_seed_fixes_every_draw_and_leaves_the_generators_alone() -> None:
     drawing = ClientApp()
 
     @drawing.train()
     def train(message: Message, context: Context) -> Message:
         return reply_with(draws(), message)
 
-    def run(workers: int, seed: int | None, *cohorts: tuple[int, ...]) -> Context:
+    def run(seed: int | None, *cohorts: tuple[int, ...]) -> list[list[float]]:
         def body(ask: Ask, context: Context) -> None:
             context.state["server"] = MetricRecord({"all": [draws()]})
             for number, cohort in enumerate(cohorts):
                 keep(context, ask(*cohort), f"cohort {number}")
 
-        return run_app(asking(body), drawing, num_supernodes=4, workers=workers, seed=seed)
+        state = run_app(asking(body), drawing, num_supernodes=4, seed=seed)
+        return [kept(state, "server"), *(kept(state, f"cohort {place}") for place in range(len(cohorts)))]
 
     def seeded() -> None:
         random.seed(1)
@@ -389,21 +318,15 @@ def test_a_seed_fixes_every_draw_whatever_the_workers_and_leaves_the_generators_
     seeded()
     expected = draws()
     seeded()
-    first, threads = run(1, 5, (0, 1, 2, 3), (1, 3)), torch.get_num_threads()
+    first = run(5, (0, 1, 2, 3), (1, 3))
     assert draws() == expected
-    for workers in (1, 2, 4):
-        assert run(workers, 5, (0, 1, 2, 3), (1, 3)).state == first.state
-    assert torch.get_num_threads() == threads
-    numbers = [*kept(first, "server"), *kept(first, "cohort 0"), *kept(first, "cohort 1")]
+    numbers = [number for part in first for number in part]
     assert len(set(numbers)) == len(numbers) == 7
     # Another order, and other nodes in between: the same draws for the same message of the same node.
-    other = run(2, 5, (3, 1), (3, 0, 1))
-    (of3, of1), (next3, of0, next1) = kept(other, "cohort 0"), kept(other, "cohort 1")
-    assert kept(first, "cohort 0") == [of0, of1, kept(first, "cohort 0")[2], of3]
-    assert kept(first, "cohort 1") == [next1, next3]
-    assert kept(run(1, 6, (0,)), "cohort 0") != kept(first, "cohort 0")[:1]
-    # Without a seed no two processes draw the same, though they are copies.
-    assert len(set(kept(run(4, None, (0, 1, 2, 3) * 3), "cohort 0"))) == 12
+    server, (of3, of1), (next3, of0, next1) = run(5, (3, 1), (3, 0, 1))
+    assert first == [server, [of0, of1, first[1][2], of3], [next1, next3]]
+    assert run(6, (0,))[1] != first[1][:1]
+    assert len(set(run(None, (0, 1, 2, 3) * 3)[1])) == 12
 
 
 APP = """
@@ -429,8 +352,14 @@ def main(grid, context):
 """
 
 
-def test_the_app_of_a_folder_runs_with_its_config_and_overrides(tmp_path: Path) -> None:
+def test_the_app_of_a_folder_runs_with_its_config_and_overrides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing of Flower's environment is needed or made: no home folder, no socket."""
+    for call in ("connect", "bind"):
+        monkeypatch.setattr(socket.socket, call, lambda *_: pytest.fail("a socket"))
+    for home in ("HOME", "FLWR_HOME"):
+        monkeypatch.setenv(home, str(tmp_path / "home"))
     components = 'serverapp = "counting.parts:server"\nclientapp = "counting.parts:client"'
     (tmp_path / "pyproject.toml").write_text(
         f"[tool.flwr.app.components]\n{components}\n[tool.flwr.app.config]\nnum-rounds = 2\nmodel.width = 8\n"
@@ -438,38 +367,26 @@ def test_the_app_of_a_folder_runs_with_its_config_and_overrides(tmp_path: Path) 
     (tmp_path / "counting").mkdir()
     (tmp_path / "counting" / "__init__.py").touch()
     (tmp_path / "counting" / "parts.py").write_text(APP)
-    context = run_app(str(tmp_path), num_supernodes=3, run_config={"model": {"width": 5}}, workers=2)
+    context = run_app(str(tmp_path), num_supernodes=3, run_config={"model": {"width": 5}})
     assert context.state["total"]["value"] == 2 * 3 * 5
     assert context.run_config == {"num-rounds": 2, "model.width": 5}
+    assert not (tmp_path / "home").exists()
     with pytest.raises(ConfigError, match=r"got 'rounds'\. Known: model\.width, num-rounds\."):
         run_app(tmp_path, num_supernodes=3, run_config={"rounds": 1})
-    probe = f"""
-        import os, socket
-        import fedmf.flower
-        def refused(*_): raise AssertionError("a socket")
-        socket.socket.connect = socket.socket.bind = refused
-        from fedmf.flower import run_app
-        print(run_app({str(tmp_path)!r}, num_supernodes=2, workers=2).state["total"]["value"])
-        """
-    home = tmp_path / "home"
-    home.mkdir(mode=0o500)
-    command = [sys.executable, "-c", textwrap.dedent(probe)]
-    env = {**os.environ, "HOME": str(home), "FLWR_HOME": str(home / "flwr")}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=600)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "32\n", "")
-    assert list(home.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
         ({"num_supernodes": 0}, r"N \(num_supernodes\) must be an integer of at least 1; got 0\."),
-        ({"workers": 0}, r"W \(workers\) must be an integer of at least 1; got 0\."),
         ({"seed": -1}, "seed must be an integer of at least 0; got -1"),
         ({"run_config": {"a": object()}}, "run_config: The value for key a needs to be of type"),
         ({"client_app": None}, "client_app must be a ClientApp; got NoneType"),
         ({"server_app": "nowhere"}, "client_app must be left out with the folder"),
-        ({"server_app": "nowhere", "client_app": None}, "cannot read .*nowhere/pyproject.toml: No such file"),
+        (
+            {"server_app": "nowhere", "client_app": None},
+            "pyproject.toml must name serverapp .* FileNotFoundError",
+        ),
     ],
 )
 def test_bad_arguments_are_refused_in_one_line(changes: dict[str, Any], error: str) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import Strategy
 from support.ledgers import participations
 from support.small_runs import (
     client_for,
@@ -25,10 +24,9 @@ from support.small_runs import (
 )
 
 import fedmf
-from fedmf.errors import ConfigError
 from fedmf.flower import InProcessGrid
+from fedmf.flower.clients import run_on_grid
 from fedmf.flower.messages import read_request
-from fedmf.flower.strategy import CorrelatedNoiseStrategy, run_on_grid
 from fedmf.records.ledger import Ledger
 from fedmf.runs.loop import RoundReport
 from fedmf.runs.run import Run
@@ -253,7 +251,7 @@ def test_a_run_to_which_nobody_replies_any_more_goes_on_to_its_horizon(
     """Stopping would tell, by the number of rounds and without noise, that nobody was there. The sum is the
     same as if the zero vector had come from each.
     """
-    monkeypatch.setattr("fedmf.flower.strategy.RETRIES", 2)
+    monkeypatch.setattr("fedmf.flower.clients.RETRIES", 2)
     run = small_run(TASK, messages="per-user", round_timeout=0.05)
 
     def heard(reply: Message) -> bool:
@@ -328,18 +326,3 @@ def test_a_node_that_does_not_say_whom_it_serves_holds_up_the_first_round_alone(
     assert seconds == pytest.approx([0.5] * 12)
     assert sum(present[:4]) < 4 * 6
     assert present[4:] == [6] * 8
-
-
-def test_flowers_own_loop_gives_the_same_model(tmp_path: Path) -> None:
-    """Strategy.start of Flower itself, driving our five methods, is a second implementation of the loop; it
-    hands on all replies, those that come twice too.
-    """
-    with fedmf.start(ROWS, tmp_path / "flower") as session:
-        strategy = CorrelatedNoiseStrategy(session)
-        grid = Spoilt(client_for(session), echo)
-        with pytest.raises(ConfigError, match="at most the horizon n=12; got 13"):
-            strategy.start(grid, num_rounds=13)
-        strategy.clients.nodes.gather(grid, 5.0)
-        Strategy.start(strategy, grid, strategy.clients.arrays, num_rounds=12)
-        model = session.server.parameters.numpy().copy()
-    assert np.array_equal(model, run_small(tmp_path / "ours", ROWS))

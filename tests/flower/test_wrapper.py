@@ -355,7 +355,7 @@ def test_options_give_what_a_run_gives(name: str, tmp_path: Path) -> None:
 
 
 def test_records_say_what_is_read_and_nothing_else(tmp_path: Path) -> None:
-    waiting = Execution(messages="per-user", checkpoint_every=3)
+    waiting = Execution(messages="per-user", min_replies=2, checkpoint_every=3)
     released(private(FedAvg(), tmp_path / "run", execution=waiting), num_rounds=3)
     recorded = read_header(tmp_path / "run").run
     assert recorded["execution"] == dataclasses.replace(waiting, users_per_message=1).to_dict()
@@ -386,11 +386,11 @@ def used(memory: str) -> FedAvgM:
 WRAPPED = flower.DifferentialPrivacyServerSideFixedClipping
 REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     **{
-        name: (lambda name=name: none_of_flower(name), {}, f"{name} of Flower aggregates by something else")
+        name: (lambda name=name: none_of_flower(name), {}, f"got {name} of flwr.serverapp.strategy")
         for name in ("FedMedian", "Krum", "QFedAvg")
     },
-    "wrapped": (lambda: WRAPPED(FedAvg(), 1.0, 1.0, 2), {}, "must be one whose aggregation is a mean"),
-    "an older one": (Own, {}, "got Own of Flower's older interface, flwr.server.strategy"),
+    "wrapped": (lambda: WRAPPED(FedAvg(), 1.0, 1.0, 2), {}, "aggregates by something else than a mean"),
+    "an older one": (Own, {}, "or in messages of Flower's older interface"),
     "a subclass": (Watching, {}, "give it the attribute aggregation_is_a_mean = True"),
     "used": (lambda: used("momentum_vector"), {}, "must be new"),
     "two rules": (FedAdam, {"server_optimizer": Sgd()}, "must be one without a server rule"),

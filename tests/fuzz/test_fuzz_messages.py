@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fuzzing import damaged, fuzzed, judged
 
-from fedmf.flower.compat import Announced, HttpLink, claim_task_identity, set_message_id
+from fedmf.flower.compat import claim_task_identity, set_message_id
 from fedmf.flower.messages import (
     RejectedReply,
     answer_reply,
-    hosted_users,
     read_failures,
     read_rows_reply,
     read_slice_reply,
+    served_users,
 )
-from fedmf.flower.pulling import LinkPull
+from fedmf.flower.pulling import Announced, reply_of
 from fedmf.runs.loop import Reply
 from fedmf.training import UserFailure
 
@@ -40,7 +40,7 @@ VALUES = st.one_of(
     ),
     st.lists(st.floats(), max_size=2),
 )
-KEYS = st.sampled_from(["round", "users", "failures", "user_list", "slice", "other"])
+KEYS = st.sampled_from(["round", "users", "failures", "fedmf.users", "slice", "other"])
 claim_task_identity()
 RIGHT: dict[str, Any] = {"round": T, "users": list(ASKED)}
 
@@ -82,7 +82,7 @@ def read(reply: Message) -> None:
     assert rows is None or (rows.shape == (len(ASKED), D) and rows.dtype == torch.float32)
     parts = judged(lambda: read_slice_reply(reply, t=T, asked=ASKED, lengths={"first": D}), RejectedReply)
     assert parts is None or (parts["first"].dtype == torch.int64 and parts["first"].shape == (D,))
-    users = judged(lambda: hosted_users(reply), RejectedReply)
+    users = judged(lambda: served_users(reply), RejectedReply)
     assert users is None or all(isinstance(user, str) for user in users)
     if not reply.has_error():
         failures = judged(lambda: read_failures(reply, ASKED))
@@ -94,19 +94,6 @@ def read(reply: Message) -> None:
 @given(replies())
 def test_replies_of_any_content(reply: Message) -> None:
     read(reply)
-
-
-class Link:
-    """A link that has the objects of one reply."""
-
-    def __init__(self, contents: dict[str, bytes]) -> None:
-        self.contents = contents
-
-    def PullObject(self, request: Any) -> Any:
-        from types import SimpleNamespace
-
-        content = self.contents[request.object_id]
-        return SimpleNamespace(object_found=True, object_available=True, object_content=content)
 
 
 def honest() -> tuple[Message, dict[str, bytes]]:
@@ -133,11 +120,8 @@ def test_replies_that_are_damaged_on_their_way(damage: tuple[str, bytes]) -> Non
 
 
 def judge(contents: dict[str, bytes]) -> torch.Tensor | None:
-    link = HttpLink.__new__(HttpLink)
-    link._client, link._node, link._run_id = Link(contents), None, 1  # type: ignore[assignment]
-    pull = LinkPull(link, lambda _: 1 << 20)
-    announced = Announced(REPLY.object_id, REPLY.metadata.src_node_id, list(contents))
-    got = judged(lambda: pull._reply("asked", announced))
+    announced = Announced(REPLY.object_id, REPLY.metadata.src_node_id, list(contents), dict(contents))
+    got = judged(lambda: reply_of("asked", announced, "", 1 << 20))
     assert got is not None
     if got.has_error():
         assert len(got.error.reason.splitlines()) <= 1

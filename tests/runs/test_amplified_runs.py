@@ -19,8 +19,8 @@ from support.small_runs import Recorder, client_for, linear_task, run_small, sma
 
 import fedmf
 from fedmf.accounting import at_least
+from fedmf.flower.clients import run_on_grid
 from fedmf.flower.grid import InProcessGrid
-from fedmf.flower.strategy import run_on_grid
 from fedmf.runs import plan
 from fedmf.runs.loop import RoundRecord
 from fedmf.runs.session import Session

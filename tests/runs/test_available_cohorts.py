@@ -17,8 +17,8 @@ import fedmf
 from fedmf.cohorts import AvailableCohorts
 from fedmf.errors import ConfigError
 from fedmf.flower.apps import WorkerPool
+from fedmf.flower.clients import run_on_grid
 from fedmf.flower.grid import InProcessGrid
-from fedmf.flower.strategy import run_on_grid
 from fedmf.records.ledger import Ledger
 from fedmf.runs.loop import RoundRecord, RoundReport
 from fedmf.runs.run import Run
@@ -39,8 +39,7 @@ class ComingAndGoing(WorkerPool):
     """Workers that serve user u in round t if ``there(u, t)``."""
 
     def __init__(self, session: Session, there: Callable[[int, int], bool]) -> None:
-        dataset = session.task.dataset
-        super().__init__(dataset.user_ids, lambda users: np.ones(users.size, np.int64))
+        super().__init__(session)
         self.session, self.there = session, there
 
     def nodes_of(self, users: Mapping[int, str]) -> dict[str, int]:
@@ -132,6 +131,9 @@ def test_a_resumed_run_takes_the_same_users_and_releases_the_same_models(tmp_pat
     stopped_after(tmp_path / "run", run, 5)
     assert np.array_equal(go_on(tmp_path / "run", run), whole)
     assert joined(tmp_path / "run") == joined(tmp_path / "whole")
+    other = run_small(tmp_path / "other", available_run(min_separation=3, max_participations=3, seed=1))
+    assert joined(tmp_path / "other") != joined(tmp_path / "whole")
+    assert not np.array_equal(other, whole)
 
 
 def test_who_withdraws_is_never_asked_again_and_keeps_what_was_promised(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 from support.ledgers import participations
 from support.small_runs import client_for, run_small, small_run
 
+from fedmf.flower.clients import run_on_grid
 from fedmf.flower.grid import InProcessGrid
-from fedmf.flower.strategy import run_on_grid
 from fedmf.records.ledger import Ledger
 from fedmf.runs.loop import RoundRecord
 from fedmf.runs.session import Session

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -12,7 +11,6 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 NODES = 5
-BOTH = pytest.mark.parametrize("workers", [1, 3])
 Ask = Callable[..., list[Message]]
 
 

@@ -1,0 +1,191 @@
+"""The clients of a run on a grid: who is sent what, what a message that comes back adds, and fedmf's own."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+from flwr.app import Message, MessageType
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from fedmf.flower.compat import arrived
+from fedmf.flower.identity import Population, read_enrolment
+from fedmf.flower.messages import (
+    array_record,
+    read_failures,
+    read_rows_reply,
+    read_slice_reply,
+    request_content,
+)
+from fedmf.flower.pulling import Wait, pull_until
+from fedmf.flower.screen import say_plan
+from fedmf.flower.served_users import ServedUsers
+from fedmf.runs.loop import Clients, OnRound, Reply, Rounds
+from fedmf.runs.session import Session
+from fedmf.runs.simulation import Request, in_messages
+
+_log = logging.getLogger("fedmf")
+
+#: A node, and the users whom one message asks there.
+Part = tuple[int, tuple[str, ...]]
+
+#: How often a round is asked for again if no reply to it arrives at all.
+RETRIES = 10
+#: Longest pause before that, in seconds.
+_LONGEST_PAUSE: Final = 30.0
+#: Seconds between two looks for nodes while replies are awaited.
+_BETWEEN_LOOKS: Final = 1.0
+#: Bytes of a reply beside what it adds to a sum: ids and failures of its users.
+_SLACK: Final = 2**26
+
+
+class GridClients(Clients):
+    """The clients of a run on a grid.
+
+    Args:
+        session: of the run.
+        nodes: which node serves whom.
+        grid: where they are.
+        timeout: seconds to wait for the replies of a round; default: the round timeout of the run.
+    """
+
+    #: Whether every reply is waited for, however long that takes.
+    patient: bool = False
+
+    def __init__(
+        self, session: Session, nodes: ServedUsers, grid: Grid, timeout: float | None = None
+    ) -> None:
+        self.server, self.user_list, self.nodes, self.grid = session.server, session.user_list, nodes, grid
+        self.waiting = session.run.execution
+        self._seconds = self.waiting.round_timeout if timeout is None else timeout
+
+    @abstractmethod
+    def messages(self, number: int, by_node: Mapping[int, list[str]]) -> list[tuple[Message, Part]]:
+        """The messages of round ``number`` to its cohort, users by node, and whom each asks."""
+
+    @abstractmethod
+    def read(self, message: Message, part: Part) -> Reply:
+        """What a reply holds, with whom it was asked of; raises for what cannot be used."""
+
+    @abstractmethod
+    def most_bytes(self, part: Part) -> int:
+        """Of a reply."""
+
+    def gather(self) -> None:
+        """See `Clients.gather`."""
+        self.nodes.gather(self.grid, self._seconds, self.waiting.handshake_timeout)
+
+    def refresh(self) -> None:
+        """See `Clients.refresh`."""
+        self.nodes.refresh(self.grid)
+
+    def connected(self, users: NDArray[np.int64]) -> list[bool]:
+        """See `Clients.connected`."""
+        asked = {user: self.user_list[user] for user in map(int, users)}
+        served = self.nodes.nodes_of(asked)
+        return [user in served for user in asked.values()]
+
+    def ask(self, number: int, cohort: Mapping[int, str]) -> Iterator[Reply]:
+        """See `Clients.ask`."""
+        by_node = dict[int, list[str]]()
+        for user, node in self.nodes.nodes_of(cohort).items():
+            by_node.setdefault(node, []).append(user)
+        asked = self.messages(number, dict(sorted(by_node.items())))
+        sent = self.grid.push_messages([message for message, _ in asked])
+        parts = {name: part for name, (_, part) in zip(sent, asked, strict=False) if name}
+        self._looked = time.monotonic()
+        seconds, enough = (math.inf, 0) if self.patient else (self._seconds, self.waiting.min_replies)
+        wait = Wait(seconds, enough, lambda name: self.most_bytes(parts[name]))
+        for message in pull_until(self.grid, parts, wait, self._look_for_nodes):
+            if arrived(message):
+                yield self._reply(message, parts[message.metadata.reply_to_message_id])
+
+    def _reply(self, message: Message, part: Part) -> Reply:
+        try:
+            return self.read(message, part)
+        except Exception as reason:  # whatever a stranger's bytes may cause
+            return Reply(part[1], str(reason) or type(reason).__name__, node=part[0])
+
+    def again(self, number: int, attempt: int) -> bool:
+        """See `Clients.again`: a bounded number of times, fixed in advance; who is there ends nothing.
+
+        Nothing was released yet, so asking again costs nothing.
+        """
+        if attempt >= RETRIES:
+            _log.warning(
+                "round %d: no reply arrived in %d attempts; it goes on without any, and a release is noise "
+                "alone. Are the nodes gone? Stop the run, and continue it when they are back.",
+                number,
+                RETRIES + 1,
+            )
+            return False
+        _log.warning("round %d: no reply arrived; asking again (%d)", number, attempt + 1)
+        seconds = math.inf if self.patient else self._seconds
+        time.sleep(min(seconds, _LONGEST_PAUSE, 0.1 * 2**attempt))
+        return True
+
+    def _look_for_nodes(self) -> None:
+        """Handshakes beside training: at most one look a second."""
+        if time.monotonic() - self._looked >= _BETWEEN_LOOKS:
+            self._looked = time.monotonic()
+            self.refresh()
+
+
+class OwnClients(GridClients):
+    """fedmf's own client app: a message asks for rows of users, or for their exact sum."""
+
+    def __init__(self, session: Session, nodes: ServedUsers, grid: Grid) -> None:
+        super().__init__(session, nodes, grid)
+        self.patient = self.waiting.messages == "aggregate"
+        self._t, self._lengths = 0, session.server.new_sum().lengths
+
+    def messages(self, number: int, by_node: Mapping[int, list[str]]) -> list[tuple[Message, Part]]:
+        """One message for each node that serves users of the cohort; several if their rows are too large."""
+        server, self._t, asked = self.server, number - 1, list[tuple[Message, Part]]()
+        model = array_record({"parameters": server.parameters})
+        for node, hosted in by_node.items():
+            for users in in_messages(hosted, self.waiting, server.dimension):
+                request = Request(server.parameters, self._t, users, self.patient, server.clip_norm)
+                content = request_content(model, request)
+                message = Message(content, node, MessageType.TRAIN, group_id=str(number))
+                asked.append((message, (node, users)))
+        return asked
+
+    def most_bytes(self, part: Part) -> int:
+        """See `GridClients.most_bytes`: twice what they take; slices hold up to four int64 a parameter."""
+        return _SLACK + (64 if self.patient else 8 * len(part[1])) * self.server.dimension
+
+    def read(self, message: Message, part: Part) -> Reply:
+        """See `GridClients.read`."""
+        node, users = part
+        if self.patient:
+            held: Any = read_slice_reply(message, t=self._t, asked=users, lengths=self._lengths)
+        else:
+            held = read_rows_reply(message, t=self._t, asked=users, dimension=self.server.dimension)
+        return Reply(users, held, read_failures(message, users), node)
+
+
+def run_on_grid(
+    session: Session, grid: Grid, on_round: OnRound | None = None, nodes: ServedUsers | None = None
+) -> None:
+    """Run a session to its horizon on any Flower grid and write its reports.
+
+    Args:
+        session: what to run.
+        grid: where fedmf's own client apps are: in Flower's deployment, its simulation, or this process.
+        on_round: see `OnRound`.
+        nodes: which node is asked for which user; default: each user's own node, as nodes claim.
+
+    If the run stops early, by an error or by the user, the reports describe what was released.
+    """
+    keys = session.run.execution.enrolment
+    if nodes is None:
+        nodes = Population(session.user_list, _log.warning, read_enrolment(keys) if keys else None)
+    say_plan(session)
+    Rounds(session, OwnClients(session, nodes, grid), on_round).carry_out()
