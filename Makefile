@@ -1,8 +1,11 @@
 # Every target sets itself up: a virtual environment with the pinned dependencies in .venv.
 PYTHON ?= python3
 VENV := .venv
+comma := ,
 BIN := $(VENV)/bin
+BASE := $(VENV)/.base
 STAMP := $(VENV)/.installed
+EXTRAS := flower,ray,data,report,lm,docs,dev
 TORCH := $(shell sed -n 's/^torch==\([^ ;]*\).*/\1/p' constraints.txt)
 # What torch's CUDA build requires, which brings it; the tests interpret and compile the GPU kernels without a GPU.
 TRITON := 3.7.1
@@ -26,19 +29,24 @@ help:
 	@echo "make docs          the documentation as a site, build/site/index.html"
 	@echo "make lint / types / format / benchmarks / pins / clean"
 
-$(STAMP): pyproject.toml constraints.txt
+# What running needs, of the pinned versions.
+$(BASE): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@if command -v nvidia-smi >/dev/null 2>&1; then $(PIP) 'torch==$(TORCH)'; else \
 	  $(PIP) 'torch==$(TORCH)+cpu' 2>/dev/null \
 	  || $(PIP) --retries 1 --index-url $(TORCH_CPU_INDEX) 'torch==$(TORCH)' 2>/dev/null \
 	  || $(PIP) 'torch==$(TORCH)'; fi
-	$(PIP) --require-hashes --requirement constraints.txt
-	$(PIP) --no-deps --editable .
+	$(PIP) --constraint constraints.txt --editable '.[data,report]'
+	touch $@
+
+# The rest: Flower, Ray, language models, the documentation's and the tests' tools.
+$(STAMP): $(BASE)
+	$(PIP) --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	@if [ "$$(uname -sm)" = "Linux x86_64" ] && ! $(BIN)/python -c 'import triton' 2>/dev/null; then \
 	  $(PIP) --no-deps 'triton==$(TRITON)' || echo "no Triton: tests of the GPU kernels are skipped"; fi
 	touch $@
 
-run: $(STAMP)
+run: $(BASE)
 	$(BIN)/fedmf simulate configs/digits.toml
 
 lint: $(STAMP)
@@ -67,13 +75,11 @@ docs: $(STAMP)
 benchmarks: $(STAMP)
 	for script in accounting design noise engine stream wrapped_round; do $(BIN)/python simulations/benchmarks/$$script.py || exit 1; done
 
-# constraints.txt with digests; versions stay unless UPGRADE=--upgrade is given. Torch brings NVIDIA's packages and Triton.
-EXTRAS := flower ray data report lm docs dev
-NVIDIA := cublas cuda-cupti cuda-nvrtc cuda-runtime cudnn-cu13 cufft cufile curand cusolver cusparse cusparselt-cu13 nccl-cu13 nvjitlink nvshmem-cu13 nvtx
+# Versions stay unless UPGRADE=--upgrade is given. Torch itself brings NVIDIA's packages and Triton.
 pins: $(STAMP)
-	$(BIN)/uv pip compile pyproject.toml $(addprefix --extra ,$(EXTRAS)) --universal --python-version 3.11 --generate-hashes \
-	  --no-header --no-annotate $(addprefix --no-emit-package ,triton cuda-bindings cuda-pathfinder cuda-toolkit $(addprefix nvidia-,$(NVIDIA))) \
-	  --quiet --output-file constraints.txt $(UPGRADE)
+	$(BIN)/uv pip compile pyproject.toml $(addprefix --extra ,$(subst $(comma), ,$(EXTRAS))) --universal --python-version 3.11 \
+	  --no-header --no-annotate --quiet --output-file constraints.txt $(UPGRADE)
+	sed -i.bak -E '/^(nvidia|triton|cuda)-?/d' constraints.txt && rm constraints.txt.bak
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache build dist

@@ -20,7 +20,7 @@ anything is trained, `account` says what a run really gave, `PrivateStream` rele
 covariances of the rows that a service gets.
 The rooms behind this face: fedmf.mechanisms, fedmf.accounting, fedmf.noise, fedmf.moments, fedmf.training,
 fedmf.optim, fedmf.runs, fedmf.sweeps, fedmf.streaming, fedmf.flower.
-Pages that docstrings name as docs/NAME.md are where ``fedmf --help`` says.
+Pages that docstrings name as docs/NAME.md are in the source distribution.
 """
 
 from typing import TYPE_CHECKING

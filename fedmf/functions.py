@@ -26,15 +26,6 @@ def check_function_name(of: str, name: str) -> None:
         raise ValueError(f"function (of {of}) must read package.module:function; got {name!r}.")
 
 
-def where_searched() -> Path:
-    """The current folder, which is searched from now on, after Python's own path."""
-    here = Path.cwd()
-    if str(here) not in sys.path:
-        # A console script does not search the current folder; python -m, Ray and Flower do.
-        sys.path.append(str(here))
-    return here
-
-
 def function_of(of: str, name: str) -> Callable[..., Any]:
     """The function of a name that `check_function_name` accepts.
 
@@ -42,7 +33,9 @@ def function_of(of: str, name: str) -> Callable[..., Any]:
         ConfigError: it cannot be imported, or is no function.
     """
     module, _, function = name.partition(":")
-    here = where_searched()
+    here = Path.cwd()
+    if str(here) not in sys.path:  # a console script does not search it; python -m, Ray and Flower do
+        sys.path.append(str(here))
     try:
         found = getattr(importlib.import_module(module), function)
     except Exception as error:

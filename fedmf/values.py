@@ -275,9 +275,3 @@ def check_whole(label: str, number: int, least: int = 1, most: int = _LARGEST) -
     """Refuse what is not an integer of a range, both ends included."""
     if type(number) is not int or not least <= number <= most:
         raise ValueError(f"{label} must be an integer in {least}..{most}; got {number!r}.")
-
-
-def check_sizes(label: str, sizes: tuple[int, ...]) -> None:
-    """Refuse what is not a tuple of positive integers."""
-    if not (isinstance(sizes, tuple) and all(type(size) is int and 0 < size < 2**31 for size in sizes)):
-        raise ValueError(f"{label} must be a tuple of positive integers; got {sizes!r}.")

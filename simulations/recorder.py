@@ -61,7 +61,7 @@ RUNS = {
     "quantile clipping, adam": "clipping.kind=quantile server.kind=adam",
     "replace-one": "privacy.adjacency=replace-one mechanism.kind=blt mechanism.bands=",
     "sparse checkpoints": "execution.checkpoint-every=3",
-    "example-level": f"{EXAMPLES} privacy.unit=example",
+    "example-level": f"{EXAMPLES}",
     "no noise": "privacy.kind=none privacy.epsilon= privacy.delta= privacy.noise-seed=",
     "grid, slices": "execution.messages=aggregate",
     "grid, per-user": "execution.messages=per-user",

@@ -18,7 +18,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 #: Rooms from the ground up; a room may import itself and rooms on lower floors, never its neighbours.
 FLOORS = (
     {"errors", "lazy", "lines", "typing", "values", "version"},
-    {"addresses", "functions", "kept_files", "loops", "participation"},
+    {"functions", "kept_files", "loops", "participation"},
     {"cohorts", "mechanisms"},
     {"accounting"},
     {"noise"},

@@ -19,7 +19,6 @@ from typer.models import CommandInfo
 
 import fedmf
 from fedmf.accounting import at_least, at_most
-from fedmf.addresses import linked
 from fedmf.cli.app import application, run
 from fedmf.runs.progress import RunProgress, both
 from fedmf.runs.run import Run
@@ -207,10 +206,10 @@ def test_help_shows_the_docstring_whole_an_example_and_what_every_argument_is(
     monkeypatch.setenv("COLUMNS", "600")
     assert run([str(command.name), "--help"]) == 0
     text = words(capsys.readouterr().out)
-    for line in linked(str(inspect.getdoc(command.callback))).splitlines():
+    for line in str(inspect.getdoc(command.callback)).splitlines():
         assert words(line) in text  # `[trials]` would be swallowed as markup
     for parameter in inspect.signature(command.callback).parameters.values():
-        assert words(linked(parameter.default.help)) in text
+        assert words(parameter.default.help) in text
     assert f"Example: fedmf {command.name} " in text
 
 

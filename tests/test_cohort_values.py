@@ -58,18 +58,14 @@ def test_contracts_are_those_that_recorded_runs_have(
 
 @pytest.mark.parametrize("kind", COHORTS.values())
 def test_sampled_cohorts_follow_the_secret_seed_and_the_others_their_own(kind: type[Cohorts]) -> None:
-    def drawn(secret_seed: int, **own: int) -> list[list[int]]:
-        cohorts = kind(rounds=12, users_per_round=6, **own)
-        schedule = cohorts.schedule(48, cohorts.participation(48), secret_seed)
+    def drawn(seed: int, secret_seed: int) -> list[list[int]]:
+        cohorts = kind(rounds=12, users_per_round=6)
+        schedule = cohorts.schedule(48, cohorts.participation(48), seed, secret_seed)
         return [schedule.cohort(t).tolist() for t in range(12)]
 
     sampled = issubclass(kind, SampledCohorts)
-    assert (drawn(1) == drawn(2)) is not sampled
-    if sampled:
-        with pytest.raises(TypeError, match="seed"):
-            drawn(1, seed=1)
-    else:
-        assert drawn(1, seed=1) != drawn(1, seed=2)
+    assert (drawn(0, 1) == drawn(0, 2)) is not sampled
+    assert (drawn(1, 0) == drawn(2, 0)) is sampled
 
 
 @pytest.mark.parametrize(

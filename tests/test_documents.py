@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from fedmf.cli.app import run
@@ -15,13 +17,9 @@ from fedmf.cli.app import run
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 #: Pages whose commands are run, in the order in which they are read.
-PAGES = [
-    path
-    for path in (ROOT / "README.md", *(DOCS / f"{name}.md" for name in ("start", "choose")))
-    if path.is_file()
-]
+PAGES = [ROOT / "README.md", DOCS / "concepts.md", DOCS / "choosing.md"]
 #: Pages that a reader carries out from the top: files, edits, commands.
-TUTORIALS = sorted(path for name in ("trails", "tutorials") for path in (DOCS / name).glob("*.md"))
+TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -31,6 +29,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name in ("docs", "configs"):
         (tmp_path / name).symlink_to(ROOT / name)
+    for name, people in (("rows", range(200)), ("public_test", range(200, 240))):
+        draw = np.random.default_rng(people.start)
+        rows = pd.DataFrame(
+            {"user": np.repeat(people, 10)}
+            | {c: draw.uniform(-1, 1, 10 * len(people)) for c in ("speed", "load")}
+        )
+        rows.assign(label=(rows["speed"] > rows["load"]).astype(int)).to_csv(
+            tmp_path / f"{name}.csv", index=False
+        )
     return tmp_path
 
 
@@ -68,6 +75,14 @@ def test_commands_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(found) >= 3
     for command in dict.fromkeys(found):
         carry_out(command, capsys, "--set", "cohorts.rounds=20")
+
+
+def test_the_code_of_the_readme_runs() -> None:
+    names: dict[str, object] = {}
+    for language, block in BLOCK.findall((ROOT / "README.md").read_text()):
+        if language == "python":
+            exec(block.replace("100", "8"), names)
+    assert names["result"].statement["rounds_released"] == 8  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda path: path.stem)

@@ -59,7 +59,7 @@ def reference_loop(run: Run) -> np.ndarray:
             nn.utils.vector_to_parameters(start.clone(), model.parameters())
             user = torch.optim.SGD(model.parameters(), lr=local.learning_rate)
             owned = dataset.owned[u]
-            (order,) = owned[user_orders(local.seed, t, str(dataset.user_ids[u]), owned.size, epochs=1)]
+            (order,) = owned[user_orders(0, t, str(dataset.user_ids[u]), owned.size, epochs=1)]
             for i in range(0, order.size, local.batch_size):
                 rows = order[i : i + local.batch_size]
                 user.zero_grad()

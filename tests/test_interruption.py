@@ -23,7 +23,7 @@ CONFIG = """
 kind = "function"
 function = "support.sweep_tasks:make"
 options = "hold"
-task-seed = 1
+seed = 1
 users = 20
 [cohorts]
 rounds = 20

@@ -21,7 +21,7 @@ from fedmf.records.ledger import Ledger
 ROUNDS, DIMENSION = 12, 20_000
 TASK = linear_task(24, DIMENSION)
 FALSE_ALARM = 1e-6
-KEYS = {"mechanism": "bsr", "bands": 4, "second_workload": "exponential:0.5"}
+KEYS = {"mechanism": "bsr", "bands": 4}
 FORMS = ("per-user", "squared-mean")
 
 

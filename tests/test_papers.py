@@ -63,7 +63,7 @@ def test_configurations_parse_and_render(name: str, form: str) -> None:
     for keys in configurations(name, form):
         run = run_of(keys)
         contracts.add(run.participation)
-        assert run.privacy.unit == ("example" if keys.get("data.partition") == "each-example" else "user")
+        assert run.task_source.unit == ("example" if keys.get("data.partition") == "each-example" else "user")
     assert f'kind = "{run.privacy.kind}"' in render_toml(run)
     assert all(contract.rounds >= contract.min_separation for contract in contracts)
 

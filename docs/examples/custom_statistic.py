@@ -29,7 +29,6 @@ run = fedmf.Run(
             entries=("first_layer", "last_layer"),
             bound=0.5,  # the norms of the parts of a vector of norm 0.5 have norm 0.5 together
             share=0.1,
-            meaning="norm of what a user's clipped update changes in each layer",
         ),
     ),
 )

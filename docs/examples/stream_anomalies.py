@@ -31,7 +31,7 @@ def main() -> float:
     benign, malignant = frame[frame["target"] == 1], frame[frame["target"] == 0]
     seen, new = benign[:250], benign[250:]
 
-    budget = {"epsilon": 8.0, "delta": 1e-5, "clip_norm": 1.6, "rounds": len(seen), "weight": "best"}
+    budget = {"epsilon": 8.0, "delta": 1e-5, "clip_norm": 1.6, "rounds": len(seen), "weight": "density"}
     with fedmf.PrivateStream(
         tempfile.mkdtemp() + "/state", columns=columns, adjacency="replace-one", **budget
     ) as stream:

@@ -16,8 +16,6 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 
-from fedmf.addresses import SITE
-
 ROOT = Path(__file__).parents[2]
 #: Pages that a checkout has at its top, and their place in the site.
 TOP = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
@@ -34,8 +32,7 @@ ROOMS = tuple(
         "models",
         "cohorts",
         "optim",
-        "factorization",
-        "workload",
+        "mechanisms",
         "noise",
         "moments",
         "sweeps",
@@ -57,7 +54,6 @@ class PlainUnderscores(Extension):
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """List results and the reference in the navigation, and leave underscores alone."""
     config.markdown_extensions.append(PlainUnderscores())
-    config.site_url = f"{SITE}/" if SITE else None
     for section in config.nav or []:
         for name, entries in section.items():
             section[name] = [page for entry in entries for page in _expanded(entry)]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         gaussian_rho,
         gaussian_sigma,
     )
-    from fedmf.accounting.privacy import PRIVACY, UNITS, NoPrivacy, Privacy, UserLevel
+    from fedmf.accounting.privacy import PRIVACY, UNITS, NoPrivacy, Privacy, Unit, UserLevel
     from fedmf.accounting.release import PairRelease, RunRelease, SecondForm, SecondStream, release_of
     from fedmf.accounting.rounding import at_least, at_most
     from fedmf.accounting.sampling import CohortLaw, RunAmplification, amplified_run, check_run
@@ -34,6 +34,7 @@ __all__ = [
     "RunRelease",
     "SecondForm",
     "SecondStream",
+    "Unit",
     "UserLevel",
     "adjacency_factor",
     "amplified_run",

@@ -6,6 +6,7 @@ import math
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -35,10 +36,8 @@ _NANOSECONDS_PER_STORED: Final = 2.0
 _SIZES: Final = {"bands": 1, "buffers": 0}
 # What a product and a quotient may have rounded up.
 _DOWN: Final = 1 - 2.0**-50
-# Starting a process takes half a second, more than all of a shorter table.
-_FEWEST_ROUNDS: Final = 500
-# Above this many rounds searches of closed forms take seconds as well.
-_LONG_SEARCH: Final = 20_000
+# Processor seconds for which this process works alone: starting others takes as long.
+_ALONE: Final = 1.0
 
 
 def design(
@@ -111,8 +110,6 @@ def design(
     # Not with this module, which every process that computes rows loads.
     from fedmf.accounting.gaussian import adjacency_factor, gaussian_sigma
 
-    # Not with this module, which every process that computes rows loads.
-
     if noise_multiplier is not None:
         if not 0 < noise_multiplier < math.inf:
             raise ValueError(
@@ -157,7 +154,7 @@ def design(
     # What a comparison was asked to fix must be possible; what it tries by itself need not be.
     choices = _choices(asked, given, participation.rounds)
     required = [not compare or bool(choice.params) for choice in choices]
-    rows = rows_of(choices, required, table.row, participation.rounds, processes, progress, arrived)
+    rows = rows_of(choices, required, table.row, processes, progress, arrived)
     return sorted(rows, key=lambda row: row["objective_error"]) if compare else rows
 
 
@@ -322,19 +319,17 @@ def rows_of(
     choices: Sequence[MechanismChoice],
     required: Sequence[bool],
     row_of: Callable[[MechanismChoice], Row],
-    rounds: int,
     processes: int = 1,
     progress: Callable[[str], None] | None = None,
     arrived: Callable[[Row], None] | None = None,
 ) -> list[Row]:
-    """The rows in the order of the choices, computed in order of effort; long ones elsewhere where that pays.
+    """The rows in the order of the choices, by effort; in several processes if they take long.
 
     Args:
         choices: of mechanisms.
         required: for each, whether it is an error that it cannot be built; it is left out otherwise.
         row_of: computes a row, or raises a `ValueError`; with several processes it must be picklable.
-        rounds: n, from which follows what is worth a process.
-        processes: how many may compute long rows; 1 for this one alone.
+        processes: how many may compute the rows that are left after a second of work; 1 for this one alone.
         progress: called with the name of each row that is begun here, or was finished elsewhere.
         arrived: called with each row as soon as it is there.
 
@@ -354,20 +349,15 @@ def rows_of(
         else:
             refused[at] = outcome
 
-    order = sorted(range(len(choices)), key=lambda at: choices[at].effort)
-    least = 1 if rounds > _LONG_SEARCH else 2
-    long = [(at, choices[at]) for at in reversed(order) if choices[at].effort >= least]
-    if processes < 2 or rounds < _FEWEST_ROUNDS or len(long) < 2:
-        long = []
-    compute = partial(_outcome, row_of)
+    compute, begun = partial(_outcome, row_of), time.process_time()
+    left = sorted(enumerate(choices), key=lambda numbered: numbered[1].effort)
+    while left and (processes < 2 or len(left) < 2 or time.process_time() - begun < _ALONE):
+        tell(left[0][1].name)
+        take(*compute(left.pop(0)))
     # New interpreters rather than copies of this one, which may hold locks and threads.
     spawn = multiprocessing.get_context("spawn")
-    with spawn.Pool(min(processes, len(long)), _begin) if long else nullcontext() as pool:
-        elsewhere = pool.imap_unordered(compute, long) if pool else ()
-        for at in order[: len(order) - len(long)]:
-            tell(choices[at].name)
-            take(*compute((at, choices[at])))
-        for at, outcome in elsewhere:
+    with spawn.Pool(min(processes, len(left)), _begin) if left else nullcontext() as pool:
+        for at, outcome in pool.imap_unordered(compute, reversed(left)) if pool else ():
             tell(choices[at].name)
             take(at, outcome)
     if not rows and refused:

@@ -15,7 +15,6 @@ from importlib.metadata import version
 from typing import Final
 
 import numpy as np
-from scipy.special import erfcx, log_ndtr
 
 from fedmf.accounting.rounding import double_at_least, least_accepted
 from fedmf.kept_files import KeptFiles, cache_directory
@@ -42,6 +41,8 @@ def log_delta(mu: float, epsilon: float) -> float:
 
     With φ(a) = e^ε φ(b) and Mills' ratio R(x) = Φ(−x)/φ(x), δ = Φ(a) − φ(a)·R(−b), and −b = −a + μ.
     """
+    from scipy.special import log_ndtr  # it loads as much as all the rest of a comparison without a budget
+
     a = mu / 2 - epsilon / mu
     log_density = -0.5 * a * a - _LOG_SQRT_2PI
     if mu <= 1.0:
@@ -70,12 +71,16 @@ def log_delta_upper(mu: float, epsilon: float) -> float:
 
 def _log_mills(x: float) -> float:
     """log R(x) for x > 0."""
+    from scipy.special import erfcx
+
     ratio = float(erfcx(x * _SQRT_HALF))
     return math.log(ratio) + _LOG_SQRT_HALF_PI if ratio > 0 else -math.inf
 
 
 def mills_slope(x: np.ndarray) -> np.ndarray:
     """−R'(x) = 1 − x·R(x) > 0, by its asymptotic series where the difference would cancel."""
+    from scipy.special import erfcx
+
     inverse_square = 1.0 / np.clip(x, 50.0, 1e150) ** 2
     series = np.ones_like(x)
     for odd in (9.0, 7.0, 5.0, 3.0):

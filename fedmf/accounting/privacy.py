@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final
 
 from fedmf.participation import Adjacency
 from fedmf.values import Field, Value, by_kind
@@ -94,18 +94,6 @@ class Privacy(Value):
         int | None,
         Field("public seed of noise and cohorts, for tests: reproducible, not private", ge=0, le=2**63 - 1),
     ] = None
-    user_namespace: Annotated[
-        str, Field("what user ids are ids of, so that runs can be composed by user")
-    ] = ""
-    unit: Annotated[
-        Literal["user", "example"],
-        Field("what is protected; example where every user owns one (partition each-example implies it)"),
-    ] = "user"
-
-    @property
-    def words(self) -> Unit:
-        """What is protected, in words."""
-        return UNITS[self.unit]
 
     @property
     def requested_epsilon(self) -> float | None:

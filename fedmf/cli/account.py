@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -35,12 +34,6 @@ def account(
         metavar="FILE",
         help="Also write the part of the statement that may be public, as a new JSON file.",
     ),
-    namespace: str = typer.Option(
-        "",
-        "--user-namespace",
-        metavar="NAME",
-        help="Of several: what user ids are ids of, asserted for directories that name nothing.",
-    ),
     delta: float | None = typer.Option(
         None, "--delta", metavar="D", help="Of several: delta of what they give together."
     ),
@@ -65,11 +58,11 @@ def account(
             raise ConfigError("run directories must differ; got one of them twice.")
         from fedmf.records.composed import compose
 
-        statement = compose([*map(_costs_of, run_dirs)], namespace, delta)
+        statement = compose([*map(_costs_of, run_dirs)], delta)
         typer.echo(statement.to_json() if as_json else statement.render_text(full, again), nl=False)
         return
-    if namespace or delta is not None:
-        raise ConfigError("--user-namespace and --delta take several directories; got one.")
+    if delta is not None:
+        raise ConfigError("--delta takes several directories; got one.")
     from fedmf.records.new_places import new_file, require_free
 
     if public is not None:
@@ -88,11 +81,12 @@ def account(
         typer.echo(f"May be published{written}:")
         typer.echo(statement.public().render_text(False, again), nl=False)
     quantiles = statement.get("epsilon_spent_quantiles")
-    unit = statement["unit"]
     if quantiles and statement["epsilon"] is not None:
         from fedmf.accounting import at_least
 
-        spent = {f"worst {unit}": quantiles["1"], f"median {unit}": quantiles["0.5"]}
+        spent = {
+            f"{who} {statement['unit']}": quantiles[at] for who, at in (("worst", "1"), ("median", "0.5"))
+        }
         operator = {name: f"actual ε {at_least(value)}" for name, value in spent.items()} | operator
     typer.echo("\nOperator only, do not publish:")
     for name, value in operator.items():
@@ -113,44 +107,36 @@ def _of_one(directory: Path) -> tuple[PrivacyStatement, dict[str, str]]:
     with opened_record(directory) as (header, ledger):
         if not ledger.authenticated:
             typer.echo(f"{directory}: without noise.key nobody can tell who wrote its ledger.", err=True)
-        rows, counts = ledger.metrics(), _counts(directory, header, ledger)
-        return run_statement(header, ledger), {**_newest(rows), **counts}
-
-
-def _newest(rows: Mapping[int, Mapping[str, Any]]) -> dict[str, str]:
-    """What was noted of the newest model that was evaluated, as in ``metrics.parquet``."""
-    if not rows:
-        return {}
-    rounds, row = max(rows.items())
-    shown = [
-        f"{name.replace('_', ' ')} {value:.4g}"
-        for name, value in row.items()
-        if value is not None and not name.startswith("epsilon")
-    ]
-    return {"model": f"{', '.join(shown)} after round {rounds}"} if shown else {}
+        return run_statement(header, ledger), _counts(directory, header, ledger)
 
 
 def _counts(directory: Path, header: RunHeader, ledger: Ledger) -> dict[str, str]:
-    """Contributions that arrived, how many of them count as zeros, and why.
+    """The newest model that was evaluated, contributions that arrived, how many count as zeros, and why.
 
     Raises:
         ConfigError: the file of failures cannot be read.
     """
     from fedmf.runs.directory import FAILURES
 
+    file, metrics = directory / FAILURES, ledger.metrics()
     try:
-        lines = (directory / FAILURES).read_text(encoding="utf-8").splitlines(keepends=True)
+        lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
         failures = [json.loads(line) for line in lines if line.endswith("\n")]
-    except FileNotFoundError:
-        failures = []
     except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {directory / FAILURES}: {error}.") from None
+        raise ConfigError(f"cannot read {file}: {error}.") from None
+    newest = {
+        name: value for name, value in metrics.get(max(metrics, default=0), {}).items() if value is not None
+    }
+    model = ", ".join(
+        f"{name.replace('_', ' ')} {value:.4g}" for name, value in newest.items() if name != "epsilon"
+    )
     rounds, size = ledger.released, header.plan.cohorts.users_per_round
     arrived, zero = ledger.summary().participations, sum(1 for one in failures if one.get("user"))
     stages = Counter(str(one.get("stage")) for one in failures)
     first = {str(one.get("stage")): str(one.get("reason"))[:100] for one in reversed(failures)}
     each = f", {arrived / rounds:.1f} a round of {size} planned" if rounds else ""
     return {
+        **({"model": f"{model} after round {max(metrics)}"} if model else {}),
         "rounds": f"{rounds} released",
         "contributions": f"{arrived} arrived{each}",
         **({"of them zero": f"{zero} after a failure"} if zero else {}),

@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import typer
-from typer.core import TyperArgument, TyperOption
+from typer.core import TyperArgument
 
-from fedmf.addresses import linked
 from fedmf.cli.account import account, export
 from fedmf.cli.configuration import init, options
 from fedmf.cli.design import design
@@ -34,8 +33,7 @@ application = typer.Typer(
     name="fedmf",
     help="User-level differentially private federated learning with correlated noise.",
     epilog="Start with: fedmf simulate configs/digits.toml, or: fedmf init --list\n\n"
-    "Completion by Tab in bash, zsh, fish: fedmf --install-completion\n\n"
-    "What it is and how it is used: " + linked("docs/start.md"),
+    "Pages are in the folder docs of the source distribution, docs/concepts.md first.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["--help", "-h"]},
     suggest_commands=False,  # click does
@@ -87,15 +85,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     if sys.platform == "win32":
         return _fail(str(PlatformError()), 2)
-    interruption = Interruption("nothing was begun: give the command again.")
+    interruption = Interruption()
     try:
-        command = program()
         with interruption.watching():
-            code = command.main(
-                args=list(arguments) if arguments is not None else None,
-                prog_name="fedmf",
-                standalone_mode=False,
-            )
+            code = program().main(arguments, prog_name="fedmf", standalone_mode=False)
         if interruption.number:  # typer makes an exit code of it, and so does Ray
             return _fail(interruption.message, interruption.exit_code)
         return code if isinstance(code, int) else 0
@@ -118,24 +111,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def program() -> Any:
-    """The commands as typer makes them, with the help of arguments, which click 8.5 takes from typer 0.20.
-
-    Pages that it names are linked. The options that install the completion of a shell are hidden, as a line
-    of the help names one.
-    """
-    program = typer.main.get_command(application)
-    for option in program.params:
-        if isinstance(option, TyperOption) and option.name in ("install_completion", "show_completion"):
-            option.hidden = True
-    registered = {name: callback for group in _COMMANDS.values() for name, callback in group.items()}
-    for name, command in getattr(program, "commands", {}).items():
-        command.help = linked(command.help or "")
-        declared = inspect.signature(registered[name]).parameters
-        for parameter in command.params:
-            if isinstance(parameter, TyperArgument) and parameter.name is not None:
-                parameter.help = declared[parameter.name].default.help
-            if isinstance(parameter, TyperArgument | TyperOption):
-                parameter.help = linked(parameter.help or "")
+    """The commands as typer makes them, with the help of arguments, which click 8.5 takes from typer 0.20."""
+    program: Any = typer.main.get_command(application)
+    for name, callback in ((name, one) for group in _COMMANDS.values() for name, one in group.items()):
+        declared = inspect.signature(callback).parameters
+        for parameter in program.commands[name].params:
+            if isinstance(parameter, TyperArgument):
+                parameter.help = declared[str(parameter.name)].default.help
     return program
 
 

@@ -53,9 +53,8 @@ def init(
 
     Example: fedmf init digits && fedmf simulate digits.toml
     """
-    from fedmf.addresses import linked
     from fedmf.errors import ConfigError
-    from fedmf.records.new_places import new_file
+    from fedmf.records.new_places import create_directory, new_file
     from fedmf.runs.tables.configuration import shipped_file
 
     if list_cases:
@@ -66,16 +65,24 @@ def init(
         return
     if schema is not None and case != "table":
         raise ConfigError(f"--schema goes with CASE table; got {case!r}.")
+    file = output or Path(f"{case}.toml" if case in CASES else case)
     if case == APP:
-        _write_app(shipped_file("start/flower_app"), output or Path(APP))
+
+        def fill(made: Path) -> None:
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(shipped_file("start/flower_app"), made, ignore=ignored, dirs_exist_ok=True)
+            (made / "digits_app/plain_server_app.py").replace(made / "digits_app/server_app.py")
+
+        create_directory(file, "folder of the app", fill, mode=0o755)
+        typer.echo(
+            f"{file} is written. Run it as it is: fedmf.flower.run_app({str(file)!r}, num_supernodes=40)"
+        )
         return
     if case not in CASES:
         raise ConfigError(
             f"CASE must be one of {', '.join((*CASES, APP))}; got {case!r}. See: fedmf init --list."
         )
-    file = output or Path(f"{case}.toml")
     text = shipped_file(f"start/{case}.toml").read_text(encoding="utf-8").replace("FILE", str(file))
-    text += f"\n# Pages: {linked('docs/NAME.md')}\n"
     if schema is not None:
         text = _named(text, schema)
     with new_file(file, mode=0o644) as opened:
@@ -83,38 +90,19 @@ def init(
     typer.echo(f"{file} is written. Read it, change it, and train: fedmf simulate {file}")
 
 
-def _write_app(shipped: Path, folder: Path) -> None:
-    """The app with its plain server, where nothing is."""
-    from fedmf.records.new_places import create_directory
-
-    def fill(made: Path) -> None:
-        shutil.copytree(shipped, made, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
-        package = made / "digits_app"
-        (package / "plain_server_app.py").replace(package / "server_app.py")
-
-    create_directory(folder, "folder of the app", fill, mode=0o755)
-    typer.echo(
-        f"{folder} is written. Run it as it is: fedmf.flower.run_app({str(folder)!r}, num_supernodes=40)"
-    )
-
-
 def _named(text: str, schema: Path) -> str:
     """The configuration with the file and the columns of a schema in place of the example's."""
     from fedmf.data import read_schema
 
     declared = read_schema(schema)
-    categories = [name for name, column in declared.columns.items() if column.kind == "category"]
-    if declared.user is None or not categories:
-        raise ValueError(
-            "schema must declare a column of users and a category as the label for CASE table; "
-            f"{schema} does not."
-        )
-    label = next((name for name in categories if name.lower() in ("label", "class")), categories[-1])
-    named = {
-        'schema = "schema.toml"': f"schema = {json.dumps(str(schema), ensure_ascii=False)}",
-        'user-column = "user"': f"user-column = {json.dumps(declared.user, ensure_ascii=False)}",
-        'label-column = "label"': f"label-column = {json.dumps(label, ensure_ascii=False)}",
-    }
-    for example, mine in named.items():
-        text = text.replace(example, mine)
+    labels = [name for name, column in declared.columns.items() if column.kind == "category"]
+    if declared.user is None or not labels:
+        raise ValueError(f"schema must have a column of users and a category as the label; {schema} has not.")
+    label = next((name for name in labels if name.lower() in ("label", "class")), labels[-1])
+    for key, example, mine in (
+        ("schema", "schema.toml", str(schema)),
+        ("user-column", "user", declared.user),
+        ("label-column", "label", label),
+    ):
+        text = text.replace(f'{key} = "{example}"', f"{key} = {json.dumps(mine, ensure_ascii=False)}")
     return text

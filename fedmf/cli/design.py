@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import typer
 
-if TYPE_CHECKING:
-    from fedmf.participation import Participation
-
-
-class AdjacencyName(StrEnum):
-    """Which neighbouring data sets ε speaks of."""
-
-    zero_out = "zero-out"
-    replace_one = "replace-one"
-
-
-class Sampling(StrEnum):
-    """What may be assumed about how users come to rounds."""
-
-    none = "none"
-    cyclic_poisson = "cyclic-poisson"
-    balls_in_bins = "balls-in-bins"
-    b_min_sep = "b-min-sep"
+from fedmf.participation import Adjacency, Participation
 
 
 def design(
@@ -53,7 +34,7 @@ def design(
         metavar="S",
         help="In place of --epsilon: noise of each row of C·x per clip norm, as published; prints its ε.",
     ),
-    adjacency: AdjacencyName = typer.Option(AdjacencyName.zero_out, help="Neighbouring relation."),
+    adjacency: Adjacency = typer.Option("zero-out", help="Neighbouring relation."),
     mechanism: list[str] = typer.Option(
         [], "--mechanism", metavar="NAME", help="Mechanism to evaluate; repeatable. Default: compare all."
     ),
@@ -74,8 +55,8 @@ def design(
     objective: str = typer.Option(
         "rmse", metavar="O", help="What is minimised: rmse, max, last or weights:w1,w2,…"
     ),
-    sampling: Sampling = typer.Option(
-        Sampling.none, help="How users come to rounds; none claims no amplification."
+    sampling: Literal["none", "cyclic-poisson", "balls-in-bins", "b-min-sep"] = typer.Option(
+        "none", help="How users come to rounds; none claims no amplification."
     ),
     wide: bool = typer.Option(False, "--wide", help="Show MaxSE, sensitivity and noise of each row too."),
     plot: Path | None = typer.Option(
@@ -91,11 +72,13 @@ def design(
 
     Example: fedmf design --rounds 3900 --users 5000 --users-per-round 12 --epsilon 8 --delta 1e-5
     """
+    import joblib
     from rich.console import Console
 
     from fedmf.accounting import design as compute
     from fedmf.mechanisms.registry import own_name
     from fedmf.runs.progress import bar
+    from fedmf.values import parse_parameters
 
     if as_json and as_latex:
         raise typer.BadParameter("--json and --latex are two forms of one table; give one.")
@@ -114,10 +97,10 @@ def design(
             participation=contract,
             epsilon=epsilon,
             delta=delta,
-            adjacency=adjacency.value,
+            adjacency=adjacency,
             workload=workload,
             memory_vectors=memory_vectors,
-            sampling=sampling.value,
+            sampling=sampling,
             objective=objective,
             noise_multiplier=noise_multiplier,
             mechanisms=mechanism or None,
@@ -125,9 +108,7 @@ def design(
             params=parse_parameters(param),
             progress=begun,
             arrived=lambda row: arrived.append(row["mechanism"]),
-            processes=len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1,
+            processes=joblib.cpu_count(),
         )
     typed = {own_name(name): name for name in mechanism}
     rows = [{**row, "mechanism": typed.get(row["mechanism"], row["mechanism"])} for row in rows]
@@ -153,7 +134,6 @@ def _participation(
         typer.BadParameter: neither pair of options is whole.
     """
     from fedmf.cohorts import cyclic_participation
-    from fedmf.participation import Participation
 
     if users is not None and users_per_round is not None:
         turns = cyclic_participation(users, users_per_round, rounds)
@@ -165,53 +145,43 @@ def _participation(
     return Participation(rounds, k, b)
 
 
-def parse_parameters(pairs: Sequence[str]) -> dict[str, float]:
-    """KEY=VALUE pairs of ``--param``.
-
-    Raises:
-        typer.BadParameter: a pair is none.
-    """
-    from fedmf.values import parse_parameters as parsed
-
-    try:
-        return parsed(pairs)
-    except ValueError as error:
-        raise typer.BadParameter(f"--param: {error}") from None
-
-
 def _table(rows: Sequence[dict[str, Any]], wide: bool) -> list[dict[str, str]]:
     """A row for each mechanism as people read it."""
     from fedmf.accounting import at_least
     from fedmf.mechanisms.errors import Objective
 
     label = Objective.parse(rows[0]["objective"]).label
-    independent = next(
-        (row["objective_error"] for row in rows if row["mechanism"] in ("identity", "dp-sgd")), None
-    )
-    best = min(row["objective_error"] for row in rows)
+    errors = {row["mechanism"]: row["objective_error"] for row in rows}
+    independent, best = errors.get("identity", errors.get("dp-sgd")), min(errors.values())
     table = []
     for row in rows:
         params = ", ".join(f"{name} = {value:.4g}" for name, value in row["params"].items())
         kept, drawn, error = row["memory_vectors"], row["regenerated_vectors"], row["objective_error"]
+        gain = "" if independent is None else f"{100 * (error / independent - 1):+.0f} %".replace("-", "−")
+        name = row["mechanism"] + (f" ({params})" if params else "")
+        plain = row["mechanism"] in ("identity", "dp-sgd")
         shown = {
-            "mechanism": row["mechanism"] + (f" ({params})" if params else ""),
+            "mechanism": name + ("" if plain or kept or drawn else ": independent noise"),
             f"error ({label})": f"{error:.5g}",
+            "vs independent": "—" if plain else gain,
+            "memory": (f"{kept} × model" if kept else "none") + (f" ({drawn} regenerated)" if drawn else ""),
+            "time per parameter": f"{row['nanoseconds_per_coordinate']:.0f} ns",
         }
-        if rows[0]["noise_std"] is not None and row["epsilon"] is not None and wide:
-            shown["ε"] = at_least(row["epsilon"], 5)
-        if independent is not None:
-            gain = f"{100 * (error / independent - 1):+.0f} %".replace("-", "−")
-            shown["vs independent"] = "—" if row["mechanism"] in ("identity", "dp-sgd") else gain
-        shown["memory"] = f"{kept} × model" if kept else "none"
-        shown["memory"] += f" ({drawn} regenerated)" if drawn else ""
-        shown["time per parameter"] = f"{row['nanoseconds_per_coordinate']:.0f} ns"
         if wide:
-            mark = "" if row["sensitivity_kind"] == "exact" else "≤ "
-            sigma = "" if row["noise_multiplier"] is None else at_least(row["noise_multiplier"], 5)
-            shown |= {"MaxSE": f"{row['max_se']:.5g}", "RMSE": f"{row['rmse']:.5g}"}
-            shown |= {"sensitivity": mark + at_least(row["sensitivity"], 5), "noise multiplier": sigma}
+            shown |= {
+                "ε": "" if row["epsilon"] is None else at_least(row["epsilon"], 5),
+                "MaxSE": f"{row['max_se']:.5g}",
+                "RMSE": f"{row['rmse']:.5g}",
+                "sensitivity": ("" if row["sensitivity_kind"] == "exact" else "≤ ")
+                + at_least(row["sensitivity"], 5),
+                "noise multiplier": ""
+                if row["noise_multiplier"] is None
+                else at_least(row["noise_multiplier"], 5),
+            }
         table.append({**shown, "": "best" if error == best and len(rows) > 1 else ""})
-    return table
+    return [
+        {name: row[name] for name in table[0] if not name or any(one[name] for one in table)} for row in table
+    ]
 
 
 def _show(rows: Sequence[dict[str, Any]], wide: bool, noise: float | None) -> None:
@@ -227,19 +197,13 @@ def _show(rows: Sequence[dict[str, Any]], wide: bool, noise: float | None) -> No
         budget = f"noise {noise:g} per clip norm, δ = {at_least(first['delta'])}: ε of each row"
     elif first["epsilon"] is not None:
         budget = f"ε = {at_least(first['epsilon'])}, δ = {at_least(first['delta'])}"
-        budget += (
-            f" (noise multiplier {at_least(first['noise_multiplier'], 4)})"
-            if first["sampling"] == "none"
-            else ""
-        )
     console.print(
         f"{first['rounds']} rounds, each user in at most {first['max_participations']} of them, at least "
         f"{first['min_separation']} apart; {first['workload']}, {first['adjacency']}, sampling "
         f"{first['sampling']}; {budget}",
         soft_wrap=True,
     )
-    cells = _table(rows, wide or noise is not None)
-    table = Table(box=None, pad_edge=False)
+    table, cells = Table(box=None, pad_edge=False), _table(rows, wide or noise is not None)
     for at, name in enumerate(cells[0]):
         table.add_column(name, justify="right" if at else "left", no_wrap=True)
     for row in cells:
@@ -256,15 +220,13 @@ def _draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
     Raises:
         ValueError: the file cannot be written.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.ticker import ScalarFormatter
 
+    from fedmf.cli.plots import new_figure, save_picture
     from fedmf.mechanisms.errors import Objective
 
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes, label = figure.subplots(), Objective.parse(rows[0]["objective"]).label
+    figure, first = new_figure(8, 5), rows[0]
+    axes, label = figure.subplots(), Objective.parse(first["objective"]).label
     best = sorted({row["memory_vectors"] for row in rows})
     errors = [min(r["objective_error"] for r in rows if r["memory_vectors"] <= kept) for kept in best]
     axes.step(best, errors, where="post", color="0.7", zorder=0, label="best with at most this memory")
@@ -274,16 +236,12 @@ def _draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
         axes.plot(row["memory_vectors"], row["objective_error"], "osD^vP*X"[at % 8], **style)
     axes.set_xscale("symlog", linthresh=1)
     axes.set_yscale("log")
-    axes.xaxis.set_major_formatter(ScalarFormatter())
-    axes.yaxis.set_major_formatter(ScalarFormatter())
+    for formatted in (axes.xaxis, axes.yaxis):
+        formatted.set_major_formatter(ScalarFormatter())
     axes.yaxis.set_minor_formatter(ScalarFormatter())
     axes.set(xlabel="model-sized vectors kept between rounds", ylabel=f"error ({label})", xlim=(-0.3, None))
-    first = rows[0]
     axes.set_title(
         f"{first['rounds']} rounds, k = {first['max_participations']}, b = {first['min_separation']}"
     )
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=7, frameon=False)
-    try:
-        figure.savefig(file, dpi=150)
-    except OSError as error:
-        raise ValueError(f"--plot (file) must be writable; got {file}: {error.strerror}.") from None
+    save_picture(figure, file)

@@ -4,33 +4,17 @@ from __future__ import annotations
 
 import shlex
 import time
-from enum import StrEnum
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from fedmf.cli.interruption import going_on
 
 if TYPE_CHECKING:
-    from fedmf.records.statement import PrivacyStatement
-    from fedmf.runs.loop import OnRound
     from fedmf.runs.progress import RunProgress
     from fedmf.runs.session import Session
-
-
-class Engine(StrEnum):
-    """Where client apps run."""
-
-    inprocess = "inprocess"
-    ray = "ray"
-
-
-class Device(StrEnum):
-    """Where tensors live."""
-
-    cpu = "cpu"
-    cuda = "cuda"
 
 
 def simulate(
@@ -43,25 +27,17 @@ def simulate(
     assignments: list[str] = typer.Option(
         [], "--set", metavar="KEY=VALUE", help="Override a key, e.g. --set privacy.epsilon=2. Repeatable."
     ),
-    engine: Engine = typer.Option(
-        Engine.inprocess, help="inprocess: this process. ray: Flower's simulation engine."
+    engine: Literal["inprocess", "ray"] = typer.Option(
+        "inprocess", help="inprocess: this process. ray: Flower's simulation engine."
     ),
-    device: Device = typer.Option(Device.cpu, help="Device of local training and aggregation."),
+    device: Literal["cpu", "cuda"] = typer.Option("cpu", help="Device of local training and aggregation."),
     out: Path | None = typer.Option(
-        None,
-        "--out",
-        metavar="DIR",
-        help="Run directory to create.",
-        show_default="runs/CONFIG-TIME",
+        None, "--out", metavar="DIR", help="Run directory to create.", show_default="runs/CONFIG-TIME"
     ),
     resume: Path | None = typer.Option(
         None, "--resume", metavar="DIR", help="Continue the stopped run in DIR where its ledger ends."
     ),
-    full: bool = typer.Option(
-        False,
-        "--full",
-        help="End with the whole privacy statement.",
-    ),
+    full: bool = typer.Option(False, "--full", help="End with the whole privacy statement."),
     dry_run: bool = typer.Option(
         False, "--dry-run", help="Say epsilon, noise, memory and time a round; start nothing."
     ),
@@ -93,34 +69,39 @@ def simulate(
     if dry_run:
         from fedmf.runs.cost_estimate import dry_run as estimate
 
-        for name, value in estimate(run, device.value):
+        for name, value in estimate(run, device):
             typer.echo(f"{name:<22} {value}")
         return
-    if engine is Engine.ray:
-        _check_ray()
+    train = _engine(engine)  # refused before anything is made
     default = Path("runs") / f"{config.stem if config else 'run'}-{time.strftime('%Y%m%d-%H%M%S')}"
     place = resume or out or Path(run.execution.output_dir or default)
     with going_on(lambda: _how(place)):
         opened = Session.start if resume is None else Session.resume
-        with opened(place, run, device.value) as session:
+        with opened(place, run, device) as session:
             with RunProgress(session) as view:
-                _carry_out(session, engine, view)
+                train(session, view)
+                session.draw()
             _conclude(session, view, full)
 
 
-def _check_ray() -> None:
-    """Refuse an engine that is not installed before anything is made.
+def _engine(name: str) -> Callable[[Session, RunProgress], None]:
+    """What carries a run out.
 
     Raises:
         ConfigError: Flower or Ray is not there.
     """
+    if name == "inprocess":
+        from fedmf.runs.simulation import run_in_process
+
+        return run_in_process
     from fedmf.errors import ConfigError
 
     try:
-        from fedmf.flower.apps import check_ray
+        from fedmf.flower.apps import check_ray, run_on_ray
     except ImportError as error:
         raise ConfigError(f"--engine ray: {error}") from None
     check_ray()
+    return run_on_ray
 
 
 def _how(place: Path) -> str:
@@ -130,20 +111,9 @@ def _how(place: Path) -> str:
     return f"every finished round is kept, continue with: fedmf simulate --resume {shlex.quote(str(place))}"
 
 
-def _carry_out(session: Session, engine: Engine, on_round: OnRound) -> None:
-    if engine is Engine.ray:
-        from fedmf.flower import run_on_ray
-
-        run_on_ray(session, on_round)
-    else:
-        from fedmf.runs.simulation import run_in_process
-
-        run_in_process(session, on_round)
-    session.draw()
-
-
 def _conclude(session: Session, view: RunProgress, full: bool) -> None:
-    """What the run is worth, the answer first, and where the rest is."""
+    """What the run is worth, the answer first, and where the rest is; what was spent is not private."""
+    from fedmf.accounting import at_least
     from fedmf.runs.directory import FAILURES
 
     statement, path = session.statement(), session.directory.path
@@ -156,16 +126,8 @@ def _conclude(session: Session, view: RunProgress, full: bool) -> None:
     lists = f"{len(statement['assumptions'])} assumptions, {len(statement['not_covered'])} things not covered"
     typer.echo(f"Next: fedmf account {shlex.quote(str(path))} --full ({lists}); learning curve in {path}")
     typer.echo(f"Keep secret: noise.key, ledger.sqlite*, {FAILURES}.", nl=False)
-    typer.echo(_for_the_operator(statement))
-
-
-def _for_the_operator(statement: PrivacyStatement) -> str:
-    """What was spent, which is not private."""
-    quantiles = statement["epsilon_spent_quantiles"]
-    if statement["epsilon"] is None or not quantiles:
-        return ""
-    from fedmf.accounting import at_least
-
-    worst, median = (at_least(quantiles[share], 4) for share in ("1", "0.5"))
-    spent = f"actual ε of the worst {statement['unit']} {worst}, of the median {median}"
-    return f" Operator only, do not publish: {spent}."
+    if statement["epsilon"] is not None and (quantiles := statement["epsilon_spent_quantiles"]):
+        worst, median = (at_least(quantiles[share], 4) for share in ("1", "0.5"))
+        spent = f"actual ε of the worst {statement['unit']} {worst}, of the median {median}"
+        typer.echo(f" Operator only, do not publish: {spent}.", nl=False)
+    typer.echo("")

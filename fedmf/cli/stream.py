@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from fedmf.cli.design import AdjacencyName, parse_parameters
 from fedmf.cli.interruption import going_on
+from fedmf.participation import Adjacency
 
 if TYPE_CHECKING:
     from fedmf.data import Schema
-
-
-def show_counts(counts: Mapping[str, int]) -> None:
-    """Say on standard error what only the operator may know."""
-    asides = {
-        "clipped": "rows were longer than the norm bound and clipped",
-        "zeroed": "rows were invalid and counted as zero vectors",
-        "beyond_k": "rows were beyond k of their user",
-        "within_b": "rows came less than b after another of their user",
-    }
-    for name, what in asides.items():
-        if counts[name]:
-            typer.echo(f"Not private, for the operator only: {counts[name]} {what}.", err=True)
 
 
 def how_to_go_on(state: Path | None, rows: Path | None) -> str:
@@ -162,9 +149,6 @@ def stream(
     row_level: bool = typer.Option(
         False, "--row-level", help="No column says whose a row is: every row is another user's."
     ),
-    user_namespace: str = typer.Option(
-        "", "--user-namespace", metavar="NAME", help="What user ids are ids of, to join this with others."
-    ),
     rows_per_user: int = typer.Option(
         1, "--rows-per-user", metavar="K", help="k, the most rows of one user that count."
     ),
@@ -175,9 +159,7 @@ def stream(
         help="b, the least number of rows between two of one user: with K > 1, the larger the less noise. "
         "Default: 1, or n for K = 1.",
     ),
-    adjacency: AdjacencyName = typer.Option(
-        AdjacencyName.zero_out, help="What one user's rows become in the other world."
-    ),
+    adjacency: Adjacency = typer.Option("zero-out", help="What one user's rows become in the other world."),
     mechanism: list[str] = typer.Option(
         ["auto"],
         "--mechanism",
@@ -199,7 +181,7 @@ def stream(
         "--weight",
         metavar="L",
         help="How noise is divided between the moments: λ of joint, share α of independent, scale τ of "
-        "concatenated; best: λ with the least error of the last release.",
+        "concatenated; or of joint what the last release is to tell: mean, covariance or density.",
     ),
     columns: str | None = typer.Option(
         None,
@@ -234,10 +216,20 @@ def stream(
         help="Stop before the first invalid row, which is not private; the statement says so. Default: it "
         "counts as a zero vector.",
     ),
-    asked_counts: bool = typer.Option(
-        False,
-        "--show-counts",
-        help="Say how many rows were clipped, zeroed and left out. Not private: for the operator alone.",
+    alarms: Path | None = typer.Option(
+        None,
+        "--alarms",
+        metavar="FILE",
+        help="CSV of the rows that the release before them finds strange; not private, for the operator.",
+    ),
+    scored: Path | None = typer.Option(
+        None,
+        "--score",
+        metavar="FILE",
+        help="Rows that the last release scores for --alarms, not the input's.",
+    ),
+    false_alarms: float = typer.Option(
+        0.01, "--false-alarms", metavar="RATE", help="Share of ordinary rows that --alarms may name."
     ),
     from_row: int = typer.Option(
         1, "--from-row", metavar="I", help="Which row of the stream the input begins with."
@@ -263,8 +255,12 @@ def stream(
     """
     from fedmf.cli.stream_screen import answer, check_told, first_lines
     from fedmf.data import read_schema
-    from fedmf.streaming import Handling, Settings, open_run
+    from fedmf.streaming import Alarms, Handling, Settings, open_run
+    from fedmf.streaming.reader import open_reader
+    from fedmf.values import parse_parameters
 
+    if scored is not None and alarms is None:
+        raise typer.BadParameter(f"--score needs --alarms FILE for its result; got {scored} alone.")
     if plot is not None:
         from fedmf.cli.plots import check_picture
 
@@ -278,7 +274,6 @@ def stream(
         delta=delta,
         rounds=rounds,
         user_column=user_column or (None if declared is None else declared.user),
-        user_namespace=user_namespace,
         max_participations=rows_per_user,
         min_separation=min_separation,
         workloads=tuple(workload),
@@ -289,7 +284,7 @@ def stream(
         params=parse_parameters(param),
         second_moment=second_moment,
         weight=_weight(weight),
-        adjacency=adjacency.value,
+        adjacency=adjacency,
         columns=names,
         timestamp=timestamp,
         row_id=row_id,
@@ -298,6 +293,7 @@ def stream(
     )
     rows, err = None if source == "-" else Path(source), output is None
     with (
+        ExitStack() as kept,
         going_on(lambda: how_to_go_on(state, rows)),
         state_directory(state) as directory,
         progress_view() as show,
@@ -318,18 +314,21 @@ def stream(
         for line in first_lines(run.plan):
             typer.echo(line, err=err)
         show(run.position.step, run.plan.rounds)
-        run.feed(reader, whole=rounds is None)
-        statement, last, counts = run.conclude(), run.last(), run.position.counts()
+        strange = None if alarms is None else kept.enter_context(Alarms(alarms, settings, false_alarms))
+        live = None if strange is None or scored is not None else strange
+        run.feed(reader, rounds is None, live and (lambda rows, first: live.watch(run.last(), rows, first)))
+        statement, last = run.conclude(), run.last()
         said = answer(run.plan, run.position, last, run.waiting)
+        if strange is not None and scored is not None:
+            strange.score(last, kept.enter_context(open_reader(scored, settings)))
+        if strange is not None:
+            said += f"Not private, for the operator only: {strange}; see {alarms}.\n"
         if plot is not None:
-            from fedmf.cli.plots import draw_stream, mean_points
+            from fedmf.cli.plots import draw_stream
 
-            points = mean_points(run.renderer, run.state.releases, run.position.records)
-            draw_stream(points, run.renderer.names, plot, last)
+            draw_stream(run.renderer, run.state.releases, run.position.records, plot, last)
     rest = "--full" if state is None else "--full, or statement.txt in the state directory"
     typer.echo(said + statement.render_text(full, rest), nl=False, err=err)
-    if asked_counts:
-        show_counts(counts)
 
 
 def _clip_norm(given: float | None, schema: Schema | None, columns: tuple[str, ...] | None) -> float:
@@ -341,9 +340,7 @@ def _clip_norm(given: float | None, schema: Schema | None, columns: tuple[str, .
 
 
 def _weight(text: str | None) -> float | str | None:
-    if text is None or text == "best":
-        return text
     try:
-        return float(text)
+        return None if text is None else float(text)
     except ValueError:
-        raise typer.BadParameter(f"--weight must be a number or best; got {text!r}.") from None
+        return text

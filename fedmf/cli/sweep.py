@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def sweep(
     file: Path = typer.Argument(
-        ..., metavar="SWEEP.toml", help="What is compared, tuned and reported (docs/sweeps.md)."
+        ..., metavar="SWEEP.toml", help="What is compared, tuned and reported (docs/simulations.md)."
     ),
     assignments: list[str] = typer.Option(
         [],
@@ -72,7 +72,6 @@ def sweep(
     typer.echo(result.markdown())
     for line in (*result.warnings, *(f"failed: {failure}" for failure in result.failures)):
         typer.echo(f"note: {line}")
-    typer.echo(f"A seed sets {', '.join(asked.seed_keys)}, where a cell has them.")
     typer.echo(f"Privacy of the whole sweep, tuning included: {privacy_together(asked)}")
     typer.echo(f"Directory: {result.path}")
     if result.failures:

@@ -66,13 +66,16 @@ class Cohorts(Value, ABC):
         return Participation.as_many_as_fit(self.rounds, min_separation).max_participations
 
     @abstractmethod
-    def schedule(self, users: int, contract: Participation, secret_seed: int) -> CohortSchedule:
+    def schedule(
+        self, users: int, contract: Participation, seed: int = 0, secret_seed: int = 0
+    ) -> CohortSchedule:
         """What draws the cohorts of a run.
 
         Args:
             users: N.
             contract: (n, k, b), as `participation` gives it.
-            secret_seed: of the run's key; schedules whose seed is public do not use it.
+            seed: public; it protects nothing, and sampled cohorts do not use it.
+            secret_seed: of the run's key; only sampled cohorts use it.
 
         Raises:
             ValueError: cohorts of that size cannot keep the contract.
@@ -83,12 +86,12 @@ class Cohorts(Value, ABC):
 class _SeededCohorts(Cohorts):
     """Cohorts of a fixed size from a public seed, which protects nothing."""
 
-    seed: Annotated[int, Field("public seed of the draws, which protects nothing", ge=0, le=2**63 - 1)] = 0
-
-    def schedule(self, users: int, contract: Participation, secret_seed: int) -> CohortSchedule:
+    def schedule(
+        self, users: int, contract: Participation, seed: int = 0, secret_seed: int = 0
+    ) -> CohortSchedule:
         """See `Cohorts.schedule`."""
         del secret_seed
-        return self.schedule_class(users, self.users_per_round, contract, self.seed)
+        return self.schedule_class(users, self.users_per_round, contract, seed)
 
 
 @dataclass(frozen=True)
@@ -132,13 +135,16 @@ class SampledCohorts(Cohorts):
 
     schedule_class: ClassVar[type[SampledSchedule]]
 
-    def schedule(self, users: int, contract: Participation, secret_seed: int) -> SampledSchedule:
+    def schedule(
+        self, users: int, contract: Participation, seed: int = 0, secret_seed: int = 0
+    ) -> SampledSchedule:
         """See `Cohorts.schedule`."""
+        del seed
         return self.schedule_class(users, self.users_per_round, contract, secret_seed)
 
     def probability(self, users: int, contract: Participation) -> float:
         """q, with which a user joins when it may. It does not depend on the seed."""
-        return self.schedule(users, contract, secret_seed=0).probability
+        return self.schedule(users, contract).probability
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Cells as text, numbers or ids of users: what one becomes depends on it and its column's type.
 
-Columns are Arrow arrays as `fedmf.data.table_reader` gives them, whole or in chunks, or lists of text. A cell
-that cannot be parsed is a null, or NaN, and raises nothing; a column whose *type* holds nothing of the kind
-is refused.
+Columns are Arrow arrays as `fedmf.data.table_reader` and `column_of` give them, whole or in chunks, or lists
+of text. A cell that cannot be parsed is a null, or NaN, and raises nothing; a column whose *type* holds
+nothing of the kind is rejected.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +35,39 @@ _POINT_ZERO: Final = re.compile(r"([+-]?[0-9]{1,400})\.0*")
 _POWER: Final = re.compile(r"[+-]?[0-9](\.[0-9]+)?[eE]\+[0-9]{1,3}")
 #: A byte order mark, at the front of a file or copied with a cell.
 _MARK: Final = "\ufeff"
+
+
+def column_of(values: Any) -> Any:
+    """An array, a list or a column of a data frame as an Arrow array; of several types as text, cell by cell.
+
+    Guarantees: what a cell is as a number or an id depends neither on other cells nor on how it is typed.
+
+    >>> column_of([7, "ann", None, 7.5]).to_pylist()
+    ['7', 'ann', None, '7.5']
+    """
+    if isinstance(values, arrow.Array | arrow.ChunkedArray):
+        return values
+    try:
+        column = arrow.array(values, from_pandas=True)
+        if not types.is_decimal(column.type):  # whose numbers would be rounded to one scale
+            return column
+    except (arrow.ArrowException, TypeError, ValueError, OverflowError):
+        pass
+    return arrow.array([_as_text(value) for value in values], arrow.large_string())
+
+
+def _as_text(value: Any) -> str | None:
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, str):
+        return value.encode(errors="surrogatepass").decode(errors="replace")
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or value != value:
+        return None
+    try:
+        return str(value + 0 if isinstance(value, float) else value)  # no −0.0
+    except ValueError:  # an integer of more digits than Python writes
+        return None
 
 
 def texts(column: Any, place: str = "column") -> Any:
@@ -82,12 +115,8 @@ def numbers(column: Any, place: str = "column") -> NDArray[np.float64]:
         return np.full(len(column), np.nan)
     if types.is_temporal(kind) or types.is_nested(kind):
         raise ValueError(f"{place} must hold numbers; got {kind}.")
-    return numbers_of(texts(column, place))
-
-
-def numbers_of(column: Any) -> NDArray[np.float64]:
-    """Numbers that text says; together where all are numbers, else one by one, which reads them the same."""
-    try:
+    column = texts(column, place)
+    try:  # together where all are numbers, else one by one, which reads them the same
         return column.cast(arrow.float64()).to_numpy(zero_copy_only=False)
     except arrow.ArrowException:
         return np.array([_number(cell) for cell in column.to_pylist()], dtype=np.float64)
@@ -128,7 +157,7 @@ def ids(column: Any, place: str = "column") -> Any:
     kind = column.type
     if types.is_floating(kind):
         cells = column.cast(arrow.float64()).to_pylist()
-        return arrow.array([id_of_float(cell, kind.bit_width) for cell in cells], arrow.large_string())
+        return arrow.array([_id_of_float(cell, kind.bit_width) for cell in cells], arrow.large_string())
     if types.is_boolean(kind) or types.is_temporal(kind) or types.is_nested(kind):
         raise ValueError(f"{place} must hold ids of users, as text or whole numbers; got {kind}.")
     encoded = texts(column, place).dictionary_encode()
@@ -208,21 +237,53 @@ def require_canonical(user_ids: Iterable[str]) -> None:
         )
 
 
-def id_of_float(number: float | None, bits: int) -> str | None:
-    """The id that a floating number stands for; None for a missing, infinite or too large one.
-
-    Args:
-        number: of a column.
-        bits: of the column's type: 16, 32 or 64.
-
-    >>> id_of_float(7.0, 64), id_of_float(0.5, 64), id_of_float(2.0**53, 64)
-    ('7', '0.5', None)
-    """
+def _id_of_float(number: float | None, bits: int) -> str | None:
+    """The id that a float of so many bits stands for; None for a missing, infinite or too large one."""
     if number is None or not abs(number) < _EXACT[bits]:
         return None
     if number.is_integer():
         return str(int(number))
     return str(np.float32(number)) if bits == 32 else repr(number)
+
+
+def places(column: Any, known: Sequence[str], missing: str = "") -> NDArray[np.int64]:
+    """Which of some names each cell is, blanks around it aside; −1 for none of them.
+
+    Args:
+        column: of text.
+        known: the names, in order.
+        missing: the name that stands for a missing cell; empty for none.
+
+    >>> places(["b", " a ", "c", ""], ["a", "b"]).tolist()
+    [1, 0, -1, -1]
+    """
+    encoded = texts(column).dictionary_encode()
+    place = {name: i for i, name in enumerate(known)}
+    words = [*encoded.dictionary.to_pylist(), ""]
+    found = np.array([place.get(word.strip() or missing, -1) for word in words], dtype=np.int64)
+    return found[encoded.indices.fill_null(len(words) - 1).to_numpy(zero_copy_only=False)]
+
+
+def require_once(names: Sequence[str | None], place: str = "") -> tuple[str, ...]:
+    """The user list that some canonical ids are.
+
+    Args:
+        names: None where none can be told.
+        place: where they stand, such as " (users.txt)", for messages.
+
+    Raises:
+        ValueError: there is none, one is missing, or is there twice.
+    """
+    if None in names:
+        raise ValueError(
+            f"user_list must name a user in each row; got none in row {names.index(None) + 1}{place}. A "
+            "float of 2⁵³ or more has lost its last digits: write it in full."
+        )
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice or not names:
+        wrong = f"{twice[0]!r} more than once" if twice else "nobody"
+        raise ValueError(f"user_list must name each user once; got {wrong}{place}.")
+    return tuple(name for name in names if name)
 
 
 def read_user_list(path: Path, column: str) -> tuple[str, ...]:
@@ -250,13 +311,4 @@ def read_user_list(path: Path, column: str) -> tuple[str, ...]:
             reason = " ".join(str(error).split())
             raise ValueError(f"user_list must be a readable file of user ids; got {path}: {reason}") from None
         names += [canonical_id(line) or None for line in lines if line]
-    if None in names:
-        raise ValueError(
-            f"user_list must name a user in each row; got none in row {names.index(None) + 1} of {path}. A "
-            "float of 2⁵³ or more has lost its last digits: write it in full."
-        )
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice or not names:
-        wrong = f"{twice[0]!r} more than once" if twice else "nobody"
-        raise ValueError(f"user_list must name each user once; got {wrong} in {path}.")
-    return tuple(name for name in names if name)
+    return require_once(names, f" ({path})")

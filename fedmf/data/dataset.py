@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final, Literal, Self
 
 import numpy as np
-import pyarrow as arrow
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data.cells import ids, require_canonical
+from fedmf.data.cells import column_of, ids, numbers, places, require_canonical, require_once, types
 from fedmf.data.partitions import Partition, partition_by_owner
 from fedmf.data.structure import (
     ExampleStructure,
@@ -105,10 +103,10 @@ class Dataset(ABC):
     def from_arrays(
         x: Any,
         y: Any,
-        users: Sequence[Any],
+        users: Any,
         *,
         user_list: Sequence[Any] | str | None = None,
-        classes: int | Sequence[Any] | str | None = None,
+        classes: int | Sequence[Any] | None = None,
         test: tuple[Any, Any] | None = None,
         test_owner: TestOwner = "nobody",
         vocabulary: int = 0,
@@ -121,8 +119,8 @@ class Dataset(ABC):
             y: labels, shape (examples, …): numbers, class numbers, or names of classes.
             users: whose each example is, shape (examples,): text or whole numbers, however they are typed.
             user_list: the ids of all users, which is public; "from-data" takes them from ``users``.
-            classes: how many there are, or their names in order; "from-data" takes those that occur; None
-                where labels are numbers of a floating type, or tokens.
+            classes: how many there are, or their names in order; None where labels are numbers of a floating
+                type, or tokens.
             test: features and labels of the test part, which must not be of private rows.
             test_owner: whose the test part is.
             vocabulary: how many tokens there are where features and labels are tokens.
@@ -138,28 +136,33 @@ class Dataset(ABC):
         >>> Dataset.from_arrays(x, y, users, user_list=["a", "b"], classes=2)
         InMemoryDataset(users=2, examples=2, features=(1,) float32, labels=() int64 below 2, tests=0)
         """
-        features, test = each(_tensor, x), test or (each(lambda part: part[:0], each(_tensor, x)), y[:0])
+        features = each(_tensor, x)
         lengths = [len(part) for part in (*named(features).values(), y, users)]
         if len(set(lengths)) > 1:
             raise ValueError(f"x, y and users must be of one length, that of the examples; got {lengths}.")
-        names = _names(classes, y)
+        names = [] if classes is None or isinstance(classes, int) else _ids(list(classes))
+        if isinstance(classes, str) or (names and len({*names} - {None}) < max(2, len(names))):
+            raise ValueError(f"classes must be at least two different names; got {classes!r:.300}.")
         count = classes if isinstance(classes, int) else len(names)
-        labels, test_labels = (_labels(given, names, count, vocabulary) for given in (y, test[1]))
-        user_ids, owner = _owners(users, user_list)
-        readable = _readable(features, labels, count)
-        if not (readable & (owner >= 0)).any():
+        test_x, test_y = test or (each(lambda part: part[:0], features), y[:0])
+        test_x = each(_tensor, test_x)
+        labels, test_labels = (_labels(given, names, count, vocabulary) for given in (y, test_y))
+        ids_of_rows = _ids(users)
+        user_ids = _listed(user_list, ids_of_rows)
+        owned = partition_by_owner(places(ids_of_rows, user_ids), np.arange(len(user_ids)))
+        owned = owned.keeping(_readable(features, labels, count))
+        if not owned.order.size:
             raise ValueError(
                 "x, y and users must hold an example whose user is on the user list, whose numbers are "
                 "finite and whose label is one of the classes; got none."
             )
-        test_features = each(_tensor, test[0])
-        kept = torch.from_numpy(_readable(test_features, test_labels, count))
+        kept = torch.from_numpy(_readable(test_x, test_labels, count))
         return InMemoryDataset(
             features=features,
             labels=labels,
-            owned=partition_by_owner(owner, np.arange(len(user_ids))).keeping(readable),
+            owned=owned,
             user_ids=user_ids,
-            test_features=each(lambda part: part[kept], test_features),
+            test_features=each(lambda part: part[kept], test_x),
             test_labels=test_labels[kept],
             classes=count,
             test_owner=test_owner,
@@ -201,20 +204,20 @@ class Dataset(ABC):
         """
         labels = [label] if isinstance(label, str) else list(label)
         frame, test = (part.to_pandas() if hasattr(part, "to_pandas") else part for part in (frame, test))
-        if not hasattr(frame, "iloc"):
+        if not hasattr(frame, "columns"):
             raise TypeError(f"frame must be a data frame; got {type(frame).__name__}.")
         every = [name for name in map(str, frame.columns) if name not in (user, *labels)]
         names = every if features is None else list(features)
 
         def examples(table: Any) -> tuple[NDArray[np.float32], Any]:
             columns = _columns(table, [*names, *labels])
-            y = columns[len(names) :]
-            return _numbers(columns[: len(names)]), _numbers(y) if len(labels) > 1 else y[0].tolist()
+            y = _matrix(columns, labels) if len(labels) > 1 else columns[labels[0]]
+            return _matrix(columns, names), y
 
-        (users,) = _columns(frame, [user])
+        users = _columns(frame, [user])[user]
         tests = None if test is None else examples(test)
-        data = Dataset.from_arrays(*examples(frame), users.tolist(), test=tests, **options)
-        tested = ids_of(test[user].tolist()) if test is not None and user in test.columns else []
+        data = Dataset.from_arrays(*examples(frame), users, test=tests, **options)
+        tested = _ids(test[user]) if test is not None and user in test.columns else []
         if data.test_owner != "training users" and not {*data.user_ids}.isdisjoint(tested):
             raise ValueError(
                 "test (rows) must be of nobody on the user list; got rows of some users. Say "
@@ -453,75 +456,75 @@ def _layout(features: Features) -> str:
 
 
 def _tensor(values: Any) -> Tensor:
-    tensor = values.detach() if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
+    """A copy, which no later change of the values moves."""
+    tensor = values.detach().clone() if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
     return tensor.float() if tensor.dtype == torch.float64 else tensor
 
 
-def _columns(frame: Any, names: Sequence[str]) -> list[Any]:
-    """Columns of a frame by their names."""
+def _columns(frame: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Columns of a frame as Arrow arrays."""
     present = list(map(str, frame.columns))
     if wrong := [name for name in names if present.count(name) != 1 or names.count(name) != 1]:
         raise ValueError(
             f"column {wrong[0]!r} must be there once and asked for once; the frame has "
             f"{', '.join(present)[:300]}."
         )
-    return [frame.iloc[:, present.index(name)] for name in names]
+    return {name: column_of(frame.iloc[:, present.index(name)]) for name in names}
 
 
-def _numbers(columns: Sequence[Any]) -> NDArray[np.float32]:
-    """Columns of a frame as numbers, shape (rows, columns); NaN for a cell that is none."""
-    import pandas as pd
-
-    if times := [column.name for column in columns if column.dtype.kind in "mM"]:
-        raise ValueError(f"column {times[0]!r} must hold numbers; got times.")
-
-    parse: Any = pd.to_numeric
-
-    def number(cell: Any) -> float:
-        try:
-            return float(parse(cell, errors="coerce"))
-        except (OverflowError, TypeError):
-            return math.nan
-
-    cells = []
-    for column in columns:
-        try:
-            cells.append(parse(column, errors="coerce").astype("float64").to_numpy())
-        except (OverflowError, TypeError):  # an integer beyond all floats
-            cells.append(np.array([number(cell) for cell in column]))
+def _matrix(columns: Mapping[str, Any], names: Sequence[str]) -> NDArray[np.float32]:
+    """Columns as numbers, shape (rows, columns); NaN for a cell that is none."""
     with np.errstate(over="ignore"):
-        return np.stack(cells, axis=1).astype(np.float32)
+        of = [numbers(columns[name], f"column {name!r}") for name in names]
+        return np.stack(of, axis=1).astype(np.float32)
 
 
-def _names(classes: int | Sequence[Any] | str | None, y: Any) -> list[str]:
-    """The names of the classes in order; none where they are numbers."""
-    if classes is None or isinstance(classes, int):
-        return []
-    if isinstance(classes, str) and classes != FROM_DATA:
-        raise ValueError(f"classes must be their number, their names or {FROM_DATA!r}; got {classes!r}.")
-    names = [name for name in ids_of(y if isinstance(classes, str) else classes) if name]
-    if isinstance(classes, str):
-        whole = all(name.removeprefix("-").isdecimal() for name in names)
-        names = sorted(set(names), key=lambda name: (int(name), name) if whole else (0, name))
-    if len(names) < 2 or len(set(names)) < len(names):
-        raise ValueError(f"classes must be at least two different names; got {', '.join(names)[:300]}.")
-    return names
+def _ids(values: Any) -> list[str | None]:
+    """The canonical id of each (`canonical_id`), however they are typed; None for what names nobody.
+
+    >>> _ids(["ann", 7, 7.0, None, float("nan"), 10**30])
+    ['ann', '7', '7', None, None, '1000000000000000000000000000000']
+    """
+    return ids(column_of(values.numpy() if isinstance(values, Tensor) else values), "users").to_pylist()
 
 
-def _labels(y: Any, names: list[str], classes: int, vocabulary: int) -> Tensor:
+def _listed(user_list: Sequence[Any] | str | None, ids_of_rows: Sequence[str | None]) -> tuple[str, ...]:
+    """The ids of all users.
+
+    Raises:
+        ValueError: no list, or one that names somebody twice or nobody.
+    """
+    if user_list is None or (isinstance(user_list, str) and user_list != FROM_DATA):
+        raise ValueError(
+            "user_list (ids of all users) must be given, for it is public: all ids, known before any row "
+            f"is read, or user_list={FROM_DATA!r}, which publishes the ids that occur in the rows; got "
+            f"{user_list!r:.100}."
+        )
+    if isinstance(user_list, str):
+        return require_once(sorted({name for name in ids_of_rows if name}))
+    return require_once(_ids(user_list))
+
+
+def _labels(y: Any, names: Sequence[str | None], classes: int, vocabulary: int) -> Tensor:
     """Labels as a tensor: numbers, tokens, or class numbers, of which −1 stands for what is no class."""
     if names:
-        place = {name: i for i, name in enumerate(names)}
-        return torch.tensor([place.get(word or "", -1) for word in ids_of(y)], dtype=torch.int64)
-    labels = _tensor(y) if isinstance(y, Tensor) or np.asarray(y).dtype.kind in "biuf" else None
-    if labels is not None and (classes or vocabulary):
-        return torch.where(labels == labels.round(), labels, -1).to(torch.int64) if classes else labels.long()
-    if labels is None or not labels.dtype.is_floating_point:
+        return torch.from_numpy(places(_ids(y), [name or "" for name in names]))
+    if isinstance(y, Tensor) or np.ndim(y) > 1:
+        labels = _tensor(y)
+        whole = not labels.dtype.is_floating_point
+    else:
+        column = column_of(y)
+        labels = torch.tensor(numbers(column, "y"))
+        whole = types.is_integer(column.type) or types.is_boolean(column.type)
+        whole |= len(labels) > 0 and not bool(torch.isfinite(labels).any())
+    if classes:
+        return torch.where(labels == labels.round(), labels, -1).to(torch.int64)
+    if whole and not vocabulary:
         raise ValueError(
-            "classes must be told where labels are not of a floating type: their number, their names in "
-            f"order, or {FROM_DATA!r} for those that occur, which makes them public; got none."
+            "classes must be told where labels are not of a floating type: their number or their names in "
+            "order, which are public; got none."
         )
-    return labels
+    return labels.long() if vocabulary else labels.float()
 
 
 def _readable(features: Features, labels: Tensor, classes: int) -> NDArray[np.bool_]:
@@ -531,50 +534,3 @@ def _readable(features: Features, labels: Tensor, classes: int) -> NDArray[np.bo
     for entries in (known, *(torch.isfinite(values) for values in named(features).values())):
         good &= entries.reshape(len(labels), math.prod(entries.shape[1:])).all(dim=1)
     return good.numpy()
-
-
-def _owners(
-    users: Sequence[Any], user_list: Sequence[Any] | str | None
-) -> tuple[list[str], NDArray[np.int64]]:
-    """The list of users, and the place of each example's user on it; −1 for nobody's.
-
-    Raises:
-        ValueError: no user list, or one that names somebody twice or nobody.
-    """
-    if user_list is None or (isinstance(user_list, str) and user_list != FROM_DATA):
-        raise ValueError(
-            "user_list (ids of all users) must be given, for it is public: all ids, known before any row "
-            f"is read, or user_list={FROM_DATA!r}, which publishes the ids that occur in the rows; got "
-            f"{user_list!r:.100}."
-        )
-    names = ids_of(users)
-    listed = sorted({name for name in names if name}) if isinstance(user_list, str) else ids_of(user_list)
-    known = [name for name in listed if name]
-    if not known or len(set(known)) < len(listed):
-        twice = [name for name, count in Counter(listed).items() if count > 1]
-        wrong = f"{twice[0]!r} more than once" if twice else "nobody in a place"
-        raise ValueError(f"user_list (ids of all users) must name each user once; got {wrong}.")
-    place = {name: u for u, name in enumerate(known)}
-    return known, np.array([place.get(name or "", -1) for name in names], dtype=np.int64)
-
-
-def ids_of(users: Sequence[Any]) -> list[str | None]:
-    """The canonical id of each (`canonical_id`), however they are typed; None for what names nobody.
-
-    >>> ids_of(["ann", 7, 7.0, None, float("nan"), 10**30])
-    ['ann', '7', '7', None, None, '1000000000000000000000000000000']
-    """
-    values = users.tolist() if hasattr(users, "tolist") else list(users)  # type: ignore[attr-defined]
-    try:
-        return ids(arrow.array(values, from_pandas=True), "users").to_pylist()
-    except (arrow.ArrowException, OverflowError, UnicodeEncodeError):  # of several types, or not UTF-8
-        return list(map(_id, values))
-
-
-def _id(value: Any) -> str | None:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)  # also beyond 64 bits
-    try:
-        return ids(arrow.array([value], from_pandas=True)).to_pylist()[0]
-    except (arrow.ArrowException, ValueError):
-        return None

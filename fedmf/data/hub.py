@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.data.dataset import InMemoryDataset
-from fedmf.data.table import Table
+from fedmf.data.table import MOST_TESTS, Table
 
-_MOST_TESTS: Final = 10_000
 _ROWS: Final = 1024
 
 
@@ -33,11 +32,12 @@ class Hub(Table):
     height, width) in [0, 1], or numbers, in lists of any depth. With ``text_column`` the split "train" is a
     table of texts, and what is held out is taken from it.
 
-    >>> Hub(path="ylecun/mnist", partition="shards").feature_columns
+    >>> Hub(path="ylecun/mnist", class_names=("0..9",), input_shape=(1, 28, 28)).feature_columns
     ('image',)
     """
 
     kind: ClassVar[str] = "hub"
+    normalisation: ClassVar[str] = "pixels / 255, other numbers as they are, in float32"
     feature_columns: tuple[str, ...] = ("image",)
 
     def __post_init__(self) -> None:
@@ -47,68 +47,51 @@ class Hub(Table):
                 "feature_columns must name one column with dataset 'hub', without schema and "
                 f"label_columns; got {', '.join(self.feature_columns)}."
             )
+        if not (self.input_shape or self.text_column):
+            raise ValueError("input_shape must be declared with dataset 'hub', such as 3,32,32; got none.")
 
     def load(self) -> InMemoryDataset:
         """See `DatasetOptions.load`."""
         splits = loaded(self.path)
-        train, column = splits["train"], self.feature_columns[0]
-        if missing := [
-            name for name in (*self.features_of(), *self._others) if name not in train.column_names
-        ]:
-            raise ValueError(
-                f"column {missing[0]!r} is missing; {self.path} has {', '.join(train.column_names)[:300]}."
-            )
-        if self.text_column:
-            return self.dataset_of(self.read(self._columns(train)), self.listed_users(self.holds_out_users))
-        tested = splits.get("test")
+        train, tested = splits["train"], None if self.text_column else splits.get("test")
+        names = train.column_names
+        if missing := [name for name in (*self.features, *self._others) if name not in names]:
+            raise ValueError(f"column {missing[0]!r} is missing; {self.path} has {', '.join(names)[:300]}.")
         people = self.listed_users(self.holds_out_users and tested is None)
-        firsts = (decoded(train, range(i, i + 1), column)[0] for i in range(len(train)))
-        shape = self.input_shape or next((value.shape for value in firsts if value is not None), (1,))
-        rows = self.read(self._columns(train, shape))
-        tests = None if tested is None else self.read(self._columns(tested, shape))
-        if tests is not None and self.test_owner == "held-out users" and not tests.users:
+        rows = self.read(self._columns(train))
+        tests = None if tested is None else self.read(self._columns(tested))
+        if tests is not None and self.test_owner == "held-out users" and tests.users is None:
             raise ValueError(
                 f"split 'test' of {self.path} must have column {self.user_column!r}, so that rows of the "
                 "run's users are left out; or say test_split 'examples', whose evaluation is not private."
             )
-        dataset = self.dataset_of(rows, people, tests, _MOST_TESTS)
-        return dataset if self.input_shape else dataset.reshaped(shape)
+        return self.dataset_of(rows, people, tests)
 
     @property
-    def normalisation(self) -> str:
-        """See `Table.normalisation`."""
-        return "pixels / 255, other numbers as they are, in float32"
-
-    @property
-    def test_part(self) -> str:
-        """See `Table.test_part`."""
+    def test_part(self) -> tuple[str, str]:
+        """See `DatasetOptions.test_part`."""
+        held, drawn = super().test_part
         if self.text_column:
-            return super().test_part
-        return f"the split 'test' or, without one, {super().test_part}; at most {_MOST_TESTS:,} rows"
+            return held, drawn
+        return f"the split 'test' or, without one, {held}; at most {MOST_TESTS:,} rows", drawn
 
-    def _columns(self, split: Any, shape: tuple[int, ...] = ()) -> Iterator[Mapping[str, Any]]:
-        """Columns of a split, some rows at a time: Arrow arrays, and features of this shape as numbers.
+    def _columns(self, split: Any) -> Iterator[Mapping[str, Any]]:
+        """Columns of a split, some rows at a time: Arrow arrays, and examples as rows of numbers.
 
         A test part need not have the column of users.
         """
-        feature = self.features_of()[0]
-        names = [name for name in self._others if name in split.column_names]
+        (feature,), names = self.features, [name for name in self._others if name in split.column_names]
+        names += [feature] * bool(self.text_column)
         for first in range(0, len(split), _ROWS):
             rows = range(first, min(first + _ROWS, len(split)))
-            table = (
-                split.select(rows)
-                .select_columns(names if shape else [*names, feature])
-                .with_format("arrow")[:]
-            )
+            table = split.select(rows).select_columns(names).with_format("arrow")[:]
             columns = {name: table.column(name) for name in names}
-            if not shape:
-                yield {feature: table.column(feature), **columns}
-                continue
-            values = np.full((len(rows), math.prod(shape)), np.nan)
-            for place, value in zip(values, decoded(split, rows, feature), strict=True):
-                if value is not None and value.shape == shape:
-                    place[...] = value.ravel()
-            yield {feature: values, **columns}
+            if not self.text_column:
+                columns[feature] = np.full((len(rows), math.prod(self.shape)), np.nan)
+                for place, value in zip(columns[feature], decoded(split, rows, feature), strict=True):
+                    if value is not None and value.shape == self.shape:
+                        place[...] = value.ravel()
+            yield columns
 
 
 def decoded(split: Any, rows: range, column: str) -> list[NDArray[np.float32] | None]:

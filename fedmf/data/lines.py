@@ -37,7 +37,7 @@ class Lines:
         The lines do not depend on how the text was cut into pieces, and no more than ``longest`` bytes and
         a piece are held.
 
-    >>> lines = Lines(iter([b"ab\nc", b"d\n\nlonger", b" than 4\ne", b""]).__next__, longest=4)
+    >>> lines = Lines(iter([b"ab\\nc", b"d\\n\\nlonger", b" than 4\\ne", b""]).__next__, longest=4)
     >>> lines.peek(), lines.take(9), lines.take(9), lines.take(9)
     (b'ab', [b'ab'], [b'cd'], [b'longer than 4'])
     """

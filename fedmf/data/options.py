@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
@@ -11,17 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.data.dataset import Dataset
-from fedmf.data.partitions import (
-    Partition,
-    partition_by_label,
-    partition_by_shards,
-    partition_each,
-    partition_evenly,
-)
+from fedmf.data.partitions import Partition, partition_by_label, partition_each, partition_evenly
 from fedmf.values import Field, Value
 
 #: Partitions that need labels and a generator, no more.
-Spread = Literal["iid", "dirichlet", "shards", "each-example"]
+Spread = Literal["iid", "dirichlet", "each-example"]
+_DRAWN: Final = "drawn from the public seed; no private rows"
 
 
 @dataclass(frozen=True)
@@ -49,7 +43,7 @@ class DatasetOptions(Value, ABC):
     """A data set and its options; `load` makes or reads it.
 
     Raises:
-        ValueError: a value is out of range.
+        ValueError: a value is out of range, or something public is not declared.
 
     Guarantees: equal values load equal data, to the bit.
     """
@@ -64,7 +58,10 @@ class DatasetOptions(Value, ABC):
     ] = "iid"
     test_fraction: Annotated[float, Field("share of the examples held out to test", gt=0, lt=1)] = 0.2
     seed: Annotated[
-        int, Field("public seed of whatever is drawn; default of all other seeds", ge=0, le=2**63 - 1)
+        int,
+        Field(
+            "public seed of who owns what, initial parameters, cohorts, order of examples", ge=0, le=2**63 - 1
+        ),
     ] = 0
 
     @abstractmethod
@@ -77,40 +74,41 @@ class DatasetOptions(Value, ABC):
 
     @abstractmethod
     def example_inputs(self) -> tuple[PublicInput, ...]:
-        """Classes or vocabulary, shape of an example, normalisation: as far as they are declared."""
+        """Classes or vocabulary, shape of an example, normalisation."""
+
+    @property
+    def dealt(self) -> str:
+        """By what it is decided who owns what."""
+        return _DRAWN
+
+    @property
+    def test_part(self) -> tuple[str, str]:
+        """Whose the test part is, and what decides that."""
+        return "nobody's", _DRAWN
+
+    def user_inputs(self) -> tuple[PublicInput, ...]:
+        """How many users there are, what they are called and what they own."""
+        unit = self.unit
+        sizes = PublicInput("sizes of users", f"partition {self.partition!r}", self.dealt)
+        return (
+            PublicInput(f"{unit}s", str(self.users), "configuration"),
+            PublicInput(f"{unit} ids", "numbered", f"made from the number of {unit}s"),
+            *(() if unit == "example" else (sizes,)),
+        )
 
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """Whatever of the data is taken as known to everybody; computed from the options alone."""
         return (
-            *self.made_up_owners(f"partition {self.partition!r}", "drawn from the public seed"),
+            *self.user_inputs(),
             *self.example_inputs(),
-            PublicInput("partition", self.partition, "drawn from the public seed; no private rows"),
-            PublicInput("test part", "nobody's", "drawn from the public seed; no private rows"),
-        )
-
-    def made_up_owners(self, sizes: str, source: str) -> tuple[PublicInput, ...]:
-        """How many users are made up, what they are called and what they own, which is public.
-
-        Args:
-            sizes: how many examples each owns.
-            source: where that comes from.
-        """
-        unit = self.unit
-        owned = () if unit == "example" else (PublicInput("sizes of users", sizes, source),)
-        return (
-            PublicInput(f"{unit}s", str(self.users), "configuration"),
-            PublicInput(f"{unit} ids", "numbered", f"made from the number of {unit}s"),
-            *owned,
+            PublicInput("partition", self.partition, self.dealt),
+            PublicInput("test part", *self.test_part),
         )
 
     @property
     def unit(self) -> str:
         """What a user of this data set stands for: a "user", or a single "example"."""
         return "example" if self.partition == "each-example" else "user"
-
-    def undeclared(self) -> tuple[str, ...]:
-        """Keys that a private run must give: without them something public depends on private rows."""
-        return ()
 
 
 @dataclass(frozen=True)
@@ -120,21 +118,15 @@ class SpreadOptions(DatasetOptions):
     dirichlet_alpha: Annotated[
         float, Field("α of the label shares of partition dirichlet; smaller is more unequal", "α", gt=0)
     ] = 0.5
-    shards_per_user: Annotated[int, Field("shards of each user with partition shards", "s", ge=1)] = 2
 
     def split(self, labels: NDArray[np.int64], rng: np.random.Generator) -> Partition:
         """Spread the examples with these labels over the users; each user owns at least one.
 
         Raises:
-            ValueError: more users than examples, or too many shards.
+            ValueError: more users than examples.
         """
-        return PARTITIONS[self.partition](self, labels, rng)
-
-
-#: By name; each gives every user at least one example.
-PARTITIONS: Final[dict[str, Callable[[SpreadOptions, NDArray[np.int64], np.random.Generator], Partition]]] = {
-    "iid": lambda o, labels, rng: partition_evenly(labels.size, o.users, rng),
-    "dirichlet": lambda o, labels, rng: partition_by_label(labels, o.users, o.dirichlet_alpha, rng),
-    "each-example": lambda o, labels, rng: partition_each(labels.size, o.users),
-    "shards": lambda o, labels, rng: partition_by_shards(labels, o.users, o.shards_per_user, rng),
-}
+        if self.partition == "dirichlet":
+            return partition_by_label(labels, self.users, self.dirichlet_alpha, rng)
+        if self.partition == "each-example":
+            return partition_each(labels.size, self.users)
+        return partition_evenly(labels.size, self.users, rng)

@@ -89,27 +89,6 @@ def partition_each(examples: int, users: int) -> Partition:
     return Partition(np.arange(examples), np.arange(examples + 1))
 
 
-def partition_by_shards(
-    labels: NDArray[np.int64], users: int, shards_per_user: int, rng: np.random.Generator
-) -> Partition:
-    """Examples sorted by label, cut into U·s shards; every user owns s of them: few labels a user.
-
-    References:
-        McMahan et al. (2017), "Communication-Efficient Learning of Deep Networks from Decentralized
-        Data", section 3, the pathological non-IID partition.
-    """
-    shards = users * shards_per_user
-    if users < 1 or not 1 <= shards_per_user <= labels.size // users:
-        raise ValueError(
-            f"users times shards_per_user must be at most {labels.size}, the number of training examples; "
-            f"got {users} times {shards_per_user}."
-        )
-    shuffled = rng.permutation(labels.size)
-    pieces = np.array_split(shuffled[np.argsort(labels[shuffled], kind="stable")], shards)
-    dealt = rng.permutation(shards).reshape(users, shards_per_user)
-    return Partition.of([np.sort(np.concatenate([pieces[i] for i in mine])) for mine in dealt])
-
-
 def partition_by_label(
     labels: NDArray[np.int64], users: int, alpha: float, rng: np.random.Generator
 ) -> Partition:
@@ -122,7 +101,6 @@ def partition_by_label(
         Hsu, Qi, Brown (2019), "Measuring the Effects of Non-Identical Data Distribution", section 3.
     """
     check_users(users, labels.size)
-    check_alpha(alpha)
     classes = int(labels.max()) + 1
     pools = [rng.permutation(np.flatnonzero(labels == c)) for c in range(classes)]
     left = np.array([pool.size for pool in pools])
@@ -150,49 +128,27 @@ def _label_counts(
 
 
 def check_users(users: int, examples: int) -> None:
-    """Refuse a split that leaves somebody without examples."""
+    """Reject a split that leaves somebody without examples."""
     if not 1 <= users <= examples:
         raise ValueError(f"users must lie in 1..{examples}, the number of training examples; got {users}.")
 
 
-def check_alpha(alpha: float) -> None:
-    """Refuse a Dirichlet parameter that is not positive and finite."""
-    if not (np.isfinite(alpha) and alpha > 0):
-        raise ValueError(f"α (dirichlet_alpha) must be positive and finite; got {alpha}.")
-
-
-def hold_out_examples(
-    owner: NDArray[np.int64], fraction: float, rng: np.random.Generator
-) -> NDArray[np.bool_]:
-    """A random share of all examples, but never the last one of an owner.
-
-    Args:
-        owner: who owns each example, shape (examples,).
-        fraction: of all examples, in (0, 1).
-        rng: decides which.
-
-    Returns:
-        The mask of held-out examples, shape (examples,).
+def hold_out(count: int, fraction: float, rng: np.random.Generator, what: str) -> NDArray[np.int64]:
+    """A random share of 0, …, count − 1, examples or users; neither none of them nor all.
 
     Raises:
-        ValueError: no example would be held out, or every owner would have to give its last one.
+        ValueError: it would be.
 
-    >>> hold_out_examples(np.array([0, 0, 0, 1]), 0.5, np.random.default_rng(0)).sum()
-    np.int64(2)
+    >>> hold_out(4, 0.5, np.random.default_rng(0), "users").tolist()
+    [2, 0]
     """
-    order = rng.permutation(owner.size)
-    last = np.zeros(owner.size, dtype=bool)
-    last[order[np.unique(owner[order], return_index=True)[1]]] = True
-    spare = order[~last[order]]
-    wanted = round(fraction * owner.size)
-    if not 1 <= wanted <= spare.size:
+    wanted = round(fraction * count)
+    if not 1 <= wanted < count:
         raise ValueError(
-            f"test_fraction must hold out between 1 and {spare.size} of {owner.size} examples, so that every "
-            f"user keeps one; got {fraction}, which is {wanted}."
+            f"test_fraction must hold out between 1 and {count - 1} of {count} {what}; got {fraction}, "
+            f"which is {wanted}."
         )
-    mask = np.zeros(owner.size, dtype=bool)
-    mask[spare[:wanted]] = True
-    return mask
+    return rng.permutation(count)[:wanted]
 
 
 def hold_out_of_each_user(owner: NDArray[np.int64], fraction: float, seed: int) -> NDArray[np.bool_]:
@@ -216,24 +172,6 @@ def hold_out_of_each_user(owner: NDArray[np.int64], fraction: float, seed: int) 
             rng = np.random.default_rng([seed, 0x7E57, int(owner[rows[0]])])
             held[rows[1:]] = rng.random(rows.size - 1) < fraction
     return held
-
-
-def hold_out_users(users: int, fraction: float, rng: np.random.Generator) -> NDArray[np.int64]:
-    """A random share of the users 0..U − 1.
-
-    Raises:
-        ValueError: nobody would be held out, or everybody.
-
-    >>> hold_out_users(4, 0.5, np.random.default_rng(0)).tolist()
-    [2, 0]
-    """
-    wanted = round(fraction * users)
-    if not 1 <= wanted < users:
-        raise ValueError(
-            f"test_fraction must hold out between 1 and {users - 1} of {users} users; got {fraction}, "
-            f"which is {wanted}."
-        )
-    return rng.permutation(users)[:wanted]
 
 
 def partition_by_owner(owner: NDArray[np.int64], users: NDArray[np.int64]) -> Partition:

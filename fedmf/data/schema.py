@@ -30,7 +30,7 @@ from pydantic import (
     model_validator,
 )
 
-from fedmf.data.cells import cells_of, numbers
+from fedmf.data.cells import cells_of, numbers, places
 from fedmf.data.table_reader import shown_names
 from fedmf.typing import Array
 
@@ -217,14 +217,12 @@ class Category(Encoded):
 
     def places(self, cells: Any) -> NDArray[np.int64]:
         """Place of each cell's value among the categories, −1 for one that is none of them."""
-        known = {one: i for i, one in enumerate(self.categories)}
-        stripped = (cell.strip() for cell in cells_of(cells))
-        return np.array([known.get(cell or self.fill or "", -1) for cell in stripped], dtype=np.int64)
+        return places(cells, self.categories, self.fill or "")
 
     def encode(self, cells: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """See `Encoded.encode`; what is none of the categories cannot be read."""
-        places = self.places(cells)
-        return (places[:, None] == np.arange(len(self.categories))).astype(np.float64), places >= 0
+        found = self.places(cells)
+        return (found[:, None] == np.arange(len(self.categories))).astype(np.float64), found >= 0
 
 
 @final

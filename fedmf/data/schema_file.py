@@ -11,7 +11,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as arrow
 
-from fedmf.addresses import linked
 from fedmf.data.cells import cells_of
 from fedmf.data.schema import Encoded, Number, Schema, Time, User
 from fedmf.data.table_reader import ParquetTable, open_table
@@ -19,7 +18,7 @@ from fedmf.data.table_reader import ParquetTable, open_table
 _HEAD: Final = """\
 # What the columns of {source} may hold: public, decided without looking at the rows. Drafted from the header
 # alone; correct the kinds and fill in what is marked. Kinds: number, category, text, time, user, ignore.
-# {page}
+# See docs/data-and-models.md.
 
 """
 _MISSING: Final = """\
@@ -100,7 +99,7 @@ def draft_schema(file: Path) -> str:
         f"[columns.{_key(name)}]\nkind = {json.dumps(kind)}\n{_ASKED.get(kind, '')}"
         for name, kind in kinds.items()
     ]
-    return _HEAD.format(source=file.name, page=linked("docs/schema.md")) + "\n".join(tables)
+    return _HEAD.format(source=file.name) + "\n".join(tables)
 
 
 def _by_name(name: str) -> str:

@@ -7,9 +7,8 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,20 +56,20 @@ def byte_vocabulary() -> Vocabulary:
     )
 
 
-def word_vocabulary(texts: tuple[bytes, ...], size: int) -> Vocabulary:
+def word_vocabulary(text: bytes, size: int) -> Vocabulary:
     """The most frequent words and signs; of equally frequent ones the first in the order of characters.
 
     1 is whatever is none of them, and word i has the number i + 2.
 
     Args:
-        texts: public.
+        text: public.
         size: numbers at most, padding and the unknown word included.
 
-    >>> words = word_vocabulary((b"to be, or not to be",), 300)  # be, to, ",", not, or
+    >>> words = word_vocabulary(b"to be, or not to be", 300)  # be, to, ",", not, or
     >>> words.size, words.encode(b"not to see").tolist()
     (7, [5, 3, 1])
     """
-    times = Counter(word for text in texts for word in _words(text))
+    times = Counter(_words(text))
     words = sorted(times, key=lambda word: (-times[word], word))[: size - 2]
     number = {word: place + 2 for place, word in enumerate(words)}
 
@@ -83,7 +82,7 @@ def word_vocabulary(texts: tuple[bytes, ...], size: int) -> Vocabulary:
 def bpe_vocabulary(description: str) -> Vocabulary:
     """Byte pair encoding by the library tokenizers (extra ``lm``); token i of its file has the number i + 1.
 
-    A text that a tokenizer of somebody's own rejects is an empty one.
+    A text that the tokenizer rejects is an empty one.
 
     Args:
         description: what a ``tokenizer.json`` holds.
@@ -91,7 +90,10 @@ def bpe_vocabulary(description: str) -> Vocabulary:
     Raises:
         ValueError: the library is missing, or the description is none of a tokenizer.
     """
-    tokenizers = _library()
+    try:
+        import tokenizers
+    except ImportError:
+        raise ValueError("vocabulary 'bpe' needs the extra: pip install 'fedmf[lm]'.") from None
     try:
         tokenizer = tokenizers.Tokenizer.from_str(description)
     except Exception as error:
@@ -111,54 +113,28 @@ def bpe_vocabulary(description: str) -> Vocabulary:
     return Vocabulary("bpe", size, _digest(description.encode()), encode)
 
 
-def trained_bpe(texts: tuple[bytes, ...], size: int) -> str:
-    """The description of a tokenizer of byte pieces, a function of public texts and the size.
-
-    Args:
-        texts: public.
-        size: numbers at most, padding and the 256 bytes included: above 257.
-    """
-    tokenizers = _library()
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=size - 1,
-        show_progress=False,
-        initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
-    )
-    decoded = [text.decode("utf-8", "replace") for text in texts]
-    tokenizer.train_from_iterator(decoded, trainer, length=len(decoded))
-    return tokenizer.to_str()
-
-
-def public_vocabulary(name: str, path: Path | None, texts: tuple[bytes, ...], size: int) -> Vocabulary:
+def public_vocabulary(name: str, path: Path, size: int) -> Vocabulary:
     """The vocabulary of a name, made from a public file.
 
     Args:
-        name: "bytes", "words" or "bpe".
-        path: a text file, or a ``tokenizer.json`` for "bpe".
-        texts: what it is made from if there is no file.
-        size: numbers at most.
+        name: "bytes", which needs no file, "words" or "bpe".
+        path: a text file, or for "bpe" a ``tokenizer.json``.
+        size: numbers of words at most.
 
     Raises:
         ValueError: the file cannot be used, or the library tokenizers is not there.
     """
     if name == "bytes":
         return byte_vocabulary()
-    if path is not None:
-        try:
-            texts = (path.read_bytes(),)
-        except OSError as error:
-            raise ValueError(f"vocabulary_path must be readable; got {path}: {error.strerror}.") from None
-    return _made(name, path is not None and path.suffix == ".json", texts, size)
-
-
-@lru_cache(maxsize=4)
-def _made(name: str, described: bool, texts: tuple[bytes, ...], size: int) -> Vocabulary:
-    if name == "words":
-        return word_vocabulary(texts, size)
-    return bpe_vocabulary(texts[0].decode("utf-8", "replace") if described else trained_bpe(texts, size))
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"vocabulary_path must be readable; got {path}: {error.strerror}.") from None
+    return (
+        word_vocabulary(content, size)
+        if name == "words"
+        else bpe_vocabulary(content.decode(errors="replace"))
+    )
 
 
 def _words(text: bytes) -> list[str]:
@@ -167,15 +143,6 @@ def _words(text: bytes) -> list[str]:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _library() -> Any:
-    try:
-        import tokenizers
-        import tokenizers.trainers
-    except ImportError:
-        raise ValueError("vocabulary 'bpe' needs the extra: pip install 'fedmf[lm]'.") from None
-    return tokenizers
 
 
 def next_tokens(tokens: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

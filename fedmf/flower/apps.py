@@ -86,15 +86,17 @@ def cached_trainer(
     run = run_of(dict(items))
     source = run.task_source
     if isinstance(source, NamedTask) and isinstance(source.data, OnNodes):
-        here = dataclasses.replace(source, data=source.data.here(path, user_list, schema))
-        run = dataclasses.replace(run, task=here)
+        dataset = source.data.here(path, user_list, schema)
+        task = source.task(dataset, source.module(dataset, source.model))
     elif path or user_list or schema:
         raise ConfigError(
             "data-path, data-user-list and data-schema (of the node config) must be left out unless [data] "
             f"kind is {OnNodes.kind!r}; got {path or user_list or schema!r}."
         )
+    else:
+        task = source.build()
     # Ray shows an actor only the GPU it reserved, which is then the first.
-    task = run.task_source.build().to("cuda" if run.execution.worker_gpus > 0 else "cpu")
+    task = task.to("cuda" if run.execution.worker_gpus > 0 else "cpu")
     return LocalTrainer(task, run.client), clipped_sums(run, task)
 
 

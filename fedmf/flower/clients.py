@@ -100,8 +100,8 @@ class GridClients(Clients):
         sent = self.grid.push_messages([message for message, _ in asked])
         parts = {name: part for name, (_, part) in zip(sent, asked, strict=False) if name}
         self._looked = time.monotonic()
-        seconds, enough = (math.inf, 0) if self.patient else (self._seconds, self.waiting.min_replies)
-        wait = Wait(seconds, enough, lambda name: self.most_bytes(parts[name]))
+        seconds = math.inf if self.patient else self._seconds
+        wait = Wait(seconds, lambda name: self.most_bytes(parts[name]))
         for message in pull_until(self.grid, parts, wait, self._look_for_nodes):
             if arrived(message):
                 yield self._reply(message, parts[message.metadata.reply_to_message_id])

@@ -15,7 +15,6 @@ from fedmf.flower.compat import (
     HttpGrid,
     HttpLink,
     MissingObjectError,
-    arrived,
     checked_size,
     set_message_id,
     unpacked,
@@ -36,13 +35,11 @@ class Wait:
 
     Args:
         seconds: at most so long; infinite: until all are in.
-        min_replies: after so many arrived the others are not waited for; 0: all are.
         most_bytes: of the reply to a message, by its id, where the grid lets that be known before the reply
             is unpacked.
     """
 
     seconds: float
-    min_replies: int = 0
     most_bytes: Callable[[str], int] = lambda _: 2**32
 
 
@@ -65,16 +62,14 @@ def pull_until(
     """
     pending = dict.fromkeys(message_id for message_id in message_ids if message_id)
     pull = pull_of(grid, wait.most_bytes)
-    came = 0
     deadline, pause = time.monotonic() + wait.seconds, _SHORTEST_PAUSE
     while pending:
         before = len(pending)
         for reply in pull(list(pending)):
             if reply.metadata.reply_to_message_id in pending:
                 del pending[reply.metadata.reply_to_message_id]
-                came += arrived(reply)
                 yield reply
-        if not pending or 0 < wait.min_replies <= came or time.monotonic() >= deadline:
+        if not pending or time.monotonic() >= deadline:
             return
         meanwhile()
         pause = _SHORTEST_PAUSE if len(pending) < before else min(pause * 1.5, 1.0)

@@ -299,7 +299,7 @@ class _Pair(Released):
 
     def by_rows(self) -> Sensitivity:
         k, b = self.participation.max_participations, self.participation.min_separation
-        first, second = (row_weights(np.abs(_gram(C)), k, b) for C in (self.first, self.second))
+        first, second = (row_weights(np.abs(_gram(C)), k, b)[0] for C in (self.first, self.second))
         bound = float(best_separated_sum(self.reach(first, second), k, b))
         return self.stated(bound, 0.0, "row-wise dynamic program over patterns")
 

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Final
 
 from fedmf.mechanisms.cache import remembered_parameters
@@ -144,7 +145,7 @@ class Accuracy:
 
 
 #: To be raised whenever searches find other parameters for the same request.
-_SEARCH: Final = 1
+_SEARCH: Final = 2
 _FINE, _COARSE = Accuracy(17, 1e-6), Accuracy(9, 0.01)
 #: Choose a value, given the request, the values fixed already, and the error with a value in its place.
 Choose = Callable[[DesignRequest, Values, Error, Accuracy], float]
@@ -518,6 +519,7 @@ def register(*families: Family) -> None:
         if family.name in _FAMILIES:
             raise ValueError(f"name (mechanism) must be new; got {family.name!r}, which is registered.")
         _FAMILIES[family.name] = family
+    _forms.cache_clear()
 
 
 def families() -> list[Family]:
@@ -529,6 +531,7 @@ def families() -> list[Family]:
     return sorted(_FAMILIES.values(), key=lambda family: family.optimized)
 
 
+@cache
 def _forms() -> dict[str, Form]:
     forms = [Form(family, normalized) for normalized in (False, True) for family in families()]
     return {form.name: form for form in forms}

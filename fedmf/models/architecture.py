@@ -30,12 +30,11 @@ class Architecture(Value, ABC):
 
     takes_tokens: ClassVar[bool] = False
 
-    seed: Annotated[int, Field("public seed of the initial parameters", ge=0, le=2**63 - 1)] = 0
     initial: Annotated[
         str, Field("public file (.safetensors or .pt) of initial parameters, read by the server")
     ] = ""
 
-    def build(self, shape: tuple[int, ...], outputs: int, vocabulary: int = 0) -> nn.Module:
+    def build(self, shape: tuple[int, ...], outputs: int, vocabulary: int = 0, seed: int = 0) -> nn.Module:
         """The module, freshly initialised; no global random generator moves.
 
         Args:
@@ -43,6 +42,7 @@ class Architecture(Value, ABC):
             outputs: length of the output for one example, or for one of its positions.
             vocabulary: how many tokens there are, where the entries of an example are their numbers; 0 where
                 they are numbers as such.
+            seed: public seed of the initial parameters.
 
         Raises:
             ValueError: the model cannot take such examples.
@@ -59,7 +59,7 @@ class Architecture(Value, ABC):
             )
         if self.takes_tokens and len(shape) != 1:
             raise ValueError(f"model {self.kind} needs examples of shape (positions,); got {tuple(shape)}.")
-        with initialised_from(self.seed):
+        with initialised_from(seed):
             return self.module(shape, outputs, vocabulary)
 
     @abstractmethod

@@ -54,7 +54,7 @@ def mlp(inputs: int, hidden: Sequence[int], outputs: int, seed: int) -> nn.Modul
         outputs: number of outputs.
         seed: public seed of the initial parameters.
     """
-    return Mlp(hidden_units=tuple(hidden), seed=seed).build((inputs,), outputs)
+    return Mlp(hidden_units=tuple(hidden)).build((inputs,), outputs, seed=seed)
 
 
 def dense(inputs: int, hidden: Sequence[int], outputs: int) -> Layers:

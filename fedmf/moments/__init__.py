@@ -1,5 +1,6 @@
 """Private moments of a stream: Joint Moment Estimation of mean and covariance, and its baselines."""
 
+from fedmf.moments.anomalies import alarm_threshold, calibrated_threshold
 from fedmf.moments.density import GaussianEstimate, PrivateGaussian, describe, shrunk_covariances
 from fedmf.moments.methods import (
     METHODS,
@@ -20,9 +21,10 @@ from fedmf.moments.second_moment import (
     second_moment_named,
 )
 from fedmf.moments.stream import MomentBlock, MomentRelease, MomentStream
-from fedmf.moments.weights import Goal, best_pair, best_weight
+from fedmf.moments.weights import AIMS, Goal, best_pair, best_weight, weight_for
 
 __all__ = [
+    "AIMS",
     "METHODS",
     "SECOND_MOMENTS",
     "BlockEnergies",
@@ -39,8 +41,10 @@ __all__ = [
     "NoisyRatio",
     "PrivateGaussian",
     "SecondMoment",
+    "alarm_threshold",
     "best_pair",
     "best_weight",
+    "calibrated_threshold",
     "default_weight",
     "describe",
     "fieller",
@@ -48,4 +52,5 @@ __all__ = [
     "mechanism_from_dict",
     "second_moment_named",
     "shrunk_covariances",
+    "weight_for",
 ]

@@ -1,20 +1,93 @@
-"""λ that is best for a weighted error, and which of some (C₁, C₂) is, each with its own best λ."""
+"""λ for what is asked, for a weighted error, and which of some (C₁, C₂) is best, each with its own best λ."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from fedmf.mechanisms.errors import query_variances
 from fedmf.mechanisms.joint import UserRange, joint_sensitivity
 from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.mechanisms.workload import ToeplitzWorkload
 from fedmf.moments.methods import MomentMechanism, default_weight, jme
+from fedmf.moments.second_moment import SecondMoment
 from fedmf.participation import Participation
+
+#: What λ may be chosen for.
+AIMS: Final = ("mean", "covariance", "density")
+#: By how much the standard error of the mean may grow where λ is chosen for it.
+_GROWTH: Final = 1.05
+
+
+def weight_for(
+    aim: str,
+    strategies: Sequence[Factorization],
+    participation: Participation,
+    users: UserRange,
+    moment: SecondMoment,
+    errors: tuple[float, float],
+    sigma: float,
+) -> float:
+    """λ for what a release is to tell. Nothing here looks at rows.
+
+    * mean: the largest λ with which the mean's standard error is at most 1.05 times that of the mean alone.
+    * covariance: that of the least expected squared error of the covariance,
+      2(d+1)τ₁²q₁‖μ‖² + mτ₂²q₂ + d(d+1)τ₁⁴q₁² for the full one, 4τ₁²q₁‖μ‖² + dτ₂²q₂ + 2dτ₁⁴q₁² for
+      variances, at ‖μ‖² = ζ²/2: half of what it can be, as the true mean must not be asked.
+    * density: that of the least expected Kullback–Leibler divergence of N(μ̂, Σ̂) from N(μ, Σ) to second order,
+      d·τ₁²q₁/(2s²) + E‖Σ̂ − Σ‖²/(4s⁴), at Σ = s²·I with s² = ζ²/(2d), the other half.
+
+    Args:
+        aim: a name of `AIMS`.
+        strategies: C₁ and C₂, or one for both.
+        participation: (n, k, b).
+        users: ζ, dimension class and adjacency.
+        moment: the second one, which gives a covariance.
+        errors: q₁ and q₂, variances of what is released, as means, at τ₁ = τ₂ = 1.
+        sigma: σ.
+
+    Raises:
+        ValueError: the aim is none, or the second moment gives no covariance.
+    """
+    d, zeta, (q_1, q_2), (first, second) = (
+        moment.dimension, users.norm_bound, errors, (strategies[0], strategies[-1])
+    )  # fmt: skip
+    if aim not in AIMS or (aim != "mean" and not moment.gives_covariance):
+        raise ValueError(
+            f"weight must be a number or mean, or where there is a covariance {' or '.join(AIMS[1:])}; got "
+            f"{aim!r}."
+        )
+    if aim == "mean":
+        return _within_growth(first, second, participation, users)
+    full = moment.size > d
+    of_mean = (d + 1 if full else 2) + (1 if aim == "density" else 0)
+    squares = d * (d + 1 if full else 2) * (sigma * q_1) ** 2
+    costs = of_mean * zeta**2 * q_1, moment.size * q_2, squares
+    return best_weight(first, second, participation, users, *costs)
+
+
+def _within_growth(
+    first: Factorization, second: Factorization, participation: Participation, users: UserRange
+) -> float:
+    """The largest λ that lets the noise of the first moment grow by no more than is allowed."""
+    from scipy.optimize import brentq
+
+    reach = 2 if users.adjacency == "replace-one" else 1
+    most = _GROWTH * reach * users.norm_bound * stated_sensitivity(first, participation).value
+    start = math.log(default_weight(first, second, participation, users))
+
+    def excess(log_weight: float) -> float:
+        return joint_sensitivity(first, second, participation, math.exp(log_weight), users).value / most - 1
+
+    if excess(start - 16) >= 0:  # a bound of both that is larger than that of the first alone
+        return math.exp(start)
+    log_weight: Any = brentq(excess, start - 16, start + 16)
+    return math.exp(log_weight)
 
 
 def best_weight(

@@ -56,17 +56,16 @@ def joined_mu(costs: Sequence[Costs]) -> tuple[list[str], Vector]:
     return [*place], np.sqrt(squares) * _slack(costs)
 
 
-def compose(costs: Sequence[Costs], namespace: str = "", delta: float | None = None) -> PrivacyStatement:
+def compose(costs: Sequence[Costs], delta: float | None = None) -> PrivacyStatement:
     """The statement on several runs and streams on the same users, joined by user id.
 
     Args:
         costs: of two or more, each with a noise key of its own.
-        namespace: asserted of the ids of those that name none.
         delta: δ of the result; the smallest of theirs if left out.
 
     Raises:
-        LedgerError: one adds no noise or names no users; units, adjacencies or namespaces differ; no
-            namespace is named; two have one noise key; nobody took part; or δ is out of range.
+        LedgerError: one adds no noise or names no users; units or adjacencies differ; two have one noise
+            key; nobody took part; or δ is out of range.
 
     References:
         Dong, Roth, Su (2022), "Gaussian Differential Privacy", Corollary 3.3.
@@ -79,15 +78,6 @@ def compose(costs: Sequence[Costs], namespace: str = "", delta: float | None = N
             raise LedgerError(f"{one.name} names no users (--user-column): it cannot be joined by user id.")
     for field in ("unit", "adjacency"):
         _require_one(field, ((one.statement[field], one.name) for one in costs))
-    nameless = [one.name for one in costs if not one.statement["user_namespace"]]
-    if nameless and not namespace:
-        raise LedgerError(
-            f"user_namespace (what ids are ids of) must be named to join users by id; {nameless[0]} names "
-            "none. Assert it with --user-namespace NAME."
-        )
-    named = [(one.statement["user_namespace"], one.name) for one in costs]
-    named = [*(pair for pair in named if pair[0]), *([(namespace, "--user-namespace")] if namespace else [])]
-    _require_one("user_namespace", named)
     holders: dict[str, str] = {}
     for one in costs:
         key = one.statement["noise_key"]
@@ -105,13 +95,11 @@ def compose(costs: Sequence[Costs], namespace: str = "", delta: float | None = N
     if not joined.users:
         raise LedgerError("users (of runs and streams) must be at least one; nobody took part in any.")
     planned = math.hypot(*(s["mu"] for s in said)) * _slack(costs)
-    asserted = f"user ids of {', '.join(nameless)} are ids of {namespace!r}: asserted, not recorded"
     unit = said[0]["unit"]
     return PrivacyStatement(
         {
             "composed": [_part(one) for one in costs],
             "unit": unit,
-            "user_namespace": named[0][0],
             "adjacency": said[0]["adjacency"],
             "delta": delta,
             "epsilon": epsilon_of(planned, delta),
@@ -121,7 +109,7 @@ def compose(costs: Sequence[Costs], namespace: str = "", delta: float | None = N
             "noise_key_public": any(s["noise_key_public"] for s in said),
             "public_inputs": [],
             "not_private": ["composed", *OPERATORS],
-            "assumptions": [*map(UNITS[unit].say, _ASSUMPTIONS), *([asserted] if nameless else [])],
+            "assumptions": [*map(UNITS[unit].say, _ASSUMPTIONS)],
             "not_covered": [],
             "secret": [],
         }

@@ -125,7 +125,6 @@ def _facts(s: Mapping[str, Any]) -> Facts:
         ("delta", up(s["delta"])),
         ("as Gaussian DP", f"mu = {up(s['mu'])}"),
         ("unit", f"{_unit(s)}, {s['adjacency']} adjacency"),
-        ("user ids of", s["user_namespace"]),
         ("mechanism", f"{s['mechanism']} ({params})" if params else s["mechanism"]),
         ("released", _released(s)),
         (_times(s), f"{s['rounds_released']} of {s['rounds']} released"),
@@ -165,7 +164,7 @@ def _composed(s: Mapping[str, Any]) -> Facts:
     rows = [
         ("epsilon", f"{up(s['epsilon'])} for a {s['unit']} who does all that is allowed"),
         ("epsilon spent", f"{spent} (worst {s['unit']}), half at most {half}{_MARK}"),
-        ("took part", f"{s['users_participated']:,}, joined by ids of {s['user_namespace']!r}{_MARK}"),
+        ("took part", f"{s['users_participated']:,}, joined by id{_MARK}"),
     ]
     for part in s["composed"]:
         said = f"epsilon {up(part['epsilon_spent'])} at delta {up(part['delta'])}"

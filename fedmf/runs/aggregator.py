@@ -250,9 +250,7 @@ def _ties(trained: Mapping[str, NDArray[Any]], tied: Sequence[Sequence[str]]) ->
 
 
 #: What of `Execution` changes what such a run does; the rest is what it must be, and no table shows it.
-_READ: Final = frozenset(
-    {"messages", "handshake_timeout", "min_replies", "evaluate_every", "checkpoint_every"}
-)
+_READ: Final = frozenset({"messages", "handshake_timeout", "evaluate_every", "checkpoint_every"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,6 +298,11 @@ class TaskElsewhere:
         """Clients are users."""
         return "user"
 
+    @property
+    def seed(self) -> int:
+        """Of cohorts."""
+        return 0
+
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """See `TaskSource.public_inputs`."""
         arrays = f"{len(self.layout.names)} arrays, {self.layout.dimension} numbers trained"
@@ -310,10 +313,6 @@ class TaskElsewhere:
             PublicInput("model", arrays, self.model_from),
             PublicInput("arrays that stay", kept, "named frozen, or of integers"),
         )
-
-    def undeclared(self) -> tuple[str, ...]:
-        """Nothing is read off anybody's examples."""
-        return ()
 
     def to_dict(self) -> dict[str, Any]:
         """What a record keeps."""

@@ -44,9 +44,6 @@ class Execution(Value):
     enrolment: Annotated[
         str, Field("file of public keys of nodes and ids of their users, on a SuperLink with authentication")
     ] = ""
-    min_replies: Annotated[
-        int, Field("with messages per-user: after so many replies others are not waited for; 0: all", ge=0)
-    ] = 0
     evaluate_every: Annotated[int, Field("rounds between evaluations on the central test part", ge=1)] = 1
     checkpoint_every: Annotated[
         int, Field("rounds between checkpoints; an interruption loses the work since the last", ge=1)
@@ -54,11 +51,3 @@ class Execution(Value):
     output_dir: Annotated[
         str, Field("run directory; absolute under flwr run, which continues a run there")
     ] = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.min_replies and self.messages == "aggregate":
-            raise ValueError(
-                f"min_replies must be 0 with messages 'aggregate'; got {self.min_replies!r}. One user's slow "
-                "training would take others out of the sum."
-            )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 
-from fedmf.accounting import Privacy
 from fedmf.data import PublicInput
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
@@ -49,16 +48,17 @@ class TaskSource(Protocol):
         ...
 
     @property
-    def unit(self) -> str | None:
-        """What a user stands for: a "user" or an "example"; None if that is seen in the built task only."""
+    def unit(self) -> str:
+        """What a user stands for: a "user" or an "example"."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """Public seed of whatever is drawn without protecting anybody."""
         ...
 
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """Whatever of the data is taken as known to everybody; nothing is loaded."""
-        ...
-
-    def undeclared(self) -> tuple[str, ...]:
-        """Keys that a private run must give and that are missing (`DatasetOptions.undeclared`)."""
         ...
 
     def build(self) -> Task:
@@ -88,17 +88,18 @@ class GivenTask:
         return self.task.dataset.users
 
     @property
-    def unit(self) -> None:
-        """Not known before the task is built; see `require_single_examples`."""
-        return None
+    def unit(self) -> str:
+        """A user of the data set."""
+        return "user"
+
+    @property
+    def seed(self) -> int:
+        """See `Task`."""
+        return self.task.seed
 
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """What the task declares."""
         return declared_by_task(self.users)
-
-    def undeclared(self) -> tuple[str, ...]:
-        """Nothing: the task declares its structure itself."""
-        return ()
 
     def build(self) -> Task:
         """The object."""
@@ -108,47 +109,8 @@ class GivenTask:
         """Qualified name of the model and fingerprint of the task."""
         model = type(self.task.model.module)
         name = f"{model.__module__}.{model.__qualname__}"
-        return {"kind": self.kind, "name": name, "fingerprint": self.task.fingerprint()}
-
-
-def with_unit(privacy: Privacy, source: TaskSource) -> Privacy:
-    """What is promised, with the unit of the data: a statement must call single examples no users.
-
-    Args:
-        privacy: as it is asked for.
-        source: of the data.
-
-    Raises:
-        ValueError: examples are to be protected and users own several.
-    """
-    if source.unit == "example":
-        return replace(privacy, unit="example")
-    if source.unit == "user" and privacy.unit == "example":
-        raise ValueError(
-            "partition (of the data) must be 'each-example' for unit 'example'; got users with several "
-            "examples. One of them moves a clipped update by up to twice the clip norm."
-        )
-    return privacy
-
-
-def require_single_examples(task: Task) -> None:
-    """See that no user owns two examples, so that a guarantee for users is one for examples.
-
-    Raises:
-        ConfigError: somebody owns more than one, or examples are where they cannot be counted.
-    """
-    dataset = task.dataset
-    if not dataset.has_examples:
-        raise ConfigError(
-            "examples must be here, not on nodes, for unit 'example' of the privacy: only then is it seen "
-            "that no user owns two."
-        )
-    counts = example_counts(dataset, np.arange(dataset.users))
-    if (most := int(counts.max(initial=0))) > 1:
-        raise ConfigError(
-            f"users must own one example each for unit 'example' of the privacy; one owns {most}. One of "
-            "several examples moves a clipped update by up to twice the clip norm."
-        )
+        fingerprint = self.task.fingerprint()
+        return {"kind": self.kind, "name": name, "fingerprint": fingerprint, "seed": self.seed}
 
 
 def recorded_optimizer(optimizer: ChosenOptimizer) -> dict[str, Any]:
@@ -198,11 +160,10 @@ def _missing(what: str, recorded: Mapping[str, Any]) -> ConfigError:
 
 
 def _check_same(what: str, recorded: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    for name in ("name", "fingerprint"):
-        if now[name] != recorded[name]:
+    for name in ("name", "fingerprint", "seed"):
+        if (old := recorded.get(name)) != (new := now.get(name)):
             raise ConfigError(
-                f"{what} must be the one that the run was started with; its {name} was {recorded[name]!r}, "
-                f"now {now[name]!r}."
+                f"{what} must be the one that the run was started with; its {name} was {old!r}, now {new!r}."
             )
 
 

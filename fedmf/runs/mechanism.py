@@ -16,8 +16,6 @@ from fedmf.mechanisms.choice import (
 from fedmf.mechanisms.errors import Objective
 from fedmf.mechanisms.matrix import Factorization
 
-_AUTO = "auto"
-
 
 @dataclass(frozen=True)
 class NoiseMechanism:
@@ -28,7 +26,6 @@ class NoiseMechanism:
         workload: A₁ that a named C is made for; "auto" for what the optimizer releases.
         objective: which error of the released queries it minimises: rmse, max, last or weights:w1,w2,…
             (`Objective`).
-        second_workload: A₂ of a second moment; "auto" for the optimizer's average.
         second_moment_importance: w ≥ 0; above 0 the balance of both noises, and whether they share one
             matrix, minimise the predicted error with the second moment's weighted by w.
 
@@ -40,7 +37,6 @@ class NoiseMechanism:
     choice: MechanismChoice = field(default_factory=lambda: NamedMechanism("banded-toeplitz"))
     workload: str = "prefix"
     objective: str = "rmse"
-    second_workload: str = _AUTO
     second_moment_importance: float = 0.0
 
     def __post_init__(self) -> None:
@@ -73,7 +69,6 @@ class NoiseMechanism:
             "choice": self.choice.to_dict(),
             "workload": self.workload,
             "objective": self.objective,
-            "second_workload": self.second_workload,
             "second_moment_importance": self.second_moment_importance,
         }
 

@@ -6,13 +6,13 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final
 
 from torch import nn
 
-from fedmf.data import DATASETS, Dataset, Digits, PublicInput, Table
+from fedmf.data import DATASETS, Dataset, Digits, PublicInput
 from fedmf.data.options import DatasetOptions
 from fedmf.errors import ConfigError
 from fedmf.functions import check_function_name, function_of
@@ -45,6 +45,11 @@ class NamedTask(ABC):
         """What a user of the data stands for."""
         return self.data.unit
 
+    @property
+    def seed(self) -> int:
+        """That of the data."""
+        return self.data.seed
+
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """Those of the data, and the file that training starts from."""
         pretrained = self.pretrained()
@@ -66,10 +71,6 @@ class NamedTask(ABC):
             raise ConfigError(f"cannot read {path} (initial of the model): {error.strerror}.") from None
         return PublicInput("initial parameters", f"{path.name}, SHA-256 {digest}", "key initial of [model]")
 
-    def undeclared(self) -> tuple[str, ...]:
-        """Those of the data."""
-        return self.data.undeclared()
-
     def build(self) -> Task:
         """Load the data and build the model; a pure function of the value and the files it names.
 
@@ -77,7 +78,8 @@ class NamedTask(ABC):
             ValueError: the data cannot be read, or do not suit task, partition or model.
         """
         dataset = self.data.load()
-        return self.task(dataset, self.module(dataset, self.model))
+        task = self.task(dataset, self.module(dataset, self.model, self.seed))
+        return replace(task, seed=self.seed)
 
     @classmethod
     @abstractmethod
@@ -90,8 +92,8 @@ class NamedTask(ABC):
         """How many outputs a model has for an example or a position; 0 where there is nothing to learn."""
 
     @classmethod
-    def module(cls, dataset: Dataset, model: Architecture) -> nn.Module:
-        """The model for examples of the data set.
+    def module(cls, dataset: Dataset, model: Architecture, seed: int = 0) -> nn.Module:
+        """The model for examples of the data set, its parameters drawn from a public seed.
 
         Raises:
             ValueError: the data have nothing to learn of this kind, or the model cannot take them.
@@ -99,7 +101,7 @@ class NamedTask(ABC):
         outputs = cls.outputs(dataset)
         if outputs < 1:
             raise ValueError(f"data must suit task {cls.kind!r}: {cls.needs}; got a data set that has none.")
-        return model.build(dataset.structure.features.shape, outputs, dataset.vocabulary)
+        return model.build(dataset.structure.features.shape, outputs, dataset.vocabulary, seed)
 
     #: What the data must have, in words.
     needs: ClassVar[str]
@@ -173,12 +175,6 @@ class MultiLabel(NamedTask):
 
     kind: ClassVar[str] = "multi-label"
     needs: ClassVar[str] = "two or more columns of numbers 0 and 1 as labels"
-
-    def build(self) -> Task:
-        """See `NamedTask.build`."""
-        if isinstance(self.data, Table):
-            self.data.check_labels_of_0_or_1()
-        return super().build()
 
     @classmethod
     def task(cls, dataset: Dataset, module: nn.Module | FlatModel) -> Task:
@@ -280,7 +276,9 @@ class FunctionTask(Value):
     unread: ClassVar[Mapping[str, Collection[str]]] = {}
     function: Annotated[str, Field("package.module:function that returns a fedmf.Task for these fields")] = ""
     users: Annotated[int, Field("number of users", "N", ge=1)] = 360
-    task_seed: Annotated[int, Field("seed for the function", ge=0)] = 0
+    seed: Annotated[
+        int, Field("public seed for the function, of cohorts and order of examples", ge=0, le=2**63 - 1)
+    ] = 0
     options: Annotated[str, Field("text for the function")] = ""
 
     def __post_init__(self) -> None:
@@ -288,17 +286,13 @@ class FunctionTask(Value):
         check_function_name("the task", self.function)
 
     @property
-    def unit(self) -> None:
-        """Not known before the task is built."""
-        return None
+    def unit(self) -> str:
+        """A user of the data set."""
+        return "user"
 
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """What the task declares."""
         return declared_by_task(self.users)
-
-    def undeclared(self) -> tuple[str, ...]:
-        """Nothing: the task declares its structure itself."""
-        return ()
 
     def build(self) -> Task:
         """Call the function.
@@ -314,7 +308,7 @@ class FunctionTask(Value):
             raise ConfigError(f"task {self.function!r} failed: {type(error).__name__}: {error}") from error
         if not isinstance(task, Task):
             raise ConfigError(f"task {self.function!r} must return a fedmf.Task; got {type(task).__name__}.")
-        return task
+        return replace(task, seed=self.seed)
 
 
 def task_of(recorded: Mapping[str, Any], task: Task | None) -> TaskSource | Task:

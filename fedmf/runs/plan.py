@@ -12,11 +12,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from fedmf.accounting import (
+    UNITS,
     CohortLaw,
     Privacy,
     RunAmplification,
     RunRelease,
     SecondStream,
+    Unit,
     UserLevel,
     adjacency_factor,
     amplified_run,
@@ -80,6 +82,7 @@ class Plan:
         amplification: how the noise was calibrated for secret cohorts; None where nothing is claimed.
         second: the stream of second moments; None where the optimizer needs sums alone.
         statistics: what else is released under the same ε.
+        words: what is protected: users, or single examples.
     """
 
     privacy: Privacy
@@ -92,6 +95,7 @@ class Plan:
     amplification: RunAmplification | None = None
     second: SecondStream | None = None
     statistics: tuple[Statistic, ...] = ()
+    words: Unit = UNITS["user"]
 
     @classmethod
     def of(cls, run: Run, optimizer: ServerOptimizer, dimension: int) -> Self:
@@ -125,12 +129,12 @@ class Plan:
             noise_multiplier, amplification = _calibrated(run, mechanism, sensitivity)
         except ValueError as error:
             raise error if isinstance(error, ConfigError) else ConfigError(str(error)) from None
-        users = run.task_source.users
+        users, words = run.task_source.users, UNITS[run.task_source.unit]
         if run.is_private and privacy.delta * users > 1:
             _log.warning(
                 "δ (delta) should be at most 1/N for N=%d %s; got %g. Publishing all of one %s, drawn at "
                 "random, would keep such a promise: lower privacy.delta.",
-                *(users, privacy.words.plural, privacy.delta, privacy.unit),
+                *(users, words.plural, privacy.delta, words.name),
             )
         return cls(
             privacy,
@@ -143,6 +147,7 @@ class Plan:
             amplification,
             second,
             run.statistics,
+            words,
         )
 
     @property
@@ -297,6 +302,7 @@ class Plan:
         }
         second = [] if self.second is None else [{"stream": "second moments", **self.second.to_dict()}]
         return {
+            "unit": self.words.name,
             "users": self.users,
             "participation": dataclasses.asdict(self.participation),
             "streams": [updates, *second],
@@ -338,6 +344,7 @@ class Plan:
             None if amplification is None else RunAmplification.from_dict(amplification),
             None if len(streams) == 1 else SecondStream.from_dict(streams[1]),
             statistics,
+            UNITS[values["unit"]],
         )
 
 

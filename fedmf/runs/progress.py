@@ -67,10 +67,13 @@ class RunProgress:
         contract = plan.participation
         self._print(
             f"fedmf {__version__} · {self._session.directory.path} · {server.dimension:,} parameters · "
-            f"{plan.users:,} {plan.privacy.words.plural}, {run.cohorts.users_per_round:,} per round, at most "
+            f"{plan.users:,} {plan.words.plural}, {run.cohorts.users_per_round:,} per round, at most "
             f"{contract.max_participations} rounds each"
         )
         params = "".join(f", {name} = {value:.4g}" for name, value in plan.mechanism.params.items())
+        inverse = plan.mechanism.factorization.recurrence()
+        if plan.mechanism.name != "identity" and not inverse.memory_vectors + inverse.regenerated_vectors:
+            params += ": independent noise, as one band has nothing to correlate"
         against = NoiseAndSignal.of(plan, server.dimension)
         noise = f"noise multiplier {at_most(plan.noise_multiplier, 4)} → {against.words}"
         self._print(f"Mechanism {plan.mechanism.name}{params}, {noise if run.is_private else 'no noise'}")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Self
 
 from fedmf.accounting import PRIVACY, NoPrivacy, Privacy, UserLevel
-from fedmf.cohorts import COHORTS, AvailableCohorts, Cohorts, CyclicCohorts, SampledCohorts
+from fedmf.cohorts import COHORTS, Cohorts, CohortSchedule, CyclicCohorts, SampledCohorts
 from fedmf.errors import ConfigError
 from fedmf.mechanisms.choice import MechanismChoice
 from fedmf.mechanisms.matrix import Factorization
@@ -22,7 +22,6 @@ from fedmf.runs.given import (
     TaskSource,
     optimizer_of,
     recorded_optimizer,
-    with_unit,
 )
 from fedmf.runs.mechanism import NoiseMechanism, noise_mechanism
 from fedmf.runs.named_tasks import Classification, task_of
@@ -90,7 +89,6 @@ class Run:
 
     def __post_init__(self) -> None:
         try:
-            object.__setattr__(self, "privacy", with_unit(self.privacy, self.task_source))
             self._check()
         except ConfigError:
             raise
@@ -106,22 +104,12 @@ class Run:
                 f"cohorts must be sampled for an amplified run; got {self.cohorts.kind!r}. It would claim "
                 "amplification by sampling that does not happen."
             )
-        if isinstance(self.cohorts, AvailableCohorts) and self.execution.min_replies:
-            raise ValueError(
-                f"min_replies must be 0 with available cohorts; got {self.execution.min_replies}. Whether a "
-                "user is in time would depend on how fast others are, and with it who joins later rounds."
-            )
-        if self.is_private and (missing := self.task_source.undeclared()):
-            raise ValueError(
-                f"{', '.join(missing)} (of the data) must be declared for a private run; got none. Without "
-                "them something public would be read off private rows; a run with privacy of kind 'none' may."
-            )
         if strangers := [one for one in self.extra_releases if not isinstance(one, Statistic)]:
             raise ValueError(
                 f"extra_releases must hold statistics such as fedmf.CustomStatistic; got {strangers[0]!r}."
             )
         check_statistics(self.statistics, self.privacy.counts_sampling, paired=False)
-        self.cohorts.schedule(self.task_source.users, self.participation, secret_seed=0)  # only to check it
+        self.schedule(secret_seed=0)  # only to check it
         self.optimizer_source.workload(n)  # only to check that its schedule fits the horizon
         for workload in (self.workload, self.second_workload):
             if workload.rounds != n:
@@ -150,16 +138,18 @@ class Run:
     @cached_property
     def workload(self) -> ToeplitzWorkload:
         """A₁."""
-        return self._workload(self.noise.workload, self.optimizer_source.workload)
+        rounds, name = self.cohorts.rounds, self.noise.workload
+        return self.optimizer_source.workload(rounds) if name == "auto" else parse_workload(name, rounds)
 
     @cached_property
     def second_workload(self) -> ToeplitzWorkload:
         """A₂."""
-        return self._workload(self.noise.second_workload, self.optimizer_source.second_workload)
+        return self.optimizer_source.second_workload(self.cohorts.rounds)
 
-    def _workload(self, name: str, released: Callable[[int], ToeplitzWorkload]) -> ToeplitzWorkload:
-        rounds = self.cohorts.rounds
-        return released(rounds) if name == "auto" else parse_workload(name, rounds)
+    def schedule(self, secret_seed: int) -> CohortSchedule:
+        """Who takes part when; sampled cohorts are drawn from the secret seed, others from the public one."""
+        source = self.task_source
+        return self.cohorts.schedule(source.users, self.participation, source.seed, secret_seed)
 
     @property
     def statistics(self) -> tuple[Statistic, ...]:

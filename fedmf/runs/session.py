@@ -29,7 +29,7 @@ from fedmf.optim import ServerOptimizer
 from fedmf.records.statement import PrivacyStatement
 from fedmf.runs.directory import FAILURES, RunDirectory, read_header
 from fedmf.runs.execution import Execution
-from fedmf.runs.given import data_digest, require_single_examples
+from fedmf.runs.given import data_digest
 from fedmf.runs.header import RunHeader
 from fedmf.runs.named_tasks import NamedTask
 from fedmf.runs.outputs import (
@@ -130,8 +130,6 @@ class Session:
         task = run.task_source.build()
         if task.dataset.users != run.task_source.users:
             raise ConfigError(f"users must be the task's {task.dataset.users}; got {run.task_source.users}.")
-        if run.privacy.unit == "example":
-            require_single_examples(task)
         preflight(task.to(device), run.client)
         _from_file(run, task)  # only to check it
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
@@ -201,7 +199,7 @@ class Session:
     def cohort_schedule(self) -> CohortSchedule:
         """Who is asked in which round; random cohorts follow from the run's key, also on resuming."""
         seed = self.directory.key.cohort_seed()
-        return self.run.cohorts.schedule(self.plan.users, self.plan.participation, seed)
+        return self.run.schedule(seed)
 
     def cohort(
         self,

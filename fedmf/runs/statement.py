@@ -67,11 +67,10 @@ def run_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
         raise LedgerError(f"the ledger holds {recorded.users} users; the header says there are {plan.users}.")
     planned, spent = plan.allowed(recorded.rounds), run_spent(plan, ledger)
     private = plan.noise_multiplier > 0
-    unit, amplified = privacy.words, plan.amplification
+    unit, amplified = plan.words, plan.amplification
     return PrivacyStatement(
         {
             "unit": unit.name,
-            "user_namespace": privacy.user_namespace,
             "adjacency": privacy.adjacency,
             "mechanism": plan.mechanism.name if private else "none",
             "params": dict(plan.mechanism.params),

@@ -1,5 +1,6 @@
 """Private moments of a stream of rows as a job: reading, admission, durable state, output and statement."""
 
+from fedmf.streaming.alarms import Alarms
 from fedmf.streaming.plan import StreamPlan
 from fedmf.streaming.push import PrivateStream
 from fedmf.streaming.release import PrivateRelease
@@ -9,6 +10,7 @@ from fedmf.streaming.settings import Handling, Settings
 from fedmf.streaming.state import StreamState
 
 __all__ = [
+    "Alarms",
     "Handling",
     "Layout",
     "PrivateRelease",

@@ -33,14 +33,14 @@ from fedmf.moments import (
     MomentMechanism,
     MomentStream,
     SecondMoment,
-    best_weight,
     mechanism_from_dict,
     second_moment_named,
+    weight_for,
 )
 from fedmf.noise import KeySchedule, NoiseKey
 from fedmf.participation import Participation, most_participations
 from fedmf.streaming.rows import Layout
-from fedmf.streaming.settings import AUTO, BEST, Settings
+from fedmf.streaming.settings import AUTO, Settings
 from fedmf.typing import Vector
 from fedmf.version import SOFTWARE
 
@@ -95,11 +95,10 @@ class StreamPlan:
         matrices = [one.factorization for one in built]
         sigma = certified_sigma(settings.epsilon, settings.delta)
         moment = second_moment_named(settings.second_moment, layout.dimension)
-        users = _users(settings, moment)
         weight = settings.weight
-        if weight == BEST:
-            weight = _best_weight(settings, moment, matrices, steps, users, works, sigma)
-        assert not isinstance(weight, str)
+        if isinstance(weight, str):
+            weight = _weight_for(weight, settings, moment, matrices, steps, works, rows * sigma)
+        users = _users(settings, moment)
         made = settings.moment_method.mechanism(matrices, steps, users, rows * sigma, weight)
         names, params = tuple(one.name for one in built), tuple(dict(one.params) for one in built)
         return cls(settings, layout, rounds, names, params, made)
@@ -379,35 +378,23 @@ def _taken(choice: str | Factorization) -> list[str]:
     return [*accepted_parameters(choice), *optional_parameters(choice)] if isinstance(choice, str) else []
 
 
-def _best_weight(
+def _weight_for(
+    aim: str,
     settings: Settings,
     moment: SecondMoment,
     strategies: Sequence[Factorization],
     steps: Participation,
-    users: UserRange,
     works: Sequence[ToeplitzWorkload],
     sigma: float,
 ) -> float:
-    """λ with the least expected squared error of what is released last.
-
-    Where there is a covariance, of that: 2(d+1)τ₁²q₁‖μ‖² + mτ₂²q₂ + d(d+1)τ₁⁴q₁² at ‖μ‖² = ζ²/2, half of what
-    it can be, as the true mean must not be asked. Else of the first moment in units of ζ and of the second in
-    units of ζ², summed. Nothing here looks at rows.
-    """
-    d, zeta, (first, second) = moment.dimension, users.norm_bound, (strategies[0], strategies[-1])
-    covariance = works[0] is works[1] and moment.gives_covariance
-    weights = [float(work.row_sums()[-1]) * settings.release_every if covariance else 1.0 for work in works]
+    """λ for what the last release is to tell: of rows with the weights of its workload."""
+    weights = [float(work.row_sums()[-1]) * settings.release_every for work in works]
     q_1, q_2 = (
         float(query_variances(C, work)[-1]) / w**2
-        for C, work, w in zip((first, second), works, weights, strict=True)
+        for C, work, w in zip((strategies[0], strategies[-1]), works, weights, strict=True)
     )
-    if not covariance:
-        costs = d * q_1 / zeta**2, moment.size * q_2 / zeta**4, 0.0
-    elif moment.size > d:
-        costs = (d + 1) * zeta**2 * q_1, moment.size * q_2, d * (d + 1) * (sigma * q_1) ** 2
-    else:
-        costs = 2 * zeta**2 * q_1, d * q_2, 2 * d * (sigma * q_1) ** 2
-    return best_weight(first, second, steps, users, *costs)
+    users = _users(settings, moment)
+    return weight_for(aim, strategies, steps, users, moment, (q_1, q_2), sigma)
 
 
 def _agree(recorded: object, follows: object) -> bool:

@@ -18,7 +18,15 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fedmf.moments import GaussianEstimate, NoisyMoments, PrivateGaussian, describe, fieller
+from fedmf.moments import (
+    GaussianEstimate,
+    NoisyMoments,
+    PrivateGaussian,
+    alarm_threshold,
+    calibrated_threshold,
+    describe,
+    fieller,
+)
 from fedmf.streaming.plan import StreamPlan
 from fedmf.streaming.state import Releases
 from fedmf.typing import Array
@@ -312,6 +320,27 @@ class PrivateRelease:
         """How strange rows are: (x − μ)ᵀΣ⁻¹(x − μ), shape (…), for x of shape (…, d) in the units of `mean`;
         χ² with d degrees of freedom for rows of N(μ, Σ)."""
         return self.estimate.distances(torch.from_numpy(np.array(x, np.float64))).numpy()
+
+    def threshold(self, false_alarms: float = 0.01, ordinary: ArrayLike | None = None) -> float:
+        """The score from which on a row is called strange: that share of ordinary ones is above it.
+
+        Args:
+            false_alarms: in (0, 1).
+            ordinary: rows of shape (m, d) that are in no release and need no protection; then the share holds
+                whatever the rows' law is (`calibrated_threshold`). Without, for rows of a Gaussian, the noise
+                of this release counted in (`alarm_threshold`).
+
+        Raises:
+            ValueError: there is no covariance or its errors are not known (see `gaussian`), or too few rows.
+        """
+        if ordinary is not None:
+            return calibrated_threshold(false_alarms, self.score(ordinary))
+        if self.covariance is None or self.covariance_raw_standard_error is None:
+            raise ValueError(NO_DENSITY)
+        full = self.covariance.ndim == 2
+        parts = (self.covariance, self.covariance_raw_standard_error)
+        covariance, errors = (part if full else np.diag(part) for part in parts)
+        return alarm_threshold(false_alarms, covariance, self.mean_standard_error, errors)
 
 
 def listed(values: Any) -> Any:

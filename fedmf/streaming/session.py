@@ -14,10 +14,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedmf.data.table_reader import InputError
+from fedmf.data.cells import ids
+from fedmf.data.table_reader import InputError, open_table
 from fedmf.errors import LedgerError
 from fedmf.noise import NoiseKey
+from fedmf.participation import LARGEST_HORIZON, Participation
 from fedmf.records.composed import Costs
+from fedmf.records.histories import Histories
 from fedmf.records.statement import PrivacyStatement
 from fedmf.streaming.output import Output, open_output
 from fedmf.streaming.plan import StreamPlan
@@ -113,13 +116,16 @@ class StreamRun:
         longest = _MOST_NUMBERS // plan.layout.dimension
         return max(1, min(_MOST_ROWS, longest, plan.every * (_LARGEST_EMISSION // plan.width)))
 
-    def feed(self, reader: Reader, whole: bool = False) -> None:
+    def feed(
+        self, reader: Reader, whole: bool = False, watch: Callable[[RowBlock, int], None] | None = None
+    ) -> None:
         """Take the rows of an input that were not dealt with yet.
 
         Args:
             reader: at the first row of its input.
             whole: whether the input is all that there will be: its last rows are released even where they are
                 fewer than R.
+            watch: called with rows before they are taken, and the number of the first of them.
 
         Raises:
             InputError: an input that does not continue where the stream is, one without rows, or, with
@@ -133,8 +139,15 @@ class StreamRun:
                 f"got d = {reader.layout.dimension}."
             )
         self._find_place(reader)
-        while not self.done and (block := reader.read(self.most_rows)) is not None:
+        while whole or not self.done:
+            most, every = self.most_rows, self.plan.every
+            if watch is not None and every > 1:
+                most = min(most, every - self.waiting)  # so that the release before them is known
+            if (block := reader.read(most)) is None:
+                break
             begun = self.ahead.row
+            if watch is not None:
+                watch(block, begun + 1)
             if stopped := self.take(block):
                 at, fault = stopped
                 raise InputError(
@@ -167,8 +180,8 @@ class StreamRun:
             if not self.handling.clip:
                 for i in np.flatnonzero(long).tolist():
                     faults.setdefault(i, "must not be longer than the clip norm")
-            at, step, stopped = 0, self.ahead.step, False
-            while at < len(block) and not stopped and not self.done:
+            at, begun, step, stopped = 0, -1, self.ahead.step, False
+            while begun < at < len(block) and not stopped:
                 begun, (rows, at, stopped) = at, self._admit(block, faults, at)
                 zeroed = [i for i in rows if i in faults]
                 values[zeroed], long[zeroed] = 0.0, False
@@ -182,6 +195,8 @@ class StreamRun:
                     )
                 if self.plan.every == 1 or self.waiting == self.plan.every or self.done:
                     self._release()
+            if self.done:
+                self._due = self.ahead  # past rows that no step is left for
             if self._due is not self.state.position:
                 self._commit(pushes[: len(pushes) * (self.ahead.step - step) // max(1, len(block))])
         return (at, faults[at]) if stopped else None
@@ -251,11 +266,11 @@ class StreamRun:
         room, begun = min(room, self.plan.rounds - step), at
         rows, stopped = list[int](), False
         refused = {"beyond_k": 0, "within_b": 0}
-        while at < len(block) and len(rows) < room:
+        while at < len(block):
             user = None if block.users is None else block.users[at]
             if user is not None and not users.admits(user, step + 1):
                 refused["beyond_k" if users.row(user)[1] >= most else "within_b"] += 1
-            elif stopped := at in faults and self.handling.fail_on_invalid:
+            elif len(rows) == room or (stopped := at in faults and self.handling.fail_on_invalid):
                 break
             else:
                 step += 1
@@ -484,9 +499,20 @@ def _continued(directory: Path, settings: Settings) -> StreamState:
 
 
 def _counted(source: Path | None, settings: Settings, file_format: str | None) -> int:
-    """How many rows there are."""
-    total = 0
-    with open_reader(source, settings, file_format) as reader:
-        while passed := reader.skip(1 << 16):
-            total += passed
-    return total
+    """How many rows will count, which depends on ids and order alone."""
+    assert source is not None
+    user, step = settings.user_column, 0
+    users = Histories(Participation(LARGEST_HORIZON, *settings.contract(LARGEST_HORIZON)))
+    with open_table(source, file_format) as table:
+        if user is None:
+            while passed := table.skip(1 << 16):
+                step += passed
+            return step
+        table.select([user])
+        while (batch := table.read(1 << 16)) is not None:
+            for one in ids(batch.columns[user], f"column {user!r}").to_pylist():
+                if one is None or users.admits(one, step + 1):
+                    step += 1
+                    if one is not None:
+                        users.record(one, step)
+    return step

@@ -12,12 +12,9 @@ from typing import Any, Final, Self
 from fedmf.data import Schema
 from fedmf.data.schema import Encoding
 from fedmf.mechanisms.matrix import Factorization, factorization_from_dict
-from fedmf.moments import METHODS, MomentMethod
-from fedmf.participation import LARGEST_HORIZON
+from fedmf.moments import AIMS, METHODS, MomentMethod
+from fedmf.participation import LARGEST_HORIZON, most_participations
 from fedmf.values import check_whole
-
-#: A weight that is searched for.
-BEST: Final = "best"
 
 #: A mechanism that is chosen by its error.
 AUTO: Final = "auto"
@@ -59,7 +56,7 @@ class Settings:
         clip_norm: ζ, in 1e-100..1e100.
         epsilon: ε.
         delta: δ.
-        rounds: n, the most rows that count; None for the number of rows of the input.
+        rounds: n, the most rows that count; None for the number of those of the input that will.
         user_column: name of the column of user ids; None: every row is another user's.
         max_participations: k, the most rows of one user that count.
         min_separation: b, the least number of steps between two rows of one user; None for n with k = 1, else
@@ -75,13 +72,13 @@ class Settings:
         params: other parameters of mechanisms.
         second_moment: a name of `fedmf.moments.SECOND_MOMENTS`, or the sizes of blocks, "2,3".
         weight: how the method divides noise between the moments, λ of the joint one say; None for its
-            default, "best" for the λ with the least error of the last release.
+            default; for the joint one also what the last release is to tell, a name of
+            `fedmf.moments.AIMS`: "mean", "covariance" or "density".
         adjacency: "zero-out" or "replace-one".
         columns: names of the numbers, and with a schema of categories; None for all.
         release_every: R; after R, 2R, … and n rows there is a release, of the sums of the rows before it.
             Noise is drawn for releases alone.
         seed: for a public key; None for one from the operating system.
-        user_namespace: what user ids are ids of; streams and runs of one namespace concern the same people.
         timestamp: name of a column of times, declared public: the text of the last row of a release is
             released with it, without noise.
         row_id: name of a column of ids of rows, declared public, likewise.
@@ -111,7 +108,6 @@ class Settings:
     columns: tuple[str, ...] | None = None
     release_every: int = 1
     seed: int | None = None
-    user_namespace: str = ""
     timestamp: str | None = None
     row_id: str | None = None
     schema: Schema | None = None
@@ -119,9 +115,10 @@ class Settings:
     def __post_init__(self) -> None:
         if self.method not in METHOD_NAMES:
             raise ValueError(f"method must be one of {', '.join(METHOD_NAMES)}; got {self.method!r}.")
-        if isinstance(self.weight, str) and (self.weight != BEST or self.method != "joint"):
+        if isinstance(self.weight, str) and (self.weight not in AIMS or self.method != "joint"):
             raise ValueError(
-                f"weight must be a number, or {BEST} for joint; got {self.weight!r} for {self.method}."
+                f"weight must be a number, or for joint {', '.join(AIMS)}; got {self.weight!r} for "
+                f"{self.method}."
             )
         number = None if isinstance(self.weight, str) else self.weight
         self.moment_method.check(len(self.mechanisms), number)
@@ -224,10 +221,10 @@ class Settings:
         return (*self.encoding.coordinates, *([COUNT] if self.count_weight else []))
 
     def contract(self, rounds: int) -> tuple[int, int]:
-        """(k, b) over so many rows."""
+        """(k, b) over so many rows, of which no user has more than fit."""
         k, b = self.max_participations, self.min_separation
-        separation = (rounds if k == 1 else 1) if b is None else b
-        return k, min(separation, rounds) if k == 1 else separation
+        apart = min((rounds if k == 1 else 1) if b is None else b, rounds)
+        return min(k, most_participations(rounds, apart)), apart
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict with every digit of coefficients that were given."""

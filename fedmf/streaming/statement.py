@@ -69,7 +69,8 @@ _LABELS: Final = (
 )
 _BESIDE: Final = "beside each release as given"
 _PUBLIC_ROWS: Final = (
-    "the horizon (how many steps there are) was counted from the input: the number of its rows is public"
+    "the horizon (how many steps there are) was counted from the input: the number of its rows that count, "
+    "by their order and whose they are, is public"
 )
 
 
@@ -136,7 +137,6 @@ def stream_statement(plan: StreamPlan, position: Position, ledger: Ledger, key: 
         {
             "unit": "user",
             "user_column": settings.user_column,
-            "user_namespace": settings.user_namespace,
             "adjacency": made.users.adjacency,
             "mechanism": plan.strategies[0],
             "params": plan.params[0],

@@ -1,6 +1,6 @@
 """Sweeps: many runs that differ in some keys, tuned and compared on seeds, as one value."""
 
-from fedmf.sweeps.results import SweepResult, mean_interval, paired_interval, privacy_together
+from fedmf.sweeps.results import SweepResult, mean_interval, privacy_together
 from fedmf.sweeps.running import run_sweep
 from fedmf.sweeps.sweep import SEED_KEYS, Cell, Sweep, described
 
@@ -11,7 +11,6 @@ __all__ = [
     "SweepResult",
     "described",
     "mean_interval",
-    "paired_interval",
     "privacy_together",
     "run_sweep",
 ]

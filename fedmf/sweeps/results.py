@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -21,6 +20,7 @@ from fedmf.sweeps.sweep import Cell, Sweep, described
 
 #: Okabe and Ito (2008): told apart with any kind of colour vision.
 _COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
+_CONFIDENCE: Final = 0.95
 
 
 class Interval(NamedTuple):
@@ -32,41 +32,20 @@ class Interval(NamedTuple):
     size: int
 
 
-def mean_interval(values: Sequence[float], confidence: float) -> Interval:
-    """x̄ ± t_{m−1}·s/√m of x_1 … x_m; infinite for one value, NaN for none.
+def mean_interval(values: Sequence[float]) -> Interval:
+    """x̄ ± t_{m−1}·s/√m of x_1 … x_m, the 95 % interval; infinite for one value, NaN for none.
 
-    >>> mean_interval([1.0, 2.0, 3.0], 0.95)
+    >>> mean_interval([1.0, 2.0, 3.0])
     Interval(estimate=2.0, low=-0.48..., high=4.48..., size=3)
     """
     from scipy import stats
 
     x = np.asarray(values, dtype=np.float64)
-    mean = float(x.mean()) if x.size else math.nan
-    if x.size < 2 or not np.isfinite(x).all():
-        reach = math.inf if math.isfinite(mean) else math.nan
-    else:
-        reach = float(stats.t.ppf((1 + confidence) / 2, x.size - 1) * stats.sem(x))
+    mean, reach = (float(x.mean()), math.inf) if x.size else (math.nan, math.nan)
+    if x.size > 1:
+        with np.errstate(invalid="ignore"):  # of runs that diverged
+            reach = float(stats.t.ppf((1 + _CONFIDENCE) / 2, x.size - 1) * stats.sem(x))
     return Interval(mean, mean - reach, mean + reach, x.size)
-
-
-def paired_interval(
-    values: Mapping[int, float],
-    baseline: Mapping[int, float],
-    compare: Literal["difference", "ratio"],
-    confidence: float,
-) -> Interval:
-    """The mean difference by seed, or the geometric mean of the ratios with the interval of their logarithms.
-
-    >>> round(paired_interval({0: 2.0, 1: 8.0}, {0: 1.0, 1: 4.0, 2: 9.0}, "ratio", 0.95).estimate, 9)
-    2.0
-    """
-    pairs = [(values[seed], baseline[seed]) for seed in values if seed in baseline]
-    if compare == "difference":
-        return mean_interval([x - y for x, y in pairs], confidence)
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        logs = mean_interval([float(np.log(x) - np.log(y)) for x, y in pairs], confidence)
-        ends = [float(np.exp(end)) for end in logs[:3]]
-    return Interval(ends[0], ends[1], ends[2], logs.size)
 
 
 @dataclass(frozen=True)
@@ -119,8 +98,7 @@ class SweepResult:
 
     def values(self, cell: Cell) -> dict[int, float]:
         """The metric of a cell by reported seed, of the runs that did not fail."""
-        rows = self._reported(cell).dropna(subset="value")
-        return dict(zip(rows.seed.tolist(), rows.value.tolist(), strict=True))
+        return self._reported(cell).dropna(subset="value").set_index("seed")["value"].to_dict()
 
     def tuned(self, cell: Cell) -> dict[str, Any]:
         """What was chosen for a cell."""
@@ -128,38 +106,30 @@ class SweepResult:
 
     def interval(self, cell: Cell) -> Interval:
         """The mean over the reported seeds."""
-        return mean_interval([*self.values(cell).values()], self.sweep.confidence)
+        return mean_interval([*self.values(cell).values()])
 
     def against_baseline(self, cell: Cell) -> Interval | None:
-        """Compared with the baseline at the same point, paired by seed; None for the baseline itself."""
+        """The mean difference from the baseline at the same point, by seed; None for the baseline itself."""
         if cell.variant == self.sweep.baseline:
             return None
-        baseline = self.values(Cell(self.sweep.baseline, cell.point))
-        return paired_interval(self.values(cell), baseline, self.sweep.compare, self.sweep.confidence)
+        mine, baseline = self.values(cell), self.values(Cell(self.sweep.baseline, cell.point))
+        return mean_interval([mine[seed] - baseline[seed] for seed in mine if seed in baseline])
 
     @cached_property
     def table(self) -> pd.DataFrame:
         """A row for each cell as people read it: point, variant, tuned values, metric, comparison, seeds."""
-        rows, show, ratio = [], self.metric.shown, self.sweep.compare == "ratio"
+        rows, show = [], self.metric.shown
         for cell in self.sweep.cells:
-            values, tuned, against = (
-                [*self.values(cell).values()],
-                self.tuned(cell),
-                self.against_baseline(cell),
-            )
-            row = {
-                **dict(cell.point),
-                "variant": cell.variant,
-                **dict.fromkeys(self.sweep.tuned, ""),
-                **tuned,
-            }
-            mean = f"{show(fmean(values))} ({show(min(values))}–{show(max(values))})" if values else "failed"
-            row[self.metric.label] = mean
+            values, against = [*self.values(cell).values()], self.against_baseline(cell)
+            tuned = {**dict.fromkeys(self.sweep.tuned, ""), **self.tuned(cell)}
+            row = {**dict(cell.point), "variant": cell.variant, **tuned, self.metric.label: "failed"}
+            if values:
+                ends = f"({show(min(values))}–{show(max(values))})"
+                row[self.metric.label] = f"{show(self.interval(cell).estimate)} {ends}"
             if len(self.sweep.variants) > 1:
-                ends = [f"{end:.4g}" if ratio else show(end, "+") for end in against[:3]] if against else []
-                word, percent = "÷" if ratio else "−", f"{100 * self.sweep.confidence:g} %"
-                name = f"{word} {self.sweep.baseline}, paired, {percent}"
-                row[name] = f"{ends[0]} [{ends[1]}, {ends[2]}]" if against and against.size else ""
+                ends = [show(end, "+") for end in against[:3]] if against and against.size else []
+                name = f"− {self.sweep.baseline}, paired, {100 * _CONFIDENCE:g} %"
+                row[name] = f"{ends[0]} [{ends[1]}, {ends[2]}]" if ends else ""
             rows.append({name: f"{v:g}" if type(v) is float else str(v) for name, v in row.items()})
             rows[-1]["seeds"] = str(len(values))
         return pd.DataFrame(rows)
@@ -189,34 +159,32 @@ class SweepResult:
         Args:
             kept: of each run, by digest.
         """
-        results = {
-            "cells": {
-                str(cell): {
-                    "tuned": self.tuned(cell),
-                    "values": self.values(cell),
-                    "mean": self.interval(cell)._asdict(),
-                    "against_baseline": (one := self.against_baseline(cell)) and one._asdict(),
-                }
-                for cell in self.sweep.cells
-            },
-            **{"warnings": self.warnings, "failures": self.failures, "privacy": privacy_together(self.sweep)},
+        against = {cell: self.against_baseline(cell) for cell in self.sweep.cells}
+        cells = {
+            str(cell): {
+                "tuned": self.tuned(cell),
+                "values": self.values(cell),
+                "mean": self.interval(cell)._asdict(),
+                "against_baseline": difference and difference._asdict(),
+            }
+            for cell, difference in against.items()
         }
-        evaluations = pd.DataFrame(
-            [{"run": digest, **row} for digest, one in kept.items() for row in one["metrics"]]
-        )
-        rows, picture = io.BytesIO(), self.picture()
+        said = {"warnings": self.warnings, "failures": self.failures, "privacy": privacy_together(self.sweep)}
+        latex = self.table.to_latex(index=False, escape=True)
+        contents = {
+            "table.md": self.markdown(),
+            "table.tex": f"% needs \\usepackage{{booktabs}}\n{latex}",
+            "results.json": json.dumps({"cells": cells, **said}, indent=1) + "\n",
+        }
+        for name, text in contents.items():
+            write_durably(self.path / name, text.encode())
         if kept:
-            self.runs.drop(columns="value").merge(evaluations, on="run").to_parquet(rows, index=False)
-        for name, content in {
-            "table.md": self.markdown().encode(),
-            "table.tex": b"% needs \\usepackage{booktabs}\n"
-            + self.table.to_latex(index=False, escape=True).encode(),
-            "results.json": (json.dumps(results, indent=1) + "\n").encode(),
-            "runs.parquet": rows.getvalue(),
-            "comparison.png": picture,
-        }.items():
-            if content:
-                write_durably(self.path / name, content)
+            rows = [{"run": digest, **row} for digest, one in kept.items() for row in one["metrics"]]
+            every = self.runs.drop(columns="value").merge(pd.DataFrame(rows), on="run")
+            every.to_parquet(parquet := io.BytesIO(), index=False)
+            write_durably(self.path / "runs.parquet", parquet.getvalue())
+        if picture := self.picture():
+            write_durably(self.path / "comparison.png", picture)
 
     def picture(self) -> bytes:
         """Means and intervals of all cells along the first key of the grid, or of the variants, as PNG.
@@ -232,9 +200,8 @@ class SweepResult:
         FigureCanvasAgg(figure)
         axes, lines = figure.subplots(), dict[str, list[Cell]]()
         for cell in self.sweep.cells:
-            lines.setdefault(
-                ", ".join(filter(None, (cell.variant, described(dict(cell.point[1:]))))), []
-            ).append(cell)
+            name = ", ".join(filter(None, (cell.variant, described(dict(cell.point[1:])))))
+            lines.setdefault(name, []).append(cell)
         for at, (name, cells) in enumerate(lines.items()):
             means, scale = [self.interval(cell) for cell in cells], self.metric.scale
             xs = [(at if len(cells) == 1 else i) + 0.03 * at for i in range(len(cells))]
@@ -244,7 +211,7 @@ class SweepResult:
         ticks = next(iter(self.sweep.grid.values()), lines)
         axes.set_xticks(range(len(ticks)), [str(tick) for tick in ticks])
         axes.set_xlabel(next(iter(self.sweep.grid), "variant"))
-        axes.set_ylabel(f"{self.metric.label}, {100 * self.sweep.confidence:g} % intervals")
+        axes.set_ylabel(f"{self.metric.label}, {100 * _CONFIDENCE:g} % intervals")
         axes.legend(fontsize=8)
         axes.grid(alpha=0.3)
         figure.savefig(buffer := io.BytesIO(), format="png", dpi=130)
@@ -253,16 +220,18 @@ class SweepResult:
 
 def privacy_together(sweep: Sweep) -> str:
     """What all runs cost one user, by Gaussian composition of the most that each may promise."""
-    runs = [[one for one in run if isinstance(one, UserLevel)] for run in sweep.promises]
-    noised = [run for run, asked in zip(runs, sweep.promises, strict=True) if len(run) == len(asked)]
-    if len(noised) < len(runs):
-        return f"none: {len(runs) - len(noised)} of {len(runs)} runs add no noise."
-    if any(one.amplified for run in noised for one in run):
-        return f"the epsilons and deltas of the {len(runs)} runs add up, as some are amplified."
-    delta = min(one.delta for run in noised for one in run)
-    mu = math.hypot(*(1 / min(gaussian_sigma(one.epsilon, one.delta) for one in run) for run in noised))
+    runs, count = sweep.promises, len(sweep.promises)
+    noiseless = sum(not all(isinstance(one, UserLevel) for one in run) for run in runs)
+    if noiseless:
+        return f"none: {noiseless} of {count} runs add no noise."
+    asked = [[one for one in run if isinstance(one, UserLevel)] for run in runs]
+    every = [one for run in asked for one in run]
+    if any(one.amplified for one in every):
+        return f"the epsilons and deltas of the {count} runs add up, as some are amplified."
+    delta = min(one.delta for one in every)
+    mu = math.hypot(*(1 / min(gaussian_sigma(one.epsilon, one.delta) for one in run) for run in asked))
     epsilon = gaussian_epsilon((1 - 1e-9) / mu, delta)
-    text = f"({at_least(epsilon)}, {at_least(delta)}) for all {len(runs)} runs"
-    if any(one.noise_seed is not None for run in noised for one in run):
+    text = f"({at_least(epsilon)}, {at_least(delta)}) for all {count} runs"
+    if any(one.noise_seed is not None for one in every):
         text += " with secret keys; their noise comes from public seeds, which protects nobody"
     return f"{text}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -27,6 +28,7 @@ from fedmf.runs.tables.configuration import Scalar, run_of
 from fedmf.sweeps.results import MetricColumn, SweepResult
 from fedmf.sweeps.sweep import Cell, PlannedRun, Sweep
 from fedmf.training import Task
+from fedmf.values import check_whole
 
 
 def run_sweep(
@@ -55,8 +57,7 @@ def run_sweep(
         A run is finished in one durable step; one that was stopped continues where its ledger ends.
     """
     for name, value in (("processes", processes), ("threads", threads)):
-        if type(value) is not int or value < 1:
-            raise ConfigError(f"{name} (of the sweep) must be an integer ≥ 1; got {value!r}.")
+        check_whole(f"{name} (of the sweep)", value)
     folder = _folder(Path(path))
     lock = WriterLock(folder / "sweep")
     try:
@@ -197,13 +198,9 @@ def _end_with(parent: int) -> None:
 
 def _columns_of(task: Task) -> dict[str, dict[str, Any]]:
     """By the names people give them: column, direction, whether a share; the task's first metric first."""
-    present, columns = metric_columns(task), {}
-    for metric in [*task.metrics, None]:
-        name = "loss" if metric is None else metric.name
-        columns[name] = {
-            "name": name,
-            "column": central(name, task.dataset),
-            "higher_is_better": metric is not None and metric.higher_is_better,
-            "is_share": metric is not None and metric.is_share,
-        }
-    return {name: column for name, column in columns.items() if column["column"] in present}
+    made = [
+        MetricColumn(m.name, central(m.name, task.dataset), m.higher_is_better, m.is_share)
+        for m in task.metrics
+    ]
+    made.append(MetricColumn("loss", central("loss", task.dataset)))
+    return {one.name: dataclasses.asdict(one) for one in made if one.column in metric_columns(task)}

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from fedmf.accounting import Privacy
 from fedmf.errors import ConfigError, one_line
@@ -27,17 +27,10 @@ from fedmf.runs.tables.configuration import (
     run_of,
     takes_key,
 )
-from fedmf.values import Field, dotted, fields_of
+from fedmf.values import dotted
 
-#: What a seed of a sweep sets, unless the sweep says otherwise.
-SEED_KEYS: Final = (
-    "data.seed",
-    "model.seed",
-    "cohorts.seed",
-    "client.seed",
-    "task.task-seed",
-    "privacy.noise-seed",
-)
+#: What a seed of a sweep sets, where the kinds have it.
+SEED_KEYS: Final = ("data.seed", "task.seed", "privacy.noise-seed")
 _LARGEST_SEED: Final = 2**31 - 1
 
 
@@ -86,12 +79,10 @@ class Sweep:
         grid: values of each key; its points are all combinations.
         tuned: values of each key that is chosen for each cell.
         tuning_seeds: on which they are chosen; none of ``seeds``.
+        tuning_set: keys of tuning runs alone, such as data that are not those of the reported runs.
         baseline: the variant that the others are compared with, on the same point and seed.
-        seed_keys: what a seed sets where the kinds have it; without privacy.noise-seed keys are secret.
         metric: a column of the runs' metrics; default: the task's first metric, or the loss.
         last: the metric is a mean of so many evaluations at the end of a run.
-        compare: "difference" or "ratio" of a variant's and the baseline's metric.
-        confidence: of the intervals.
 
     Raises:
         ConfigError: an unknown key, seeds that overlap, or a cell that is no valid configuration.
@@ -107,12 +98,10 @@ class Sweep:
     grid: Mapping[str, Sequence[Scalar]] = field(default_factory=dict)
     tuned: Mapping[str, Sequence[Scalar]] = field(default_factory=dict)
     tuning_seeds: Sequence[int] = ()
+    tuning_set: Mapping[str, Any] = field(default_factory=dict)
     baseline: str = ""
-    seed_keys: Sequence[str] = SEED_KEYS
     metric: str = ""
-    last: Annotated[int, Field(ge=1)] = 1
-    compare: Literal["difference", "ratio"] = "difference"
-    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    last: int = 1
 
     @classmethod
     def from_config(cls, path: str | Path, overrides: Mapping[str, Any] | None = None) -> Self:
@@ -131,10 +120,10 @@ class Sweep:
         given = read_toml(path) | {name: value for name, value in more.items() if "." not in name}
         known = [*(entry.name.replace("_", "-") for entry in dataclasses.fields(cls)), "set"]
         for name in given.keys() - known:
-            near = "".join(
-                f"; did you mean {other!r}?" for other in difflib.get_close_matches(name, known, n=1)
+            near = difflib.get_close_matches(name, known, n=1)
+            raise ConfigError(
+                f"unknown key {name!r} of a sweep" + "".join(f"; did you mean {key!r}?" for key in near)
             )
-            raise ConfigError(f"unknown key {name!r} of a sweep{near}")
         for name in {"base", "seeds"} - given.keys():
             raise ConfigError(f"{name} (of the sweep {path}) must be given; got none.")
         fields, base, there = given, given["base"], given.pop("set", {})
@@ -151,20 +140,17 @@ class Sweep:
         own: dict[str, Any] = {
             "base": dotted_keys(self.base) if isinstance(self.base, Run) else dotted(self.base),
             "variants": {name: dotted(given) for name, given in self.variants.items()},
+            "tuning_set": dotted(self.tuning_set),
             "baseline": self.baseline or next(iter(self.variants), ""),
-            **{
-                part: {n: tuple(v) for n, v in dotted(getattr(self, part)).items()}
-                for part in ("grid", "tuned")
-            },
-            **{name: tuple(getattr(self, name)) for name in ("seeds", "tuning_seeds", "seed_keys")},
+            "grid": {name: tuple(values) for name, values in dotted(self.grid).items()},
+            "tuned": {name: tuple(values) for name, values in dotted(self.tuned).items()},
+            "seeds": tuple(self.seeds),
+            "tuning_seeds": tuple(self.tuning_seeds),
         }
         for name, value in own.items():
             object.__setattr__(self, name, value)
-        try:
-            for name in ("last", "compare", "confidence", "metric", "baseline"):
-                fields_of(type(self))[name].made(getattr(self, name))  # type: ignore[arg-type]
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
+        if type(self.last) is not int or self.last < 1:
+            raise ConfigError(f"last must be an integer of at least 1; got {self.last!r}.")
         self._check_seeds()
         self._check_keys()
 
@@ -188,23 +174,21 @@ class Sweep:
         if self.baseline not in self.variants:
             known = ", ".join(map(repr, self.variants)) or "none"
             raise ConfigError(f"baseline must be the name of a variant ({known}); got {self.baseline!r}.")
-        lists = {"grid": self.grid, "tuned": self.tuned, "seed_keys": dict.fromkeys(self.seed_keys, (0,))}
+        lists = {"grid": self.grid, "tuned": self.tuned, "seeds": dict.fromkeys(SEED_KEYS, (0,))}
         places = [*lists.items(), *((f"variant {name!r}", keys) for name, keys in self.variants.items())]
         for (first, some), (second, others) in itertools.combinations(places, 2):
             if (both := sorted({*some} & {*others})) and first in lists:
                 raise ConfigError(f"{both[0]} must be set in one place; got it in {first} and in {second}.")
-        for part, name, values in ((part, *entry) for part, keys in lists.items() for entry in keys.items()):
+        cases = [*itertools.product(self.cells, self.candidates)]
+        for name, values in (*self.grid.items(), *self.tuned.items()):
             if name not in known_keys():
                 run_of({name: 0})  # refuses it and names the nearest key
             if not values or len({*map(repr, values)}) < len(values):
-                raise ConfigError(f"[{part}] {name} must list different values; got {list(values)}.")
-            cases = itertools.product(self.cells, self.candidates)
-            if part != "seed_keys" and not any(name in self.keys_of(*case, None) for case in cases):
-                raise ConfigError(f"[{part}] {name} must be a key of some cell's kinds; none has it.")
-        for cell, tuned in itertools.product(self.cells, self.candidates):
-            seeds = (*self.seeds[:2], *self.tuning_seeds[:2])
-            if len({self.planned(cell, tuned, seed).digest for seed in seeds}) < len(seeds):
-                raise ConfigError(f"seed_keys must be keys of cell {cell}; it has none of them.")
+                raise ConfigError(f"{name} must list different values; got {list(values)}.")
+            if not any(name in self.keys_of(*case, None) for case in cases):
+                raise ConfigError(f"{name} must be a key of some cell's kinds; none has it.")
+        for case, seed in itertools.product(cases, (*self.seeds[:1], *self.tuning_seeds[:1])):
+            self.planned(*case, seed)
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
@@ -225,12 +209,12 @@ class Sweep:
         """The configuration of a cell with tuned values and a seed, by dotted key."""
         assert isinstance(self.base, Mapping)
         found = overridden(self.base, self.variants[cell.variant])
-        for layer in (dict(cell.point), tuned, {} if seed is None else dict.fromkeys(self.seed_keys, seed)):
+        for layer in (dict(cell.point), tuned, {} if seed is None else dict.fromkeys(SEED_KEYS, seed)):
             found = overridden(
                 found, {name: value for name, value in layer.items() if name.endswith(".kind")}
             )
             found |= {name: value for name, value in layer.items() if takes_key(found, name)}
-        return found
+        return found | (self.tuning_set if seed in self.tuning_seeds else {})
 
     def tuned_of(self, cell: Cell, tuned: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """The tuned values that a cell has."""
@@ -270,13 +254,10 @@ class Sweep:
 
         Reported runs that are one run for every candidate are counted once.
         """
-        tuning: dict[str, list[Privacy]] = {}
-        reported: dict[tuple[str, ...], list[Privacy]] = {}
+        found: dict[tuple[str, ...], list[Privacy]] = {}
         for cell in self.cells:
-            for tuned, seed in itertools.product(self.candidates, self.tuning_seeds):
-                run = self.planned(cell, tuned, seed)
-                tuning[run.digest] = [run.privacy]
-            for seed in self.seeds:
-                runs = [self.planned(cell, tuned, seed) for tuned in self.candidates]
-                reported[tuple(run.digest for run in runs)] = [run.privacy for run in runs]
-        return [*tuning.values(), *reported.values()]
+            tuning = (([tuned], seed) for tuned in self.candidates for seed in self.tuning_seeds)
+            for candidates, seed in (*tuning, *((self.candidates, seed) for seed in self.seeds)):
+                runs = [self.planned(cell, tuned, seed) for tuned in candidates]
+                found[tuple(run.digest for run in runs)] = [run.privacy for run in runs]
+        return [*found.values()]

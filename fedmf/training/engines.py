@@ -20,6 +20,7 @@ from fedmf.errors import ConfigError
 from fedmf.models import FlatModel
 from fedmf.training.barrier import Group, pass_interrupt, silent
 from fedmf.training.batches import StepRows
+from fedmf.training.clipping import FixedPointSum
 from fedmf.training.draws import kept_generators, seed_draws, torch_states
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task
@@ -50,6 +51,14 @@ class Engine(ABC):
     @abstractmethod
     def train(self, origin: Tensor, group: Group) -> Tensor:
         """The users' models after local training from θ_t (``origin``), shape (users, d)."""
+
+    def add(self, origin: Tensor, group: Group, total: FixedPointSum) -> Tensor | None:
+        """Train users and add their updates at once, where an engine can.
+
+        Returns:
+            Which users count, see `FixedPointSum.add_updates`; None if nothing was added.
+        """
+        del origin, group, total
 
     def _move(self, models: Tensor, origin: Tensor, velocity: Tensor | None, gradient: Tensor) -> None:
         """One step, in place, on tensors of one user or of several."""

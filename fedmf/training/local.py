@@ -48,7 +48,7 @@ _ENGINES: Final[dict[Path, type[Engine]]] = {"compiled": Compiled, "groups": Tog
 #: Bytes of models in a group at most, on a processor: more leave its last cache.
 CACHE_BYTES: Final = 6 * 2**20
 #: Users whose examples are loaded together at most.
-_MOST_USERS: Final = 16
+_MOST_USERS: Final = 32
 
 _log = logging.getLogger("fedmf")
 
@@ -235,9 +235,14 @@ class LocalTrainer:
         """
         trained: list[int] = []
 
-        def add(group: Group, models: Tensor, origin: Tensor, into: FixedPointSum) -> Tensor:
+        def add(group: Group, origin: Tensor, into: FixedPointSum, failures: Failures) -> Tensor:
             trained.append(len(group))
-            return into.add_updates(models, origin)
+            counted = None if group.absent else self._workers.of_thread.add(origin, group, into)
+            return (
+                into.add_updates(self._models(origin, group, failures), origin)
+                if counted is None
+                else counted
+            )
 
         failures = self._train(parameters, user_ids, t, total, add)
         if rest := len(user_ids) - sum(trained):
@@ -254,8 +259,8 @@ class LocalTrainer:
         """
         rows = ClippedRows(len(user_ids), parameters.numel(), clip_norm, self.task.device)
 
-        def put(group: Group, models: Tensor, origin: Tensor, into: ClippedRows) -> Tensor:
-            return into.put(group.positions.tolist(), models, origin)
+        def put(group: Group, origin: Tensor, into: ClippedRows, failures: Failures) -> Tensor:
+            return into.put(group.positions.tolist(), self._models(origin, group, failures), origin)
 
         failures = self._train(parameters, user_ids, t, rows, put)
         return rows.block, failures
@@ -266,13 +271,13 @@ class LocalTrainer:
         user_ids: Sequence[str],
         t: int,
         total: T,
-        take: Callable[[Group, Tensor, Tensor, T], Tensor],
+        take: Callable[[Group, Tensor, T, Failures], Tensor],
     ) -> list[UserFailure]:
-        """Train users group by group; ``take`` hands each group's models on and says which are finite."""
+        """Train users group by group; ``take`` hands each group's updates on and says which are finite."""
         origin, failures = parameters.to(self.task.device), Failures()
 
         def train(group: Group, into: T) -> None:
-            finite = take(group, self._models(origin, group, failures), origin, into).cpu().numpy()
+            finite = take(group, origin, into, failures).cpu().numpy()
             for position in group.positions[~finite].tolist():
                 failures.note(position, "update", "holds NaN or infinity")
 
@@ -296,8 +301,8 @@ class LocalTrainer:
             positions = owning[members]
             sizes, failed = counts[positions], dict[int, str]()
             names = [str(user_ids[p]) for p in positions]
-            seeds = np.array([user_seed(local.seed, t, name) for name in names], dtype=np.uint64)
-            draws = np.array([draw_seed(local.seed, t, name) for name in names], dtype=np.uint64)
+            seeds = np.array([user_seed(self.task.seed, t, name) for name in names], dtype=np.uint64)
+            draws = np.array([draw_seed(self.task.seed, t, name) for name in names], dtype=np.uint64)
             features, labels = load_examples(
                 dataset, self.task.structure, users[positions], sizes, failed.__setitem__
             )

@@ -45,9 +45,6 @@ class LocalSGD(Value):
     precision: Annotated[
         Precision, Field("of products in forward and backward passes; bfloat16 uses torch's autocast")
     ] = "float32"
-    seed: Annotated[
-        int, Field("public seed of the order in which users go through their examples", ge=0, le=2**63 - 1)
-    ] = 0
 
     @property
     def plain(self) -> bool:

@@ -39,6 +39,8 @@ class Task:
         loss: (outputs, labels) → per-example losses, shape (batch,); no example's loss depends on others.
         metrics: what is reported beside the mean loss.
         structure: what one example looks like; that of the test part is ``dataset.structure``.
+        seed: public seed of cohorts that are not secret, and of the order in which users go through their
+            examples.
 
     Raises:
         ValueError: metrics of one name, or named like another column of the table of metrics.
@@ -49,6 +51,7 @@ class Task:
     loss: Loss
     metrics: tuple[Metric, ...]
     structure: ExampleStructure
+    seed: int = 0
 
     def __post_init__(self) -> None:
         names = Counter([*RESERVED, *(metric.name for metric in self.metrics)])

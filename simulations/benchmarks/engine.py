@@ -1,21 +1,27 @@
 """Users trained per second, clip and exact sum included, against a loop of automatic differentiation.
 
-    python simulations/benchmarks/engine.py [--models mlp cnn ...] [--turns 15] [--json]
+    python simulations/benchmarks/engine.py [--models mlp cnn ...] [--turns 11] [--engines auto ...]
+        [--before TREE] [--jax PYTHON] [--pfl PYTHON] [--json]
 
 Users have 20 examples and take two steps of 10 at learning rate 0.1, clip norm 1, all in one thread. Each
 turn trains some users by every way, one after the other; rates and ratios are medians over turns, in
-processor time, so that other programs count for little.
+processor time, so that other programs count for little. TREE is another version of this repository; a PYTHON
+is one that has jax or pfl (and torch). Those train in processes of their own, at their turn.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,21 +64,6 @@ class Tutorial(nn.Module):
         x = torch.relu(torch.max_pool2d(self.conv2(x), 2))
         x = torch.relu(self.fc1(x.view(-1, 320)))
         return torch.log_softmax(self.fc2(x), dim=1)
-
-
-class Wide(nn.Module):
-    """The network of PyTorch's examples/mnist, without dropout: 1,199,882 parameters."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(1, 32, 3), nn.Conv2d(32, 64, 3)
-        self.fc1, self.fc2 = nn.Linear(9216, 128), nn.Linear(128, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """As there."""
-        x = torch.relu(self.conv2(torch.relu(self.conv1(x))))
-        x = torch.flatten(torch.max_pool2d(x, 2), 1)
-        return torch.log_softmax(self.fc2(torch.relu(self.fc1(x))), dim=1)
 
 
 class Residual(nn.Module):
@@ -140,7 +131,6 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "cnn, own module": lambda: Own(cnn()),
     "lenet": lenet,
     "mnist tutorial": Tutorial,
-    "mnist example": Wide,
     "resnet-gn": resnet,
     "lora": lambda: with_lora(dense(784, 128, CLASSES), rank=8, alpha=8.0, targets=["3"]),
     "lstm": lambda: Words(nn.LSTM(32, 32, batch_first=True), 32),
@@ -188,10 +178,10 @@ def loop(task: Task) -> Callable[[], object]:
     return train
 
 
-def ways(model: str, users: int) -> dict[str, Callable[[], object]]:
+def engines(model: str, users: int, names: list[str]) -> dict[str, Callable[[], object]]:
     """By name: trains all users once."""
-    made: dict[str, Callable[[], object]] = {"loop": loop(task_of(model, users))}
-    for engine in ("loop", "vectorised", "auto"):
+    made: dict[str, Callable[[], object]] = {}
+    for engine in names:
         task = task_of(model, users)
         try:
             trainer = LocalTrainer(task, replace(LOCAL, engine=engine))  # type: ignore[arg-type]
@@ -204,7 +194,7 @@ def ways(model: str, users: int) -> dict[str, Callable[[], object]]:
         ) -> object:
             return trainer.add_updates(origin, names, 0, FixedPointSum(origin.numel(), 1.0))
 
-        made[f"engine {engine} ({trainer.path})"] = train
+        made[f"engine {engine} ({getattr(trainer, 'path', 'before')})"] = train
     return made
 
 
@@ -215,21 +205,80 @@ def seconds(train: Callable[[], object]) -> float:
     return time.process_time() - begun
 
 
+class Other:
+    """A process that trains by one way: another tree, or another program.
+
+    Args:
+        command: of the process, which `serve`s.
+        tree: whose fedmf it imports.
+    """
+
+    def __init__(self, command: list[str], tree: str | Path) -> None:
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        environment = {**os.environ, "PYTHONPATH": str(tree)}
+        self._process = subprocess.Popen(command, env=environment, **pipes)
+
+    def ask(self, line: str) -> str:
+        """Its answer: to a model and a number of users "ready", or "none"; to "turn" processor seconds."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        return self._process.stdout.readline().strip()
+
+    def seconds(self) -> float:
+        """Processor time of a turn."""
+        return float(self.ask("turn"))
+
+
+def serve(make: Callable[[str, int], Callable[[], object] | None]) -> None:
+    """Answer `Other.ask` on standard input."""
+    train: Callable[[], object] | None = None
+    for line in sys.stdin:
+        if line.strip() == "turn":
+            assert train is not None
+            print(seconds(train), flush=True)
+        else:
+            model, users = json.loads(line)
+            train = make(model, users)
+            print("ready" if train else "none", flush=True)
+
+
 def main() -> None:
     """Print a line for each model and way."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--turns", type=int, default=15)
-    parser.add_argument("--users", type=int, default=32, help="trained in a turn")
+    parser.add_argument("--engines", nargs="+", choices=("auto", "vectorised", "loop"), default=["auto"])
+    parser.add_argument("--turns", type=int, default=11)
+    parser.add_argument("--users", type=int, default=64, help="trained in a turn")
+    parser.add_argument("--before", type=Path, help="a tree of another version")
+    parser.add_argument("--jax", help="a Python with jax")
+    parser.add_argument("--pfl", help="a Python with pfl and torch")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--serve", action="store_true", help="train as standard input says")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.serve:
+        serve(lambda model, users: next(iter(engines(model, users, ["auto"]).values()), None))
+        return
+    here, others = Path(__file__).resolve(), dict[str, Other]()
+    if options.before:
+        others["before"] = Other([sys.executable, str(here), "--serve"], options.before)
+    for peer in ("jax", "pfl"):
+        if python := getattr(options, peer):
+            others[peer] = Other([python, str(here.with_name(f"engine_{peer}.py"))], here.parents[2])
     for model in options.models:
-        made = ways(model, options.users)
+        local = {
+            "loop": loop(task_of(model, options.users)),
+            **engines(model, options.users, options.engines),
+        }
+        made = {name: lambda train=train: seconds(train) for name, train in local.items()}
+        asked = {name: other.ask(json.dumps([model, options.users])) for name, other in others.items()}
+        made |= {name: others[name].seconds for name, answer in asked.items() if answer == "ready"}
         spent: dict[str, list[float]] = {name: [] for name in made}
         for turn in range(options.turns + 1):
             for name, train in made.items():
-                took = seconds(train)
+                took = train()
                 if turn:  # the first one warms up
                     spent[name].append(took)
         for name, times in spent.items():

@@ -1,4 +1,4 @@
-"""The pictures of docs/start.md: noise of a round and in the model, and what an attacker can tell.
+"""The pictures of docs/concepts.md: noise of a round and in the model, and what an attacker can tell.
 
 python simulations/noise/start_pictures.py
 """

@@ -107,10 +107,10 @@ class Comparison:
         if not finished.exists():
             run = fedmf.Run(
                 task=problem(seed),
-                cohorts=fedmf.CyclicCohorts(rounds=self.rounds, users_per_round=COHORT, seed=seed),
+                cohorts=fedmf.CyclicCohorts(rounds=self.rounds, users_per_round=COHORT),
                 privacy=fedmf.UserLevel(epsilon=epsilon, clip_norm=CLIP_NORM, noise_seed=seed),
                 server=kind(learning_rate=rate, **fields),
-                client=fedmf.LocalSGD(batch_size=1, learning_rate=1.0, seed=seed),
+                client=fedmf.LocalSGD(batch_size=1, learning_rate=1.0),
                 execution=fedmf.Execution(evaluate_every=self.rounds, checkpoint_every=self.rounds),
             )
             result = fedmf.simulate(run, place)

@@ -29,7 +29,7 @@ _PARTS: Final = (
     *("server.kind", "server.momentum", "server.schedule"),
 )
 _NOT_OF_A_POINT: Final = (
-    *("privacy.noise-seed", "data.seed", "task.task-seed", "server.learning-rate"),
+    *("privacy.noise-seed", "data.seed", "task.seed", "server.learning-rate"),
     *("execution.evaluate-every", "execution.checkpoint-every"),
 )
 

@@ -106,7 +106,7 @@ class Form:
             **line.at.get(cell.place, {}),
             "privacy.noise-seed": cell.seed,
         }
-        keys["task.task-seed" if "task.function" in keys else "data.seed"] = cell.seed
+        keys["task.seed" if "task.function" in keys else "data.seed"] = cell.seed
         if keys.setdefault("server.kind", "sgd") == "sgd":
             keys.setdefault("server.momentum", 0.0)
         return keys

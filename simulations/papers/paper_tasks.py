@@ -25,7 +25,7 @@ _VOCABULARY, _LENGTH, _SENTENCES = 10_004, 20, 64
 def prototypes(source: Any) -> Task:
     """Noisy pictures, one a user: the random picture of a class, plus standard normal noise."""
     width = int(np.prod(_SHAPE))
-    rng = np.random.default_rng([source.task_seed, 0x9407])
+    rng = np.random.default_rng([source.seed, 0x9407])
     pictures = rng.standard_normal((_CLASSES, width), dtype=np.float32)
 
     def drawn(count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -60,7 +60,7 @@ def stackoverflow(source: Any) -> Task:
     edges = np.cumsum(np.bincount(owner, minlength=len(users)))[:-1]
     owned = [rows[:_SENTENCES] for rows in np.split(np.argsort(owner, kind="stable"), edges)]
     tests, following, _ = _sentences(folder / "test", None)
-    chosen = np.random.default_rng([source.task_seed, 0x70CE]).permutation(len(tests))[:_MOST_TESTS]
+    chosen = np.random.default_rng([source.seed, 0x70CE]).permutation(len(tests))[:_MOST_TESTS]
     dataset = InMemoryDataset(
         features=features,
         labels=labels,

@@ -76,7 +76,6 @@ PROTOTYPES: Final[Keys] = {
     "task.kind": "function",
     "task.function": "paper_tasks:prototypes",
     "task.users": 2000,
-    "privacy.unit": "example",
     "privacy.delta": 1e-5,
     "privacy.clip-norm": 1.0,
     "client.epochs": 1,

@@ -1,4 +1,4 @@
-"""The theorems of docs/adaptive-clipping.md: sensitivity, adaptive choices, what a moving norm costs."""
+"""Adaptive clipping (docs/choosing.md): sensitivity, adaptive choices, what a moving norm costs."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ TOLERANCE = 1e-9
 def costs(name: str, mu: dict[str, float], **changes: object) -> Costs:
     worst = max(mu.values(), default=0.0)
     said = {
-        "unit": "user", "adjacency": "zero-out", "user_namespace": "people", "noise_key": f"key of {name}",
+        "unit": "user", "adjacency": "zero-out", "noise_key": f"key of {name}",
         "noise_key_public": False, "delta": DELTA, "mu": worst, "mu_spent": worst, "epsilon_spent": worst,
         "users_participated": len(mu), **changes,
     }  # fmt: skip
@@ -127,8 +127,6 @@ def test_figures_of_the_statement_are_those_of_the_users() -> None:
     [
         ({"adjacency": "replace-one"}, "adjacency must be the same to account for several together; a has"),
         ({"unit": "example"}, "unit must be the same"),
-        ({"user_namespace": "others"}, "user_namespace must be the same"),
-        ({"user_namespace": ""}, "user_namespace .what ids are ids of. must be named"),
         ({"noise_key": "key of a"}, "noise keys must be different"),
     ],
 )

@@ -21,7 +21,7 @@ from fedmf.runs.header import RunHeader
 from fedmf.runs.outputs import write_statement
 from fedmf.runs.statement import run_statement
 
-REQUIRED = """unit user_namespace adjacency mechanism params rounds rounds_released max_participations
+REQUIRED = """unit adjacency mechanism params rounds rounds_released max_participations
 min_separation actual_max_participations actual_min_separation sampling users users_per_round clip_norm
 noise_multiplier sensitivity sensitivity_kind sensitivity_case noise_std delta epsilon
 epsilon_spent epsilon_spent_quantiles mu noise_key noise_key_public trust
@@ -109,7 +109,7 @@ def test_run_without_privacy(path, cohorts):
 
 
 def test_required_fields_and_strict_json(path, tmp_path):
-    record(path, make_header(user_namespace="hospital 3"), [["a"], ["b"]])
+    record(path, make_header(), [["a"], ["b"]])
     statement = read(path)
     target = tmp_path / "statement.json"
     target.write_text("old")
@@ -117,7 +117,6 @@ def test_required_fields_and_strict_json(path, tmp_path):
     loaded = json.loads(target.read_text(), parse_constant=pytest.fail)
     assert loaded == json.loads(json.dumps(statement.to_dict()))
     assert set(REQUIRED.split()) <= loaded.keys()
-    assert loaded["user_namespace"] == "hospital 3"
     assert len(loaded["not_covered"]) >= 5
     assert (tmp_path / "statement.txt").read_text() == statement.render_text()
 

@@ -162,13 +162,13 @@ def test_keyed_words_are_uniform_and_differ_by_user_counter_seed_and_purpose() -
 REFUSED: dict[str, tuple[Any, dict[str, Any]]] = {
     r"N \(users\) must be an integer in 1": (Digits, {"users": 0}),
     r"users must lie in 1\.\.1438, the number of training examples; got 1439": (Digits, {"users": 1439}),
-    "partition must be one of iid, dirichlet, shards, each-example": (Digits, {"partition": "by-user"}),
+    "partition must be one of iid, dirichlet, each-example": (Digits, {"partition": "by-user"}),
     "must multiply to the 64 entries": (Digits, {"input_shape": (8, 9)}),
     r"test_fraction must lie in \(0, 1\)": (Digits, {"test_fraction": 1.0}),
     "test_fraction must hold out at least one of 1797": (Digits, {"test_fraction": 1e-4}),
     r"α \(dirichlet_alpha\) must lie in": (Digits, {"dirichlet_alpha": 0.0}),
     "classes must be an integer in 2": (Synthetic, {"classes": 1}),
-    "partition must be one of iid; got 'shards'": (Synthetic, {"partition": "shards"}),
+    "partition must be one of iid; got 'dirichlet'": (Synthetic, {"partition": "dirichlet"}),
 }
 
 

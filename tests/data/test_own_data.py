@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,6 @@ def test_a_frame_gives_each_user_its_rows() -> None:
     assert (data.test_features.tolist(), data.test_labels.tolist()) == ([[70.0, 5.0]], [0])
     assert (data.classes, data.features.dtype) == (2, torch.float32)
     assert list(of_frame(user_list="from-data").user_ids) == ["ann", "bob", "cid"]
-    assert of_frame(classes="from-data").labels.tolist() == data.labels.tolist()
     regression = of_frame(FRAME.drop(columns="ill"), label="age", classes=None)
     assert (regression.labels.tolist(), regression.classes) == (FRAME["age"].tolist(), 0)
     several = of_frame(FRAME.assign(x=0.5), label=["age", "dose"], features=["x"], classes=None)
@@ -74,6 +74,9 @@ CELLS: dict[str, dict[str, Any]] = {
     "NaN for a user": {"who": np.nan},
     "a stranger": {"who": "eve"},
     "a list for a user": {"who": ["ann"]},
+    "a dict for a label": {"ill": {}},
+    "half a pair": {"ill": "\ud800"},
+    "a complex number": {"age": 1j},
 }
 
 
@@ -85,6 +88,29 @@ def test_a_hostile_cell_is_its_rows_fault_alone() -> None:
         assert owned(data, "ann") == ([[60.0, 4.0]], [0]), case
         assert owned(data, "bob") == owned(clean, "bob"), case
         assert data.structure == clean.structure, case
+
+
+#: Columns of other types that hold what `FRAME` holds.
+TYPED: dict[str, dict[str, Any]] = {
+    "nullable": {"dose": pd.array([1, 2, 3, 4, 5], dtype="Int64"), "age": FRAME["age"].astype("Float64")},
+    "categories": {name: FRAME[name].astype("category") for name in FRAME},
+    "arrow": {"dose": FRAME["dose"].astype("int64[pyarrow]"), "who": FRAME["who"].astype("string[pyarrow]")},
+    "text": {"age": ["30", "40.0", " 50 ", "6e1", "70"]},
+    "decimals": {"dose": [Decimal(dose) for dose in range(1, 6)]},
+    "small": {"dose": FRAME["dose"].astype("uint8"), "age": FRAME["age"].astype("float16")},
+}
+
+
+def test_columns_of_any_type_hold_the_same_numbers_and_nothing_moves_them_later() -> None:
+    clean = [owned(of_frame(), name) for name in PEOPLE]
+    for case, columns in TYPED.items():
+        assert [owned(of_frame(FRAME.assign(**columns)), name) for name in PEOPLE] == clean, case
+    labels = pd.array([0, pd.NA, 1, 0, 0], dtype="Int64")
+    assert owned(of_frame(FRAME.assign(ill=labels), classes=2), "ann") == ([[60.0, 4.0]], [0])
+    x = torch.eye(2)
+    data = Dataset.from_arrays(x, [0, 1], PEOPLE, user_list=PEOPLE, classes=2)
+    x.zero_()
+    assert owned(data, "ann") == ([[1.0, 0.0]], [0])
 
 
 @pytest.mark.parametrize(
@@ -114,12 +140,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "another word": ({"user_list": "rows"}, "user_list .* must be given.*got 'rows'"),
     "a user twice": ({"user_list": ["ann", " ann"]}, "must name each user once; got 'ann' more than once"),
     "nobody on it": ({"user_list": []}, "must name each user once; got nobody"),
-    "a gap on it": ({"user_list": ["ann", None]}, "must name each user once; got nobody in a place"),
+    "a gap on it": ({"user_list": ["ann", None]}, "must name a user in each row; got none in row 2"),
     "only strangers": ({"user_list": ["eve"]}, "must hold an example whose user is on the user list"),
     "classes untold": ({"classes": None}, "classes must be told where labels are not of a floating type"),
     "one class": ({"classes": ["no"]}, "classes must be at least two different names"),
     "a class twice": ({"classes": ["no", "no"]}, "classes must be at least two different names"),
-    "classes by a word": ({"classes": "all"}, "classes must be their number, their names or 'from-data'"),
+    "classes by a word": ({"classes": "all"}, "classes must be at least two different names; got 'all'"),
     "no such column": ({"user": "name"}, "column 'name' must be there once"),
     "the label as feature": (
         {"features": ["age", "ill"]},
@@ -128,7 +154,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "texts as features": ({"features": ["who2"], "frame": FRAME.assign(who2="x")}, "must hold an example"),
     "times as features": (
         {"features": ["at"], "frame": FRAME.assign(at=pd.Timestamp("2026-01-01"))},
-        "column 'at' must hold numbers; got times",
+        "column 'at' must hold numbers; got timestamp",
     ),
     "duplicate columns": (
         {"frame": pd.concat([FRAME, FRAME[["age"]]], axis=1)},

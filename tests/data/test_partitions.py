@@ -12,18 +12,17 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from fedmf.data import Digits
-from fedmf.data.options import PARTITIONS
 from fedmf.data.partitions import (
     Partition,
-    hold_out_examples,
+    hold_out,
     hold_out_of_each_user,
-    hold_out_users,
     partition_by_label,
-    partition_by_shards,
     partition_evenly,
 )
 
 laws = settings(derandomize=True, max_examples=60, deadline=None, database=None)
+
+KINDS = ("iid", "dirichlet", "each-example")
 
 
 def check_complete(parts: Partition, examples: int, users: int) -> None:
@@ -36,7 +35,7 @@ def check_complete(parts: Partition, examples: int, users: int) -> None:
 
 @laws
 @given(
-    st.sampled_from(sorted(PARTITIONS)),
+    st.sampled_from(KINDS),
     st.integers(1, 60),
     st.integers(0, 7),
     st.sampled_from([1e-300, 1e-9, 0.01, 0.5, 1e3, 1e300, 1.7e308]),
@@ -55,10 +54,10 @@ def test_every_example_belongs_to_one_user(
         assert np.ptp(parts.sizes) <= 1
 
 
-@pytest.mark.parametrize("kind", sorted(PARTITIONS))
+@pytest.mark.parametrize("kind", KINDS)
 def test_as_many_users_as_examples_and_no_more(kind: str) -> None:
     labels = np.array([0, 2, 2, 0, 2, 0, 2])
-    plan = Digits(7, kind, shards_per_user=1)  # type: ignore[arg-type]
+    plan = Digits(7, kind)  # type: ignore[arg-type]
     check_complete(plan.split(labels, np.random.default_rng(0)), 7, 7)
     with pytest.raises(ValueError, match="number of training examples"):
         replace(plan, users=8).split(labels, np.random.default_rng(0))
@@ -67,15 +66,6 @@ def test_as_many_users_as_examples_and_no_more(kind: str) -> None:
 def test_an_even_split_is_random_whatever_the_order_of_rows() -> None:
     labels = np.repeat(np.arange(10), 60)  # sorted: parts in order would have one label each
     assert min(len(set(labels[part])) for part in partition_evenly(600, 20, np.random.default_rng(0))) >= 6
-
-
-def test_shards_give_few_labels() -> None:
-    labels = np.random.default_rng(1).permutation(np.repeat(np.arange(10), 60))
-    for shards in (1, 2, 3):
-        parts = partition_by_shards(labels, 20, shards, np.random.default_rng(0))
-        # 600/(20·s) divides 60: a shard holds a single label.
-        assert max(len(set(labels[part])) for part in parts) == shards
-        assert set(parts.sizes.tolist()) == {30}
 
 
 def test_skew_grows_as_alpha_falls() -> None:
@@ -99,26 +89,17 @@ def test_skew_grows_as_alpha_falls() -> None:
 
 @laws
 @given(st.lists(st.integers(0, 9), min_size=2, max_size=60), st.floats(0.01, 0.99), st.integers(0, 99))
-def test_holding_out_leaves_every_owner_something_or_nothing(
-    owners: list[int], fraction: float, seed: int
-) -> None:
+def test_holding_out_leaves_every_owner_something(owners: list[int], fraction: float, seed: int) -> None:
     owner = np.unique(owners, return_inverse=True)[1].astype(np.int64)
-    users, rng = int(owner.max()) + 1, np.random.default_rng(seed)
-    if 1 <= round(fraction * owner.size) <= owner.size - users:
-        mask = hold_out_examples(owner, fraction, rng)
-        assert mask.sum() == round(fraction * owner.size)
-        assert set(owner[~mask]) == set(range(users))
+    rng = np.random.default_rng(seed)
+    if 1 <= round(fraction * owner.size) < owner.size:
+        held = hold_out(owner.size, fraction, rng, "examples")
+        assert len(set(held.tolist())) == held.size == round(fraction * owner.size)
+        assert set(held.tolist()) <= set(range(owner.size))
     else:
         with pytest.raises(ValueError, match="test_fraction must hold out between 1 and"):
-            hold_out_examples(owner, fraction, rng)
-    if 1 <= round(fraction * users) < users:
-        held = hold_out_users(users, fraction, rng)
-        assert len(set(held.tolist())) == held.size == round(fraction * users)
-        assert set(held.tolist()) <= set(range(users))
-    else:
-        with pytest.raises(ValueError, match="test_fraction must hold out between 1 and"):
-            hold_out_users(users, fraction, rng)
+            hold_out(owner.size, fraction, rng, "examples")
     mine = hold_out_of_each_user(owner, fraction, seed)
     others = np.where(owner == 0, 0, (owner * 7 + 1) % 10 + 1)  # other users with other rows
     assert np.array_equal(mine[owner == 0], hold_out_of_each_user(others, fraction, seed)[owner == 0])
-    assert set(owner[~mine]) == set(range(users))
+    assert set(owner[~mine]) == set(owner.tolist())

@@ -15,8 +15,6 @@ import torch
 
 from fedmf.data import Dataset, Table
 from fedmf.data.cells import read_user_list
-from fedmf.models import Mlp
-from fedmf.runs.named_tasks import MultiLabel
 
 USERS, ROWS = 10, 60
 USER_LIST = [f"u{u}" for u in (3, 1, 0, 2, 9, 4, 8, 6, 5, 7)]
@@ -50,7 +48,7 @@ SPREADS: dict[str, dict[str, Any]] = {
     "by user": {"partition": "by-user", "users": 8},
     "by example": {"partition": "by-user", "users": 10, "test_split": "examples"},
     "iid": {"partition": "iid", "users": 7},
-    "shards": {"partition": "shards", "users": 7},
+    "dirichlet": {"partition": "dirichlet", "users": 7},
 }
 
 
@@ -125,7 +123,7 @@ def test_a_spoilt_row_moves_its_owner_alone(tmp_path: Path, case: str, spread: i
     lines[row] = spoil(lines[row])
     hostile = table(tmp_path / "hostile", lines, **SPREADS[name]).load()
     by_user = SPREADS[name]["partition"] == "by-user"
-    if name == "shards" and bad and "label" in case:
+    if name == "dirichlet" and bad and "label" in case:
         return  # who owns what is a function of all labels, which `public_inputs` says
     check(clean, hostile, user, int(bad or (by_user and lines[row][0] != rows()[row][0])))
 
@@ -192,17 +190,14 @@ def test_a_column_of_lists_is_all_features(tmp_path: Path) -> None:
     for kind in (arrow.list_(arrow.float32()), arrow.large_list(arrow.float64())):
         columns = {"pixels": arrow.array(pixels, kind), "y": [i % 2 for i in range(ROWS)]}
         parquet.write_table(arrow.table(columns), tmp_path / "rows.parquet")
-        options = {"path": str(tmp_path / "rows.parquet"), "users": 5, "label_column": "y"}
-        data = Table(**options, input_shape=(3, 1, 1), class_names=("0..1",)).load()
+        named = {"label_column": "y", "feature_columns": ("pixels",), "class_names": ("0..1",)}
+        data = Table(users=5, path=str(tmp_path / "rows.parquet"), input_shape=(3, 1, 1), **named).load()
         assert data.features.shape == (ROWS, 3, 1, 1)
         assert data.owned.order.size + len(data.test_labels) == ROWS - 1
-        assert Table(**options).load().features.shape == (ROWS, 3)
 
 
 def test_by_a_schema_features_are_coordinates_and_labels_categories(tmp_path: Path) -> None:
-    options = by_schema(tmp_path)
-    assert options.undeclared() == ()
-    data = options.load()
+    data = by_schema(tmp_path).load()
     for u, name in enumerate(data.user_ids):
         mine = [row for row in rows() if row[0] == name]
         expected = [[(float(a) - 40) / 20, float(b) / 50] for _, a, b, *_ in mine]
@@ -210,9 +205,7 @@ def test_by_a_schema_features_are_coordinates_and_labels_categories(tmp_path: Pa
         np.testing.assert_allclose(features.numpy(), expected, rtol=1e-6)
         assert labels.tolist() == [int(row[3] == "yes") for row in mine]
     assert data.classes == 2
-    assert (
-        by_schema(tmp_path, class_names=("no", "yes"), feature_columns=("b",)).load().features.shape[1] == 1
-    )
+    assert by_schema(tmp_path, feature_columns=("b",)).load().features.shape[1] == 1
 
 
 def test_numbers_as_labels_are_scaled_by_the_schema(tmp_path: Path) -> None:
@@ -240,16 +233,19 @@ def test_numbers_as_labels_are_scaled_by_the_schema(tmp_path: Path) -> None:
     }
     regression = table(tmp_path, lines, **plain).load()
     assert (regression.classes, regression.labels.shape) == (0, (ROWS,))
-    with pytest.raises(ValueError, match=r"categories with two values for labels .*; got 'b'"):
-        MultiLabel(by_schema(tmp_path, **options), Mlp()).build()
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no path": ({"path": ""}, "path .* must name what dataset 'table' reads; got none"),
-    "no user column": ({"user_column": ""}, "user_column must be named with partition 'by-user'"),
+    "no user column": ({"user_column": ""}, "user_column and user_list must be named with partition 'by"),
+    "no user list": ({"user_list": ""}, "user_column and user_list must be named with partition 'by-user'"),
+    "nothing declared": (
+        {"class_names": (), "feature_columns": ()},
+        "feature_columns and class_names .* must be declared; got none",
+    ),
     "user list alone": (
         {"user_column": "", "partition": "iid", "test_split": "auto"},
-        "user_column must be named with a user list",
+        "user_column and user_list must be named with a user list",
     ),
     "a column twice": ({"feature_columns": ("a", "a")}, "feature_columns must be different names"),
     "one class": ({"class_names": ("x",)}, "class_names must be two or more different labels"),
@@ -278,7 +274,7 @@ BY_SCHEMA: dict[str, dict[str, Any]] = {
     "got 'w', none of its columns": {"label_column": "w"},
     "user_column must be a column that the schema declares as user": {"user_column": "note"},
     "declares as number or category": {"feature_columns": ("note",)},
-    "class_names must be left out, or the categories": {"class_names": ("yes", "no")},
+    "class_names must be left out with a schema": {"class_names": ("yes", "no")},
 }
 
 

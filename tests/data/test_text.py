@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from fedmf.data import Table
-from fedmf.data.tokens import bpe_vocabulary, padded, public_vocabulary, trained_bpe, word_vocabulary
+from fedmf.data.tokens import padded, public_vocabulary, word_vocabulary
 
 laws = settings(derandomize=True, max_examples=60, deadline=None, database=None)
 PUBLIC = "the cat sat on the mat . the dog sat too\n"
@@ -26,7 +26,7 @@ ROWS = pd.DataFrame(
         for i in range(3)
     ]
 )
-PIECES = {"vocabulary": "bpe", "vocabulary_path": "public.txt", "vocabulary_size": 270}
+PIECES = {"vocabulary": "bpe", "vocabulary_path": "tokenizer.json"}
 CASES: dict[str, dict[str, Any]] = {
     "next tokens": {"path": "rows.csv", "most_sequences": 5},
     "words": {"path": "rows.jsonl", "vocabulary": "words", "vocabulary_path": "public.txt"},
@@ -34,6 +34,18 @@ CASES: dict[str, dict[str, Any]] = {
     "labels": {"path": "rows.csv", "label_column": "label", "class_names": ("y", "n")},
     "made-up users": {"path": "rows.csv", "partition": "iid", "user_column": ""},
 }
+
+
+def trained(place: Path) -> Path:
+    """A tokenizer of byte pieces of the public text."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=270, show_progress=False, initial_alphabet=alphabet)
+    tokenizer.train_from_iterator([PUBLIC], trainer)
+    tokenizer.save(str(place / "tokenizer.json"))
+    return place / "tokenizer.json"
 
 
 def write(place: Path, rows: pd.DataFrame) -> None:
@@ -44,6 +56,7 @@ def write(place: Path, rows: pd.DataFrame) -> None:
 
 def options(place: Path, **fields: Any) -> Table:
     (place / "public.txt").write_text(PUBLIC)
+    trained(place)
     (place / "users.txt").write_text("\n".join(NAMES))
     declared = {"users": 6, "test_fraction": 0.25, "length": 8, "partition": "by-user", "user_column": "user"}
     fields = {**declared, "text_column": "text", **fields}
@@ -60,6 +73,7 @@ HOSTILE = [
     "x" * 5000,
     "\u202e\U0001f600" * 40,
     'open "quotes, and',
+    "first line\nu1,second line,y\n",
 ]
 
 
@@ -69,23 +83,20 @@ def test_every_form_is_tokens_and_a_users_text_moves_nobody_else(
 ) -> None:
     write(tmp_path, ROWS)
     data = options(tmp_path, **case)
-    assert data.undeclared() == ()
-    clean, digest = data.load(), data.tokens().digest
+    clean = data.load()
     features, labels = clean.examples(np.arange(6))
     assert (features.dtype, labels.dtype, features.shape[1]) == (torch.int64, torch.int64, 8)
     assert 0 <= int(features.min()) <= int(features.max()) < clean.vocabulary
     assert clean.structure.features.bound == clean.vocabulary
     assert int(labels.max()) < (clean.classes or clean.vocabulary)
-    listed = {entry.name: entry for entry in data.public_inputs()}
-    assert digest in listed["vocabulary"].value
-    assert not any("not for private runs" in entry.source for entry in listed.values())
+    assert data.tokens.digest in {entry.name: entry.value for entry in data.public_inputs()}["vocabulary"]
     by_user = data.partition == "by-user"
     victim = clean.user_ids[2] if by_user else "u3"
     row = ROWS.index[ROWS["user"] == victim][1]
     for text in HOSTILE:
         write(tmp_path, ROWS.assign(text=ROWS["text"].where(ROWS.index != row, text)))
         hostile = data.load()
-        assert (data.tokens().digest, hostile.structure) == (digest, clean.structure)
+        assert hostile.structure == clean.structure
         assert list(hostile.user_ids) == list(clean.user_ids)
         moved = [
             user
@@ -97,17 +108,9 @@ def test_every_form_is_tokens_and_a_users_text_moves_nobody_else(
         assert moved == [2] if by_user and not tests else len(moved) + tests <= 1
 
 
-def test_vocabularies_of_users_rows_are_for_runs_without_privacy(tmp_path: Path) -> None:
-    write(tmp_path, ROWS)
-    for name in ("words", "bpe"):
-        data = options(tmp_path, path="rows.csv", vocabulary=name)
-        assert data.undeclared() == ("vocabulary_path",)
-        assert "not for private runs" in {one.name: one.source for one in data.public_inputs()}["vocabulary"]
-        assert data.load().vocabulary > 2
-    without = Table(
-        path="x", text_column="text", label_column="label", partition="by-user", user_column="user"
-    )
-    assert without.undeclared() == ("class_names", "user_list")
+def test_a_vocabulary_is_never_made_of_the_rows(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"vocabulary_path .* must be declared; got none"):
+        options(tmp_path, path="rows.csv", vocabulary="words")
 
 
 def test_a_text_keeps_its_first_tokens_and_its_label(tmp_path: Path) -> None:
@@ -126,7 +129,7 @@ def test_a_text_keeps_its_first_tokens_and_its_label(tmp_path: Path) -> None:
 @laws
 @given(st.text(max_size=80), st.integers(258, 300))
 def test_words_are_numbered_by_how_often_they_occur(text: str, size: int) -> None:
-    words = word_vocabulary((text.encode(),), size)
+    words = word_vocabulary(text.encode(), size)
     numbers = words.encode(text.encode())
     assert words.size <= size
     assert numbers.size == 0 or 2 <= numbers.min() <= numbers.max() < words.size
@@ -134,28 +137,23 @@ def test_words_are_numbered_by_how_often_they_occur(text: str, size: int) -> Non
     assert words.encode(b"\x00unseen").min(initial=1) >= 1
 
 
-@laws
-@given(st.binary(max_size=60))
-def test_pieces_are_a_function_of_the_text(text: bytes) -> None:
-    pieces = public_vocabulary("bpe", None, (PUBLIC.encode(),), 280)
-    tokens = pieces.encode(text)
-    assert tokens.tolist() == pieces.encode(text).tolist()
-    assert tokens.size == 0 or 1 <= tokens.min() <= tokens.max() < pieces.size <= 280
-
-
 def test_a_tokenizers_file_is_used_as_it_is(tmp_path: Path) -> None:
-    description = trained_bpe((PUBLIC.encode(),), 300)
-    made = bpe_vocabulary(description)
-    assert len(made.encode(PUBLIC.encode())) < len(PUBLIC)
-    (tmp_path / "tokenizer.json").write_text(description)
-    given_one = public_vocabulary("bpe", tmp_path / "tokenizer.json", (), 258)
-    assert given_one.digest == made.digest
-    assert given_one.encode(b"the cat").tolist() == made.encode(b"the cat").tolist()
-    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": "none"}))
-    with pytest.raises(
-        ValueError, match="vocabulary must be a tokenizer of the library tokenizers"
-    ) as refused:
-        public_vocabulary("bpe", tmp_path / "tokenizer.json", (), 258)
-    assert "\n" not in str(refused.value)
-    with pytest.raises(ValueError, match="vocabulary_path must be readable"):
-        public_vocabulary("words", tmp_path / "nowhere.txt", (), 258)
+    pieces = public_vocabulary("bpe", trained(tmp_path), 258)
+    assert len(pieces.encode(PUBLIC.encode())) < len(PUBLIC)
+
+    @laws
+    @given(st.binary(max_size=60))
+    def every_text_is_tokens(text: bytes) -> None:
+        tokens = pieces.encode(text)
+        assert tokens.tolist() == pieces.encode(text).tolist()
+        assert tokens.size == 0 or 1 <= tokens.min() <= tokens.max() < pieces.size <= 271
+
+    every_text_is_tokens()
+    (tmp_path / "tokenizer.json").write_text('{"model": "none"}')
+    for name, file, message in (
+        ("bpe", "tokenizer.json", "vocabulary must be a tokenizer of the library tokenizers"),
+        ("words", "nowhere.txt", "vocabulary_path must be readable"),
+    ):
+        with pytest.raises(ValueError, match=message) as refused:
+            public_vocabulary(name, tmp_path / file, 258)
+        assert "\n" not in str(refused.value)

@@ -37,7 +37,7 @@ def on_one_machine(places: Path, path: Path) -> np.ndarray:
         class_names=("ill", "well"), input_shape=(2,),
     )  # fmt: skip
     (places / "all.csv").write_text(rows(USERS))
-    task = classification(source.here().load(), described.task_source.model.build((2,), 2))  # type: ignore[attr-defined]
+    task = classification(source.here(), described.task_source.model.build((2,), 2))  # type: ignore[attr-defined]
     run = dataclasses.replace(described, task=task)
     return fedmf.simulate(run, path).parameters.numpy()
 
@@ -171,13 +171,12 @@ def test_data_on_nodes_are_not_simulated(places: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "what"),
     [
-        ("data.user-list", "", "user_list must name the file"),
-        ("data.input-shape", "", "input_shape .* must be declared"),
+        ("data.user-list", "", "user_column and user_list must be named"),
         ("data.class-names", "", "class_names .* must be declared"),
         ("data.feature-columns", "", "feature_columns .* must be declared"),
         ("data.partition", "iid", "partition must be one of by-user"),
         ("data.test-split", "users", "test_split must be one of auto"),
-        ("data.user-column", "", "user_column must be named"),
+        ("data.user-column", "", "user_column and user_list must be named"),
     ],
 )
 def test_what_must_be_declared(key: str, value: str, what: str, places: Path) -> None:

@@ -45,7 +45,7 @@ def by_schema(places: Path, text: str = SCHEMA, **keys: object) -> dict[str, obj
     left_out = ("data.feature-columns", "data.class-names", "data.input-shape")
     config = {key: value for key, value in configuration(places).items() if key not in left_out}
     digest = read_schema(places / "schema.toml").digest
-    schema = {"data.schema": str(places / "schema.toml"), "data.schema-digest": digest}
+    schema = {"data.schema": f"{places / 'schema.toml'}#{digest}"}
     return {**config, **schema, **keys}
 
 
@@ -60,7 +60,8 @@ def test_every_node_reads_its_own_file_by_the_schema(places: Path) -> None:
     (places / "all.txt").write_text("\n".join(everybody))
     config = by_schema(places)
     table = {
-        **{key: value for key, value in config.items() if key != "data.schema-digest"},
+        **config,
+        "data.schema": str(places / "schema.toml"),
         "data.kind": "table",
         "data.path": str(places / "all.csv"),
         "data.user-list": str(places / "all.txt"),
@@ -80,7 +81,7 @@ def test_every_node_reads_its_own_file_by_the_schema(places: Path) -> None:
         entry["name"]: entry["source"]
         for entry in json.loads((path / "statement.json").read_text())["public_inputs"]
     }
-    assert inputs["classes"] == inputs["normalisation"] == f"declared: schema {places / 'schema.toml'}"
+    assert inputs["classes"] == inputs["normalisation"] == f"declared: schema {config['data.schema']}"
 
 
 def test_a_node_with_another_schema_serves_nobody(places: Path) -> None:

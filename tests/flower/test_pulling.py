@@ -49,7 +49,6 @@ class SlowGrid(InProcessGrid):
 @pytest.mark.parametrize(
     ("wait", "late", "expected"),
     [
-        (Wait(10.0, min_replies=2), 3.0, 2),
         (Wait(0.2), 3.0, 2),
         (Wait(10.0), 0.3, 4),
     ],

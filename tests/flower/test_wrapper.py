@@ -355,7 +355,7 @@ def test_options_give_what_a_run_gives(name: str, tmp_path: Path) -> None:
 
 
 def test_records_say_what_is_read_and_nothing_else(tmp_path: Path) -> None:
-    waiting = Execution(messages="per-user", min_replies=2, checkpoint_every=3)
+    waiting = Execution(messages="per-user", checkpoint_every=3)
     released(private(FedAvg(), tmp_path / "run", execution=waiting), num_rounds=3)
     recorded = read_header(tmp_path / "run").run
     assert recorded["execution"] == dataclasses.replace(waiting, users_per_message=1).to_dict()

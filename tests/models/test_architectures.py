@@ -10,7 +10,7 @@ from torch import nn
 
 from fedmf.models import MODELS, Architecture, FlatModel, Logistic, Mlp
 from fedmf.models.architecture import initialised_from, normal_
-from fedmf.models.attention import Bert, PflTransformer, Sinusoids, Transformer
+from fedmf.models.attention import Bert, PflTransformer, Transformer
 from fedmf.models.convolutional import Cnn, PflCnn, ResNet18, Vgg
 from fedmf.models.recurrent import Lstm, PflLstm, StackOverflowLstm
 
@@ -70,7 +70,7 @@ def test_initial_models_depend_on_the_seed_alone(name: str) -> None:
     state = torch.random.get_rng_state()
     kind = MODELS[name]
     arguments = ((6,), 9, 9) if kind.takes_tokens else ((1, 8, 8), 3, 0)
-    first, again, other = (FlatModel(kind(seed=seed).build(*arguments)).initial() for seed in (1, 1, 2))
+    first, again, other = (FlatModel(kind().build(*arguments, seed)).initial() for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert first.isfinite().all()
@@ -134,12 +134,6 @@ def test_what_does_not_suit_the_data_is_refused() -> None:
         Bert().build((513,), 3, 9)
 
 
-def test_tied_outputs_are_the_embedding() -> None:
-    module = PflLstm(hidden=5).build((4,), 7, 7)
-    assert module.get_submodule("output").weight is module.get_submodule("embedding").weight
-    assert module.get_submodule("output").bias is None
-
-
 SMALL = [
     Lstm(embedding=6, hidden=5, layers=2),
     Transformer(width=8, heads=2, feed_forward=12),
@@ -156,14 +150,3 @@ def test_no_output_depends_on_later_tokens(value: Architecture) -> None:
     first, second = module(tokens), module(other)
     assert torch.allclose(first[:, :4], second[:, :4], atol=1e-6)
     assert not torch.allclose(first[:, 4], second[:, 4], atol=1e-5)
-
-
-def test_sinusoids_are_those_of_the_paper() -> None:
-    waves = Sinusoids()(torch.zeros(2, 7, 6))
-    for position in range(7):
-        for pair in range(3):
-            angle = torch.tensor(position / 10_000 ** (2 * pair / 6))
-            expected = torch.stack((angle.sin(), angle.cos()))
-            assert torch.allclose(waves[1, position, 2 * pair : 2 * pair + 2], expected, atol=1e-6)
-    ones = torch.ones(1, 1, 4)
-    assert torch.allclose(Sinusoids()(ones) - Sinusoids()(0 * ones), 2 * ones)

@@ -113,30 +113,6 @@ def test_tied_parameters_count_once_and_stay_tied() -> None:
     torch.testing.assert_close(model.forward(flat, features), expected)
 
 
-def test_a_module_that_is_used_twice_keeps_its_own_parameters() -> None:
-    twice = nn.Linear(3, 3)
-    model = FlatModel(nn.Sequential(twice, nn.Tanh(), twice, Tied()))
-    before = {name: tensor.clone() for name, tensor in model.module.state_dict().items()}
-    features, flat = torch.randn(5, 3), 2 * model.initial()
-    weight, bias = flat[:9].reshape(3, 3), flat[9:12]
-    hidden = torch.tanh(features @ weight.T + bias) @ weight.T + bias
-    tied = {"first.weight": flat[12:21].reshape(3, 3), "first.bias": flat[21:]}
-    expected = FlatModel(model.module[3]).call(tied, hidden)
-    torch.testing.assert_close(model.forward(flat, features), expected)
-    assert model.module[0].weight is model.module[2].weight is twice.weight
-    assert all(torch.equal(before[name], tensor) for name, tensor in model.module.state_dict().items())
-    assert model.constants.keys() == FlatModel(model.module).constants.keys()
-
-
-def test_the_whole_state_loads_strictly() -> None:
-    model, other = FlatModel(Tied()), Tied()
-    flat, features = torch.randn(12), torch.randn(5, 3)
-    state = model.state(flat)
-    assert list(state) == list(other.state_dict())
-    other.load_state_dict(state)
-    torch.testing.assert_close(other(features), model.forward(flat, features))
-
-
 def test_copies_share_every_tensor_and_nothing_else() -> None:
     model = FlatModel(Odd())
     copied = model.copied()
@@ -160,13 +136,3 @@ def test_the_digest_of_constants_tells_names_types_shapes_and_values_apart() -> 
     others = [digest(-weight), digest(weight.reshape(2, 4)), digest(weight.double()), digest(places=1)]
     assert digest() == FlatModel(Odd()).constants_digest()
     assert len({digest(), *others}) == 5
-
-
-def test_a_model_moves_with_its_constants() -> None:
-    model = FlatModel(Odd())
-    assert model.to("cpu") is model
-    moved = model.to("meta")
-    assert {tensor.device.type for tensor in moved.constants.values()} == {"meta"}
-    assert {tensor.device.type for tensor in model.constants.values()} == {"cpu"}
-    trained_alone = FlatModel(nn.Linear(2, 2))
-    assert trained_alone.to("meta") is trained_alone

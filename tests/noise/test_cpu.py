@@ -85,15 +85,6 @@ def test_cuts_and_threads_do_not_change_a_bit(name):
         assert torch.equal(got[1], whole[1][:, low:high]), (low, high)
 
 
-def test_a_failing_thread_fails_the_call(monkeypatch):
-    def fail(*arguments):
-        raise RuntimeError("injected")
-
-    monkeypatch.setattr("fedmf.noise.cpu.find_coarse", fail)
-    with pytest.raises(RuntimeError, match="injected"):
-        CpuKernels(KEY, Domain.TRAINING, 2).add_(ONE, torch.zeros(2 * FEWEST_PER_THREAD), 0)
-
-
 OUT = torch.zeros(8)
 STORED = torch.zeros(2, 8, dtype=torch.float64)
 RING = RowPass((0,), (1.0,), 1.0, (0,), (1.0,), (1,), (0.0,))

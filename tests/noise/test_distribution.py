@@ -80,22 +80,6 @@ def test_variables_are_standard_normal(sample, test):
     assert not test(sample / WRONG_SIGMA), "a wrong sigma must be rejected"
 
 
-def test_each_place_in_a_keystream_block_is_standard_normal(sample):
-    assert all(moments_fit(sample.reshape(-1, 16)[:, lane]) for lane in range(16))
-
-
-def test_tails_are_those_of_the_normal_law():
-    source = GaussianSource(NoiseKey.from_seed(12), 1 << 24)
-    levels = (4.0, 4.75, 5.25)
-    counts = np.zeros(3, dtype=int)
-    for start in range(0, source.dimension, 1 << 20):
-        magnitude = source.block(0, start, start + (1 << 20)).abs()
-        counts += [int((magnitude > level).sum()) for level in levels]
-    for level, count in zip(levels, counts, strict=True):
-        law = stats.binom(source.dimension, 2 * special.ndtr(-level))
-        assert law.ppf(FALSE_ALARM / 6) <= count <= law.isf(FALSE_ALARM / 6)
-
-
 def test_the_two_of_a_pair_are_independent(sample):
     """Cosine and sine share a radius: x² + y² is exponential, and signs, values and squares are unrelated."""
     blocks = sample.reshape(-1, 2, 8)

@@ -5,14 +5,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import pickle
-import struct
 
 import pytest
-import torch
 from support.leaks import SECRET, chain_text, shows_secret
 
-from fedmf.noise.key import Domain, NoiseKey, nonce, refinement_nonce
-from fedmf.noise.row_pass import RowPass
+from fedmf.noise.key import Domain, NoiseKey, nonce
 from fedmf.noise.source import GaussianSource
 from fedmf.noise.stream import NoiseStream
 
@@ -104,48 +101,9 @@ def test_a_subkey_is_hkdf_of_the_key_and_a_labelled_purpose():
         assert NoiseKey(SECRET).subkey(purpose) == hmac.digest(extracted, info + b"\x01", "sha256")
 
 
-def test_subkeys_differ_by_purpose_and_key_and_from_all_that_noise_and_cohorts_use():
-    made = [NoiseKey(SECRET).subkey(purpose) for purpose in PURPOSES]
-    others = [NoiseKey(bytes(32)).subkey(purpose) for purpose in PURPOSES]
-    assert len({*made, *others}) == 2 * len(PURPOSES)
-    streams = {
-        NoiseKey(SECRET).keystream(make(domain, t), 0).update(bytes(32))
-        for domain in Domain
-        for t in range(4)
-        for make in (nonce, refinement_nonce)
-    }
-    assert len(streams) == 2 * 4 * len(Domain)
-    assert not streams & set(made)
-    assert SECRET not in made
-
-
-@pytest.mark.parametrize("purpose", ["", "a\n", "Öffnung", b"records"])
-def test_a_purpose_without_a_name_is_refused(purpose):
-    with pytest.raises(
-        ValueError, match=r"^purpose \(of a sub-key\) must be printable ASCII and not empty"
-    ) as caught:
-        NoiseKey(SECRET).subkey(purpose)
-    assert not shows_secret(chain_text(caught.value))
-
-
 def test_the_cohort_seed_of_seed_1_is_the_recorded_one():
     """Recorded before the derivation moved here: cohorts of old runs must not change."""
     recorded = 9324398002133234878532013815474796107100471518548741466475338487704873135982
     assert NoiseKey.from_seed(1).cohort_seed() == recorded
     stream = NoiseKey(SECRET).keystream(nonce(Domain.COHORTS, 0), 0).update(bytes(32))
     assert NoiseKey(SECRET).cohort_seed() == int.from_bytes(stream, "little")
-
-
-def test_words_for_kernels_are_the_key():
-    assert struct.pack("<8i", *NoiseKey(SECRET).secret_words()) == SECRET
-
-
-def test_kernels_and_their_errors_hide_the_key():
-    source = GaussianSource(NoiseKey(SECRET), 100)
-    kernels = source.kernels("cpu")
-    assert not shows_secret(repr(kernels))
-    with pytest.raises(ValueError, match="No noise was added") as caught:
-        kernels.add_(RowPass((0,), (1.0,)), torch.zeros(4, 4), 0)
-    assert not shows_secret(chain_text(caught.value))
-    with pytest.raises(TypeError, match="cannot be pickled"):
-        pickle.dumps(kernels)

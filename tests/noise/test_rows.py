@@ -65,9 +65,7 @@ OTHERS = {
     "normalised ternary tree": normalized(kary_tree(3, ROUNDS)),
     "stamped tree": Stamped(tree(4), ROUNDS),
     "stamped online tree": Stamped(tree(5, full=False), ROUNDS),
-    "stamped ternary tree": Stamped(kary_tree(3, 5), ROUNDS),
     "stamped blt": Stamped(BufferedToeplitz([0.9, 0.5], [0.3, 0.2], 5), ROUNDS),
-    "stamped leaf": Stamped(tree(1), ROUNDS),
     "stamped bands": Stamped(Toeplitz([1.0, 0.5, 0.25], 5), ROUNDS),
     "crowded blt": BufferedToeplitz([1 - 1e-6, 1 - 2e-6, 1 - 3e-6, 1 - 4e-6], [0.2] * 4, ROUNDS),
 }

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -58,13 +56,6 @@ def test_a_row_has_the_key_of_the_last_opening_up_to_it() -> None:
     assert len({schedule.key_of(t) for t in range(12)}) == 4
 
 
-def test_a_public_key_makes_all_rows_itself() -> None:
-    schedule = schedule_of(PUBLIC, OPENINGS)
-    assert all(schedule.key_of(t) is PUBLIC for t in range(12))
-    assert schedule.digest(12) == KeySchedule.constant(PUBLIC).digest(3)
-    assert PUBLIC.opening(bytes(32)) is PUBLIC
-
-
 def test_rows_that_were_not_released_have_no_key_before_an_opening() -> None:
     for root in (ROOT, PUBLIC):
         schedule = KeySchedule(root, OPENINGS[:2], released=4)
@@ -77,35 +68,6 @@ def test_rows_that_were_not_released_have_no_key_before_an_opening() -> None:
         schedule.open(*OPENINGS[3])
         assert torch.equal(source.block(3, 0, 5), before)
         assert bool(source.block(4, 0, 5).abs().min() > 0)
-
-
-class Record:
-    """Openings in memory, as one process after the other has them."""
-
-    def __init__(self) -> None:
-        self.released, self.made, self.own = 0, [], None
-
-    def openings(self):
-        return self.made
-
-    def opening(self):
-        if self.own is None:
-            fresh = os.urandom(32)
-            self.own = SimpleNamespace(first_round=self.released, fresh=fresh)
-            self.made.append(self.own)
-        return self.own
-
-
-def test_a_process_has_one_opening_and_the_schedule_its_key() -> None:
-    record = Record()
-    for process, released in enumerate((0, 0, 3), start=1):
-        record.released, record.own = released, None
-        schedule = KeySchedule.of_record(ROOT, record, released)
-        schedule.open_in(record)
-        schedule.open_in(record)
-        assert len(record.made) == process
-        assert schedule.key_of(released) == ROOT.opening(record.made[-1].fresh)
-    assert len({schedule.key_of(t) for t in range(5)}) == 2, "the first opening released nothing"
 
 
 @pytest.mark.parametrize(
@@ -170,16 +132,6 @@ def test_a_pass_draws_each_row_with_its_own_key() -> None:
     np.testing.assert_allclose(expected, 0.7 * by_hand, rtol=0, atol=1e-13)
 
 
-def test_tails_of_all_keys_are_refined() -> None:
-    """So many short rows that some of each key need the refinement stream; all eras in one block."""
-    openings = [(500 * era, fresh(str(era))) for era in range(80)]  # more than stay open at once
-    z, _ = CpuKernels(schedule_of(ROOT, openings), Domain.TRAINING).normals(range(40_000), 0, 16)
-    for t in (*range(0, 40_000, 997), int(np.abs(z).max(axis=1).argmax())):
-        expected = normals(key_at(t, openings), Domain.TRAINING, t, 0, 16)
-        np.testing.assert_allclose(z[t], expected, rtol=0, atol=1e-14)
-    assert float((z[:, :8] ** 2 + z[:, 8:] ** 2).max()) > 2 * 16 * np.log(2)
-
-
 EACH_FORM = ["bisr", "banded-toeplitz", "normalized-blt", "tree", "kary-tree", "dense"]
 
 
@@ -198,14 +150,6 @@ def test_an_interrupted_stream_adds_rows_of_their_own_keys(strategy) -> None:
     whole.add_rows_(block[:7], SCALE)
     whole.add_rows_(block[7:], SCALE)
     np.testing.assert_allclose(got, block, rtol=0, atol=1e-12)
-
-
-def test_row_j_is_the_first_that_holds_z_j(strategy) -> None:
-    """So its opening is the first that releases anything of z_j: no row draws a later z, and C_jj ≠ 0."""
-    inverse = np.linalg.inv(strategy.materialize())
-    assert np.abs(np.diag(inverse)).min() > 1e-6
-    streamed = strategy.recurrence().apply(np.eye(ROUNDS))
-    assert not np.triu(streamed, 1).any()
 
 
 FORMS = ["banded-inverse", "banded-toeplitz", "blt"]

@@ -13,7 +13,6 @@ from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.reference import normals
 from fedmf.noise.row_pass import MAX_DIMENSION, NORMALS_PER_BLOCK
 from fedmf.noise.source import GaussianSource
-from fedmf.noise.stream import NoiseStream
 
 SECRET = bytes(range(32))
 
@@ -155,29 +154,6 @@ def test_every_round_element_block_and_domain_has_its_own_keystream_block(cipher
     assert max(counter for _, counter in owner) == 2**32 - 1
     assert len(refined) >= 1
     assert not set(refined) & set(owner)
-
-
-@pytest.mark.parametrize("kind", ["banded-3", "inverse-lambda"])
-def test_a_run_with_shards_retries_and_domains_reuses_no_keystream_block(cipher_log, named_recurrence, kind):
-    """Every round of every domain draws its own blocks again and no other's, however often it is tried."""
-    rounds, d = 5, 2048
-    owner: dict[tuple[bytes, int], tuple[Domain, int]] = {}
-    for domain in Domain:
-        source = GaussianSource(NoiseKey(SECRET), d, domain)
-        for start, stop in ((0, 700), (700, d), (0, d)):
-            noise = NoiseStream(source, named_recurrence(kind, rounds), rounds, start, stop)
-            for t in range(rounds):
-                for _ in range(2):  # the second time is a retry after a failure
-                    noise.seek(t)
-                    cipher_log.take()
-                    noise.add_(torch.zeros(stop - start), 1.0)
-                    for nonce, counter in cipher_log.take():
-                        tag, s = int.from_bytes(nonce[:4], "little"), int.from_bytes(nonce[4:], "little")
-                        assert tag & 0x7FFFFFFF == domain
-                        assert s in (range(t + 1) if kind == "banded-3" else (t, t - 1))  # banded replays
-                        assert owner.setdefault((nonce, counter), (domain, s)) == (domain, s)
-    plain = [block for block in owner if not block[0][3] & REFINEMENT]
-    assert len(plain) == len(Domain) * rounds * d // 16
 
 
 def test_arguments_out_of_range_are_refused():

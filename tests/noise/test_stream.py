@@ -153,22 +153,6 @@ def test_state_of_other_noise_is_refused(named_recurrence):
             make(built).load_state({key: value for key, value in state.items() if key != name})
 
 
-def test_the_digest_tells_recurrences_apart():
-    def digest(feedforward, feedback, row_scale, rounds=2):
-        return make(Recurrence(feedforward, feedback, row_scale), rounds=rounds).digest
-
-    digests = {
-        digest([1.0], [], [1.0, 1.0]),
-        digest([1.0], [1.0], [1.0, 1.0]),
-        digest([1.0, 1.0], [], [1.0, 1.0]),
-        digest([1.0], [], [1.0, 1.0, 1.0]),
-        digest([1.0], [], [1.0, 1.0, 1.0], rounds=3),
-        digest([[1.0], [1.0]], [], [1.0, 1.0]),
-        digest([[1.0, 2.0], [1.0, 2.0]], [], [1.0, 1.0]),
-    }
-    assert len(digests) == 7
-
-
 def test_unfit_arguments_are_refused_before_anything_happens(named_recurrence):
     built = named_recurrence("both", ROUNDS)
     noise = make(built)
@@ -261,20 +245,6 @@ def test_many_rows_at_once_are_those_of_single_steps(mechanism, start, length):
     again.load_state(together.state_dict(kept_vectors=True))
     again.add_rows_(got[8:], 0.7)
     assert torch.equal(got, expected)
-
-
-def test_rows_that_do_not_fit_change_nothing(named_recurrence):
-    noise = make(named_recurrence("both", ROUNDS), d=4)
-    out = torch.zeros(ROUNDS + 1, 4, dtype=torch.float64)
-    with pytest.raises(HorizonExceededError, match="horizon"):
-        noise.add_rows_(out, 1.0)
-    for bad in (out[:, :3], out[0], out.float(), out[:4].T):
-        with pytest.raises(ValueError, match="contiguous float64"):
-            noise.add_rows_(bad, 1.0)
-    with pytest.raises(ValueError, match="finite"):
-        noise.add_rows_(out[:2], math.inf)
-    assert noise.t == 0
-    assert not out.any()
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -79,7 +79,7 @@ def test_noise_of_another_norm_or_without_the_price_of_signs_is_rejected(
 
 
 def recursion(seen: Watched, statement: dict, rule: QuantileClipping = RULE) -> np.ndarray:
-    """ζ_0, … from the signs of earlier rounds and their noise: docs/adaptive-clipping.md."""
+    """ζ_0, … from the signs of earlier rounds and their noise: docs/choosing.md#adaptive-clipping."""
     m = statement["users_per_round"]
     source = GaussianSource(NoiseKey.from_seed(7), 1, Domain.of_part("clipping"))
     z = np.array([float(source.block(t, 0, 1)[0]) for t in range(ROUNDS)])

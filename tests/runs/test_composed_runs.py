@@ -36,7 +36,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     users = [f"user-{i % 26:02d}" for i in range(30)]  # two are in no run
     rows = write_rows(folder / "rows.csv", sample(), users)
     contract = {"user_column": "user", "max_participations": 2, "min_separation": 10, "seed": None}
-    run_once(folder, Settings(**{**BUDGET, **contract, "user_namespace": "people"}), rows)
+    run_once(folder, Settings(**{**BUDGET, **contract}), rows)
     (folder / "nameless").mkdir()
     run_once(folder / "nameless", Settings(**{**BUDGET, "seed": None, "columns": ("x0",)}), rows)
     return folder
@@ -51,7 +51,7 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_squares_of_mu_add_for_each_user(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = [place / "a", place / "b", place / "state"]
-    assert command(["account", *map(str, names), "--user-namespace", "people", "--json"]) == 0
+    assert command(["account", *map(str, names), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     squares: dict[str, float] = {}
     for one in (costs_of_run(names[0]), costs_of_run(names[1]), stream_costs(names[2])):
@@ -71,7 +71,6 @@ def test_squares_of_mu_add_for_each_user(place: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["a", "b"], "user_namespace (what ids are ids of) must be named"),
         (["a", "open"], "adds no noise"),
         (["a", "b", "copy of a"], "noise keys must be different"),
         (["a", "nameless/state"], "names no users (--user-column)"),
@@ -81,13 +80,12 @@ def test_squares_of_mu_add_for_each_user(place: Path, capsys: pytest.CaptureFixt
 def test_what_cannot_be_joined_is_refused_in_one_line(
     names: list[str], message: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asserted = [] if names == ["a", "b"] else ["--user-namespace", "people"]
-    assert message in refused(["account", *(str(place / name) for name in names), *asserted], capsys)
+    assert message in refused(["account", *(str(place / name) for name in names)], capsys)
 
 
 def test_a_stream_counts_each_user_by_how_often_it_took_part(place: Path) -> None:
     costs = stream_costs(place / "state")
-    assert (costs.statement["user_namespace"], len(costs.spent.users)) == ("people", 26)
+    assert len(costs.spent.users) == 26
     twice = np.array([user < "user-04" for user in costs.spent.users])
     assert len(set(costs.spent.mu[twice])) == 1
     assert len(set(costs.spent.mu[~twice])) == 1

@@ -203,14 +203,14 @@ def test_a_misspelt_key_names_the_nearest() -> None:
 MNIST = Hub(path="ylecun/mnist", feature_columns=("none",), class_names=("0..9",), input_shape=(1, 28, 28))
 RUNS = {
     "all of it": Run(
-        task=Classification(Synthetic(users=40, test_fraction=0.1 + 0.2, seed=3), Logistic(seed=4)),
-        cohorts=RandomCohorts(9, 4, min_separation=5, max_participations=2, seed=2**63 - 1),
-        privacy=UserLevel(0.1 + 0.2, 1e-300, "replace-one", 2**60, "people"),
+        task=Classification(Synthetic(users=40, test_fraction=0.1 + 0.2, seed=3), Logistic()),
+        cohorts=RandomCohorts(9, 4, min_separation=5, max_participations=2),
+        privacy=UserLevel(0.1 + 0.2, 1e-300, "replace-one", 2**60),
         mechanism=NoiseMechanism(
-            NamedMechanism("bifr", {"bands": 4, "gamma": 0.1 + 0.2}), "auto", "max", "window:2", 0.5
+            NamedMechanism("bifr", {"bands": 4, "gamma": 0.1 + 0.2}), "auto", "max", 0.5
         ),
         server=JmeAdam(schedule="cosine", warmup=3),
-        client=LocalSGD(epochs=3, learning_rate=0.25, proximal=0.125, engine="loop", micro_batch=7, seed=11),
+        client=LocalSGD(epochs=3, learning_rate=0.25, proximal=0.125, engine="loop", micro_batch=7),
         execution=Execution("per-user", 3, worker_gpus=0.5, output_dir='a "b"\n\\c é'),
     ),
     "no hidden layers": Run(task=Classification(model=Mlp(hidden_units=()))),

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from support.small_runs import linear_task
 
 import fedmf
 from fedmf import NoPrivacy, Run, UserLevel
 from fedmf.cohorts import BallsInBinsCohorts, Cohorts, CyclicCohorts
 from fedmf.data import Digits
-from fedmf.data.partitions import Partition
-from fedmf.errors import ConfigError
 from fedmf.mechanisms.choice import NamedMechanism
 from fedmf.models import Mlp
 from fedmf.noise import Domain, GaussianSource, NoiseKey
@@ -52,7 +48,7 @@ def reference(run: Run) -> torch.Tensor:
     source = GaussianSource(NoiseKey.from_seed(SEED), d, Domain.TRAINING)
     z = torch.stack([source.block(t, 0, d) for t in range(n)])
     noise = torch.linalg.inv(torch.from_numpy(plan.mechanism.factorization.materialize())) @ z
-    schedule = run.cohorts.schedule(EXAMPLES, plan.participation, NoiseKey.from_seed(SEED).cohort_seed())
+    schedule = run.schedule(NoiseKey.from_seed(SEED).cohort_seed())
     theta = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
     velocity = torch.zeros_like(theta)
     for t in range(n):
@@ -89,26 +85,6 @@ def test_a_run_is_the_plain_loop(tmp_path: Path, mechanism: str, cohorts: Cohort
 
 
 def test_what_would_mislead_is_refused(tmp_path: Path) -> None:
-    assert central().privacy.unit == "example"  # the partition says it
-    with pytest.raises(
-        ConfigError, match=r"partition .of the data. must be 'each-example' for unit 'example'"
-    ):
-        central(
-            task=Classification(Digits(users=360), Mlp()), privacy=UserLevel(clip_norm=ZETA, unit="example")
-        )
-    with pytest.raises(ValueError, match="unit must be one of user, example; got 'row'"):
-        UserLevel(unit="row")  # type: ignore[arg-type]
     central(privacy=NoPrivacy())  # promises nothing, so nothing misleads
     with pytest.raises(ValueError, match="users must be 1438, the number of training examples"):
         Digits(users=1000, partition="each-example").load()
-    task = linear_task(6, 3)
-    shared = dataclasses.replace(
-        task, dataset=dataclasses.replace(task.dataset, owned=Partition.of([np.array([0, 1])] * 6))
-    )
-    examples = UserLevel(clip_norm=ZETA, noise_seed=SEED, unit="example")
-    run = central(CyclicCohorts(rounds=4, users_per_round=2), task=shared, privacy=examples)
-    with pytest.raises(ConfigError, match=r"users must own one example each .* one owns 2"):
-        fedmf.start(run, tmp_path / "run")
-    assert not (tmp_path / "run").exists() or not any((tmp_path / "run").iterdir())
-    single = central(CyclicCohorts(rounds=4, users_per_round=2), task=task, privacy=examples)
-    fedmf.start(single, tmp_path / "single").__exit__(None, None, None)

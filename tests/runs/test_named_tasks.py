@@ -49,7 +49,7 @@ def tables(kind: str, path: str, labels: str, **more: Any) -> dict[str, Any]:
         "data": {
             "kind": "table",
             "path": path,
-            "user_list": path.replace("rows.csv", "users.txt"),
+            "user-list": path.replace("rows.csv", "users.txt"),
             "feature-columns": "a,b,c",
             "label-columns": labels,
             "user-column": "who",

@@ -47,7 +47,7 @@ BAD_SLICES = {
 
 @pytest.mark.parametrize("kind", BAD_SLICES)
 def test_a_hostile_slice_is_refused_whole_and_uses_up_both_rows_of_noise(kind: str, tmp_path: Path) -> None:
-    keys = {"workers": 2, "second_workload": "exponential:0.5"}
+    keys = {"workers": 2}
     spoilt: list[set[str]] = []
     reports: list[RoundReport] = []
 
@@ -82,7 +82,7 @@ def test_both_kinds_of_message_release_the_same_pair(form: str, tmp_path: Path) 
     found = []
     for messages in ("aggregate", "per-user"):
         optimizer = RecordedPair(BLOCKS, form)  # type: ignore[arg-type]
-        keys = {"messages": messages, "workers": 2, "second_workload": "exponential:0.5"}
+        keys = {"messages": messages, "workers": 2}
         run_small(tmp_path / messages, pair_run(optimizer, TASK, **keys))
         found.append((optimizer.means(), optimizer.seconds()))
     for by_slice, by_user in zip(*found, strict=True):
@@ -92,7 +92,7 @@ def test_both_kinds_of_message_release_the_same_pair(form: str, tmp_path: Path) 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_run_is_resumed_with_its_own_second_moment_only(form: str, tmp_path: Path) -> None:
     """Other blocks of the same number, or another form, would be calibrated all the same."""
-    run = pair_run(RecordedPair(BLOCKS, form), TASK, second_workload="exponential:0.5")  # type: ignore[arg-type]
+    run = pair_run(RecordedPair(BLOCKS, form), TASK)  # type: ignore[arg-type]
     run_small(tmp_path / "run", run)
     for moment, other in ((BlockEnergies([15, 15]), form), (BLOCKS, *(set(FORMS) - {form}))):
         changed = replace(run, server=RecordedPair(moment, other))  # type: ignore[arg-type]

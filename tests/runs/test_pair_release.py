@@ -37,7 +37,6 @@ KEYS = {
     "cohort_size": 8,
     "mechanism": "bsr",
     "bands": 2,
-    "second_workload": "exponential:0.5",
 }
 FORMS = ("per-user", "squared-mean")
 

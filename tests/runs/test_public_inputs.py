@@ -1,4 +1,4 @@
-"""What is public about the data is declared before they are read, or a private run is refused."""
+"""What is public about the data is declared before they are read."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from typing import Any
 
 import pytest
 
-from fedmf import CyclicCohorts, NoPrivacy, Run
 from fedmf.data import Digits, Hub, Synthetic, Table
-from fedmf.errors import ConfigError
 from fedmf.runs.named_tasks import Classification
 
-COHORTS = CyclicCohorts(rounds=8, users_per_round=4)
 BY_USER: dict[str, Any] = {
     "users": 40,
     "partition": "by-user",
@@ -35,27 +32,15 @@ NAMES = [
 
 
 @pytest.mark.parametrize("kind", [Table, Hub])
-@pytest.mark.parametrize(
-    ("missing", "names"),
-    [
-        ({"class_names": ()}, "class_names"),
-        ({"input_shape": ()}, "input_shape"),
-        ({"user_list": ""}, "user_list"),
-        ({"user_list": "", "test_split": "examples"}, "user_list"),
-        ({"user_list": "", "partition": "iid", "test_split": "users"}, "user_list"),
-        ({"class_names": (), "input_shape": (), "user_list": ""}, "class_names, input_shape, user_list"),
-    ],
-)
-def test_a_private_run_must_declare_and_another_need_not(
-    kind: type[Table], missing: dict[str, Any], names: str
-) -> None:
-    data = kind(**{**BY_USER, **missing})
-    assert ", ".join(data.undeclared()) == names
-    message = rf"^{names} \(of the data\) must be declared for a private run"
-    with pytest.raises(ConfigError, match=message) as caught:
-        Run(task=Classification(data), cohorts=COHORTS)
+@pytest.mark.parametrize("missing", ["class_names", "user_list", "input_shape"])
+def test_what_is_public_must_be_declared(kind: type[Table], missing: str) -> None:
+    given = {**BY_USER, missing: "" if missing == "user_list" else ()}
+    if kind is Table and missing == "input_shape":
+        assert kind(**given).shape == (1,)  # that of the columns
+        return
+    with pytest.raises(ValueError, match=rf"{missing} .*must be .*; got none") as caught:
+        kind(**given)
     assert "\n" not in str(caught.value)
-    assert Run(task=Classification(data), cohorts=COHORTS, privacy=NoPrivacy()).task_source.users == 40
 
 
 @pytest.mark.parametrize(
@@ -67,7 +52,7 @@ def test_a_private_run_must_declare_and_another_need_not(
         Hub(**BY_USER),
         Table(**{**BY_USER, "partition": "dirichlet"}),
         Hub(**{**BY_USER, "test_split": "examples"}),
-        Table(path="nowhere"),
+        Table(path="nowhere", feature_columns=("x",), class_names=("a", "b")),
     ],
     ids=lambda data: f"{data.kind}-{data.partition}-{getattr(data, 'test_split', '')}",
 )
@@ -78,5 +63,3 @@ def test_every_kind_lists_its_public_inputs_without_reading(data: Any) -> None:
     listed = {given.name: given for given in inputs}
     assert listed["users"].value == str(data.users)
     assert Classification(data).public_inputs() == inputs
-    unread = [given.name for given in inputs if "not for private runs" in given.source]
-    assert bool(unread) == bool({"class_names", "input_shape", "user_list"} & {*data.undeclared()})

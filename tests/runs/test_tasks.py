@@ -50,8 +50,8 @@ from fedmf.models import Logistic
 from fedmf.training import classification
 
 def make(table):
-    data = Synthetic(table.users, seed=table.task_seed, features=6, examples_per_user=5, classes=3)
-    return classification(data.load(), Logistic(table.task_seed).build((6,), 3))
+    data = Synthetic(table.users, seed=table.seed, features=6, examples_per_user=5, classes=3)
+    return classification(data.load(), Logistic().build((6,), 3, seed=table.seed))
 
 def wrong(table):
     return 3

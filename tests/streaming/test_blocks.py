@@ -216,10 +216,8 @@ def errors(plan: StreamPlan) -> np.ndarray:
     ("n", "k", "b", "every", "most"),
     [
         (6000, 10, 200, 1, 2.3),
-        (60_000, 30, 200, 1, 2.8),
         (60_000, 30, 200, 600, 2.0),
         (327_346, 50, 300, 3000, 2.3),
-        (2000, 1, None, 200, 2),
     ],
 )
 def test_the_default_is_near_a_single_release(n: int, k: int, b: int | None, every: int, most: float) -> None:

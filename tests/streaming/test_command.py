@@ -64,21 +64,36 @@ def test_a_file_to_a_file_with_a_state(folder: Path, capsys: pytest.CaptureFixtu
     counts = json.loads((folder / "state/operator.json").read_text())
     assert counts["clipped"] > 0
     statement = json.loads((folder / "state/statement.json").read_text())
-    assert (statement["rounds"], statement["rounds_released"], statement["users_participated"]) == (12, 8, 8)
-    assert any("number of its rows is public" in text for text in statement["assumptions"])
+    assert (statement["rounds"], statement["rounds_released"], statement["users_participated"]) == (8, 8, 8)
+    assert any("number of its rows that count" in text for text in statement["assumptions"])
     for name in ("noise.key", "operator.json"):
         assert (folder / "state" / name).stat().st_mode & 0o077 == 0
     for text in (json.dumps(statement), shown.out, (folder / "out.jsonl").read_text()):
         assert "clipped" not in text
     before = (folder / "out.jsonl").read_bytes()
-    # The same command again has nothing left to do but to say what it is asked.
-    assert stream(*command, "--show-counts") == 0
-    told = f"Not private, for the operator only: {counts['clipped']} rows were longer"
-    assert told in capsys.readouterr().err
+    # The same command again has nothing left to do.
+    assert stream(*command) == 0
     assert (folder / "out.jsonl").read_bytes() == before
     # Another stream has another key and so another noise.
     assert stream(*command[:-3], "other.jsonl", "--state-dir", "fresh") == 0
     assert (folder / "other.jsonl").read_bytes() != before
+
+
+def test_strange_rows_are_for_the_operator(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the input by the release before each row, or of another file by the last: one strange row each."""
+    x = np.random.default_rng(0).normal(0, 0.1, (4000, 2)).round(4).tolist()
+    x[3500] = [0.9, -0.9]
+    (folder / "long.csv").write_text("x,y\n" + "".join(f"{a},{b}\n" for a, b in x))
+    asked = ["--release-every", "1000", "--false-alarms", "1e-4", "--output"]
+    assert stream("--input", "long.csv", *asked, "a.csv", "--alarms", "a.txt") == 0
+    assert "Not private, for the operator only: 1 of 3,000 rows are above" in capsys.readouterr().out
+    header, alarm = (folder / "a.txt").read_text().splitlines()
+    assert (header, alarm.split(",")[0]) == ("row,score,threshold,release", "3501")
+    assert (folder / "a.txt").stat().st_mode & 0o077 == 0
+    (folder / "new.csv").write_text("x,y\n0.1,0.1\n0.9,-0.9\n")
+    assert stream("--input", "long.csv", *asked, "b.csv", "--alarms", "b.txt", "--score", "new.csv") == 0
+    assert [line.split(",")[0] for line in (folder / "b.txt").read_text().splitlines()] == ["row", "2"]
+    assert (folder / "a.csv").read_text().count("\n") == 5
 
 
 def test_the_screen_says_what_cannot_be_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,8 +194,9 @@ def test_a_pipe_that_is_given_in_two_parts(folder: Path, capfd: pytest.CaptureFi
         ("--input rows.csv --clip-norm -1 --columns x", "zeta"),
         ("--input rows.csv --epsilon nan --columns x", "finite"),
         ("--input rows.csv --delta 1 --columns x", "delta"),
-        ("--input rows.csv --weight better", "--weight must be a number or best; got 'better'"),
-        ("--input rows.csv --weight best --method independent", "weight must be a number, or best for joint"),
+        ("--input rows.csv --weight better", "weight must be a number, or for joint mean, cov"),
+        ("--input rows.csv --weight mean --method independent", "weight must be a number, or for joint mean"),
+        ("--input rows.csv --columns x --score rows.csv", "--score needs --alarms FILE"),
         (
             "--input rows.csv --user-column user --row-id user",
             "row_id (column) must not be that of the user ids",

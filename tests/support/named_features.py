@@ -83,7 +83,7 @@ def exact_update(task: Task, user: str, t: int, plan: LocalSGD) -> Tensor:
     optimizer = torch.optim.SGD(trained, lr=plan.learning_rate, momentum=plan.momentum)
     features, labels = task.dataset.examples(np.array([task.dataset.index_of(user)]))
     wide = each(lambda x: x.double() if x.is_floating_point() else x, features)
-    for order in user_orders(plan.seed, t, user, len(labels), plan.epochs):
+    for order in user_orders(task.seed, t, user, len(labels), plan.epochs):
         for start in range(0, order.size, plan.batch_size):
             rows = torch.from_numpy(order[start : start + plan.batch_size])
             part = each(lambda x, rows=rows: x[rows], wide)

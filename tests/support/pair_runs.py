@@ -17,7 +17,7 @@ from support.small_runs import small_run
 
 
 class RecordedPair:
-    """θ ← θ + u; keeps each round's release. Its second moments are averaged with decay 0.99."""
+    """θ ← θ + u; keeps each round's release. Its second moments are averaged with decay 0.5."""
 
     def __init__(self, second_moment: SecondMoment | None, second_form: SecondForm = "per-user") -> None:
         self.second_moment: SecondMoment | None = second_moment
@@ -30,7 +30,7 @@ class RecordedPair:
 
     def second_workload(self, rounds: int) -> ToeplitzWorkload:
         """A₂."""
-        return exponential(0.99, rounds)
+        return exponential(0.5, rounds)
 
     def init(self, parameters: Tensor) -> dict[str, Tensor]:
         return {}

@@ -44,7 +44,7 @@ def _table(name: str, keys: str, prefix: str = "") -> dict[str, str]:
 KEYS = {
     "dataset": "data.kind",
     "data_path": "data.path",
-    **_table("data", "users partition dirichlet_alpha shards_per_user test_fraction seed"),
+    **_table("data", "users partition dirichlet_alpha test_fraction seed"),
     **_table("data", "feature_columns label_column user_column test_split input_shape"),
     **_table("data", "examples_per_user features classes"),
     "model": "model.kind",
@@ -53,9 +53,8 @@ KEYS = {
     "cohort_size": "cohorts.users-per-round",
     **_table("cohorts", "rounds min_separation max_participations"),
     **_table("privacy", "epsilon delta adjacency clip_norm noise_seed amplified"),
-    **_table("privacy", "user_namespace"),
     "mechanism": "mechanism.kind",
-    **_table("mechanism", "bands workload second_workload second_moment_importance"),
+    **_table("mechanism", "bands workload second_moment_importance"),
     "server_optimizer": "server.kind",
     "second_moment": "server.second_form",
     "second_moment_blocks": "server.blocks",
@@ -64,7 +63,7 @@ KEYS = {
     **_table("client", "epochs batch_size learning_rate momentum proximal engine", "local_"),
     **_table("client", "micro_batch precision", "local_"),
     **_table("execution", "messages workers worker_gpus round_timeout"),
-    **_table("execution", "users_per_message min_replies"),
+    **_table("execution", "users_per_message"),
     **_table("execution", "evaluate_every checkpoint_every output_dir"),
 }
 
@@ -99,7 +98,7 @@ def write_config(path: Path, **overrides: object) -> Path:
 
 def schedule_of(run: Run) -> CohortSchedule:
     """The cohorts of a run whose seed is public."""
-    return run.cohorts.schedule(run.task_source.users, run.participation, secret_seed=0)
+    return run.schedule(0)
 
 
 def linear_task(users: int, dimension: int, seed: int = 0) -> Task:

@@ -45,11 +45,11 @@ class Held(WrappedData):
 
 def make(given: FunctionTask) -> Task:
     """A small task; "raise" and "die" do so for even seeds, and "hold" is held with seed 1."""
-    if given.task_seed % 2 == 0 and given.options == "raise":
+    if given.seed % 2 == 0 and given.options == "raise":
         raise RuntimeError("two lines\nof reasons")
-    if given.task_seed % 2 == 0 and given.options == "die":
+    if given.seed % 2 == 0 and given.options == "die":
         os.kill(os.getpid(), signal.SIGKILL)
-    task = run_of({**KEYS, "data.seed": given.task_seed}).task_source.build()
-    if given.options == "hold" and given.task_seed == 1:
+    task = run_of({**KEYS, "data.seed": given.seed}).task_source.build()
+    if given.options == "hold" and given.seed == 1:
         return dataclasses.replace(task, dataset=Held(task.dataset))
     return task

@@ -66,8 +66,8 @@ def trainer_for(
     engine: LocalEngine = "auto",
     group_size: int | None = None,
 ) -> LocalTrainer:
-    task = classification(dataset, module, loss)
-    return LocalTrainer(task, replace(plan, engine=engine, seed=SEED), group_size)
+    task = replace(classification(dataset, module, loss), seed=SEED)
+    return LocalTrainer(task, replace(plan, engine=engine), group_size)
 
 
 class Plain(nn.Module):

@@ -108,7 +108,7 @@ def noisy_means(change: Callable[[int], np.ndarray], std: float, C: np.ndarray, 
     z = torch.stack([source.block(t, 0, dimension) for t in range(ROUNDS)]).numpy()
     cohorts = CyclicCohorts(rounds=ROUNDS, users_per_round=COHORT)
     contract = Participation(ROUNDS, 2, 3)
-    schedule = cohorts.schedule(USERS, contract, key.cohort_seed())
+    schedule = cohorts.schedule(USERS, contract, 0, key.cohort_seed())
     rows = []
     for t in range(ROUNDS):
         total = np.zeros(dimension)

@@ -23,7 +23,7 @@ import fedmf
 from fedmf.cli.app import run as command
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.records.lock import WriterLock
-from fedmf.sweeps import Sweep, SweepResult, mean_interval, paired_interval
+from fedmf.sweeps import Sweep, SweepResult, mean_interval
 
 FILE = """
 base = "base.toml"
@@ -35,26 +35,13 @@ identity = { mechanism.kind = "identity" }
 [tuned]
 server.learning-rate = [0.1, 0.4]
 """
-A, B = {0: 3.1, 1: 2.7, 2: 4.4, 3: 3.9}, {0: 2.0, 1: 2.5, 2: 3.1, 3: 3.0}
 
 
 def test_intervals_are_scipys() -> None:
-    ends = stats.ttest_1samp([*A.values()], 0.0).confidence_interval(0.9)
-    assert mean_interval([*A.values()], 0.9)[1:3] == pytest.approx((ends.low, ends.high), rel=1e-12)
-    ends = stats.ttest_rel([*A.values()], [*B.values()]).confidence_interval(0.95)
-    assert paired_interval(A, B, "difference", 0.95)[1:] == pytest.approx((ends.low, ends.high, 4), rel=1e-12)
-    ratio = paired_interval(A, B, "ratio", 0.95)
-    ends = stats.ttest_rel(*([math.log(x) for x in one.values()] for one in (A, B))).confidence_interval(0.95)
-    assert ratio[1:3] == pytest.approx((math.exp(ends.low), math.exp(ends.high)), rel=1e-12)
-    assert ratio.estimate == pytest.approx(stats.gmean([A[s] / B[s] for s in A]), rel=1e-12)
-    assert paired_interval({0: 1.0, 1: 5.0}, {1: 3.0, 2: 9.0}, "difference", 0.95) == (
-        2,
-        -math.inf,
-        math.inf,
-        1,
-    )
-    assert math.isnan(paired_interval({0: 1.0}, {0: -1.0}, "ratio", 0.95).estimate)
-    assert mean_interval([], 0.95).size == 0
+    ends = stats.ttest_1samp([3.1, 2.7, 4.4, 3.9], 0.0).confidence_interval(0.95)
+    assert mean_interval([3.1, 2.7, 4.4, 3.9])[1:3] == pytest.approx((ends.low, ends.high), rel=1e-12)
+    assert mean_interval([2.0])[1:] == (-math.inf, math.inf, 1)
+    assert mean_interval([]).size == 0
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +100,7 @@ def test_metrics_that_runs_lack_and_directories_of_others_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=r"metric .* must be one of accuracy, loss; got 'perplexity'"):
         fedmf.run_sweep(small_sweep(metric="perplexity"), result.path)
-    with pytest.raises(ConfigError, match=r"processes .* must be an integer ≥ 1; got 0"):
+    with pytest.raises(ValueError, match=r"processes .* must be an integer in 1..*; got 0"):
         fedmf.run_sweep(small_sweep(), tmp_path / "new", processes=0)
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="must be new or a sweep's"):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedmf.data import Dataset
 from fedmf.models import FlatModel
 from fedmf.training import FixedPointSum, LocalSGD, LocalTrainer, UserFailure, classification
-from fedmf.training.barrier.group import Group
+from fedmf.training.barrier import Group
 
 SIZES = [5, 9, 4, 1, 8, 9, 3, 12, 9, 9]
 VICTIM = 4
@@ -118,22 +118,9 @@ TURNS = [
 
 @pytest.mark.parametrize(("fault", "module", "engine", "way"), TURNS)
 def test_everybody_elses_contribution_keeps_its_bits(fault: str, module: str, engine: str, way: str) -> None:
-    check_bits(fault, module, engine, way)
-
-
-@pytest.mark.weekly
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("module", MODULES)
-def test_every_combination_keeps_the_bits_of_everybody_else(module: str, engine: str, way: str) -> None:
-    for fault in FAULTS:
-        check_bits(fault, module, engine, way)
-
-
-def check_bits(fault: str, made: str, engine: str, way: str) -> None:
-    (change, stage), module, (threads, together) = FAULTS[fault], MODULES[made], WAYS[way]
+    (change, stage), (threads, together) = FAULTS[fault], WAYS[way]
     torch.manual_seed(0)
-    dataset, model = cohort(SIZES), module()
+    dataset, model = cohort(SIZES), MODULES[module]()
     model = model if isinstance(model, FlatModel) else FlatModel(model)
     tampered = (TogetherTampered if together else Tampered)(dataset, change)
     users, local = list(dataset.user_ids), LocalSGD(2, 4, 0.3, engine=engine)  # type: ignore[arg-type]
@@ -213,7 +200,7 @@ def test_users_whose_examples_cannot_be_counted_contribute_nothing(counts: objec
 def test_a_group_that_fails_only_as_a_whole_is_trained_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a device does that has memory for some users at a time."""
     dataset = cohort([4] * 8)
-    trainer = trainer_for(mlp(6, (7,), 4, seed=2), dataset, LocalSGD(1, 4, 0.1))
+    trainer = trainer_for(Careful(), dataset, LocalSGD(1, 4, 0.1))
     users = list(dataset.user_ids)
     expected, _ = summed(trainer, users)
     trained = LocalTrainer._trained

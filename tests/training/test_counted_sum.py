@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.small_runs import small_run
 
-from fedmf.training import SIGNS, ClippedSums, FixedPointSum, LocalTrainer
+from fedmf.training import SIGNS, FixedPointSum, LocalTrainer
 
 
 def expected(norms: np.ndarray, zeta: float) -> int:
@@ -55,20 +55,6 @@ def test_signs_are_those_of_the_norms(dtype: torch.dtype) -> None:
     assert abs(again.told(SIGNS)) <= 1  # 1 + x − 1 is x up to rounding, so 1e-15 may become nothing
 
 
-def test_a_clipped_row_keeps_its_sign_when_it_is_clipped_again() -> None:
-    rng = np.random.default_rng(2)
-    for dimension in (1, 7, 5000):
-        for zeta in (0.3, 1.7):
-            update = torch.from_numpy(rng.standard_normal((1, dimension)).astype(np.float32))
-            first, second = (
-                counted(dimension, zeta),
-                counted(dimension, zeta),
-            )
-            first.add_updates(100 * update)
-            second.add_updates(first.total().to(torch.float32)[None])
-            assert first.told(SIGNS) == second.told(SIGNS) == -1
-
-
 def test_parts_of_workers_add_up_and_lies_are_refused() -> None:
     whole, worker, total = (
         counted(30, 1.0),
@@ -91,10 +77,3 @@ def test_parts_of_workers_add_up_and_lies_are_refused() -> None:
     assert (total.told(SIGNS), total.users) == (whole.told(SIGNS), 6)
     with pytest.raises(TypeError, match="must hold"):
         total.merge(FixedPointSum(30, 1.0))
-
-
-def test_a_run_sums_signs_where_its_norm_moves() -> None:
-    sums = ClippedSums(3, 0.5, statistics=(SIGNS,))
-    assert sums.empty().lengths == {"sum": 3, "signs": 1}
-    assert sums.at(None) is sums
-    assert sums.at(2.0).empty().clip_norm == 2.0

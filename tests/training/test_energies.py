@@ -64,20 +64,6 @@ def test_the_pair_is_that_of_the_clipped_updates(moment) -> None:  # type: ignor
     assert int(pair.parts["second"].sum()) <= 29 * UNIT
 
 
-def test_slices_and_single_updates_give_the_same_bits() -> None:
-    updates = torch.randn(17, 8, generator=torch.Generator().manual_seed(2))
-    sums = ClippedSums(8, 1.0, BlockEnergies([3, 5]))
-    whole, merged = sums.empty(), sums.empty()
-    whole.add_updates(updates)
-    for part in updates.split([5, 1, 11]):
-        worker = sums.empty()
-        worker.add_updates(part)
-        assert {name: part.numel() for name, part in worker.parts.items()} == merged.lengths
-        merged.add_parts(worker.parts, worker.users)
-    assert merged.users == whole.users == 17
-    assert all(torch.equal(merged.parts[name], part) for name, part in whole.parts.items())
-
-
 BAD_SECONDS = {
     "negative": torch.tensor([-1, UNIT]),
     "too large": torch.tensor([2 * UNIT, UNIT + 4]),
@@ -97,37 +83,12 @@ def test_impossible_seconds_are_refused_and_add_nothing(kind: str) -> None:
     assert not any(part.any() for part in pair.parts.values())
 
 
-def test_an_impossible_sum_adds_no_second_either() -> None:
-    pair = ClippedSums(BlockEnergies([1, 2]).dimension, 1.0, BlockEnergies([1, 2])).empty()
-    with pytest.raises(ValueError, match="norm at most"):
-        pair.add_parts({"sum": torch.tensor([UNIT, UNIT, 0]), "second": torch.tensor([1, 1])}, 1)
-    assert not any(part.any() for part in pair.parts.values())
-
-
 def test_other_moments_and_shapes_are_refused() -> None:
     rows = torch.zeros(2, 3, dtype=torch.int64)
     with pytest.raises(ValueError, match="squares or block energies; got FullMatrix"):
         fixed_point_energies(rows, FullMatrix(3))
     with pytest.raises(ValueError, match=r"shape \(users, 4\)"):
         fixed_point_energies(rows, DiagonalMoment(4))
-
-
-def test_pairs_merge_with_pairs_alone() -> None:
-    """As one pair would have it; a plain sum has nothing to add to the second moment."""
-    moment, rows = BlockEnergies([2, 1]), torch.tensor([[0.3, -0.4, 0.1], [0.0, 2.0, 0.0]])
-    whole, parts = (
-        ClippedSums(moment.dimension, 0.5, moment).empty(),
-        [ClippedSums(moment.dimension, 0.5, moment).empty() for _ in rows],
-    )
-    whole.add_updates(rows)
-    for part, row in zip(parts, rows, strict=True):
-        part.add_updates(row[None])
-    parts[0].merge(parts[1])
-    assert torch.equal(parts[0].fixed_point, whole.fixed_point)
-    assert torch.equal(parts[0].second_total(), whole.second_total())
-    assert parts[0].users == whole.users == 2
-    with pytest.raises(TypeError, match=r"must hold .*second"):
-        whole.merge(FixedPointSum(3, 0.5))
 
 
 def test_one_row_for_all_users_is_read_as_often() -> None:

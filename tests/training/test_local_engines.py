@@ -141,21 +141,6 @@ def test_group_sizes_below_one_are_refused() -> None:
         trainer_for(mlp(6, (), 4, seed=0), cohort([3]), LocalSGD(), group_size=-1)
 
 
-@pytest.mark.parametrize(("most", "multiple"), [(1, 1), (5, 2), (100, 3)])
-def test_groups_hold_everybody_once_with_like_amounts_of_work(most: int, multiple: int) -> None:
-    sizes = np.array(SIZES)
-    seen: list[int] = []
-    for shape, positions in groups_of(sizes, batch_size=4, epochs=3, most=most, multiple=multiple):
-        assert 1 <= positions.size <= most
-        steps = 3 * -(-sizes[positions] // 4)
-        assert (np.diff(steps) <= 0).all()
-        assert shape.steps == steps[0]
-        assert (np.minimum(sizes[positions], 4) <= shape.width).all()
-        assert (np.minimum(sizes[positions], 4) * 2 > shape.width).all()
-        seen += positions.tolist()
-    assert sorted(seen) == list(range(sizes.size))
-
-
 def test_steps_hold_each_users_examples_in_its_own_order() -> None:
     sizes, batch, epochs = np.array([7, 5, 2]), 3, 2
     (first,) = [shape for shape, _ in groups_of(sizes[:1], batch, epochs, 1)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
@@ -14,7 +13,6 @@ from fedmf.models import mlp
 from fedmf.training.batches import user_orders
 from fedmf.training.local_sgd import LocalEngine, LocalSGD
 from fedmf.training.losses import cross_entropy
-from fedmf.values import by_kind, value_of
 
 # float32: a batched product adds in another order than a single one; a few hundred additions deep.
 TOLERANCE = 2e-5
@@ -24,24 +22,18 @@ TOLERANCE = 2e-5
 @pytest.mark.parametrize(
     "plan",
     [
-        LocalSGD(1, 8, 0.3),
-        LocalSGD(3, 4, 0.2),
         LocalSGD(2, 1, 0.1),
         LocalSGD(1, 100, 1.0),
-        LocalSGD(2, 4, 0.1, momentum=0.9),
-        LocalSGD(2, 4, 0.3, proximal=0.7),
         LocalSGD(3, 3, 0.1, momentum=0.5, proximal=0.4),
     ],
     ids=str,
 )
-@pytest.mark.parametrize(("engine", "group_size"), [("auto", None), ("vectorised", 3), ("loop", None)])
+@pytest.mark.parametrize(("engine", "group_size"), [("vectorised", 3), ("loop", None)])
 def test_updates_equal_a_plain_loop(
     sizes: list[int], plan: LocalSGD, engine: LocalEngine, group_size: int | None
 ) -> None:
     dataset, module = cohort(sizes), mlp(6, (7,), 4, seed=2)
-    # "vectorised" stands for the general way here: the module hides what it is made of.
-    trained = Plain(module) if engine == "vectorised" else module
-    trainer = trainer_for(trained, dataset, plan, cross_entropy, engine, group_size)
+    trainer = trainer_for(Plain(module), dataset, plan, cross_entropy, engine, group_size)
     updates = trainer.updates(trainer.task.model.initial(), dataset.user_ids, ROUND)
     assert updates.dtype == torch.float32
     expected = torch.stack([plain_update(module, dataset, user, plan) for user in dataset.user_ids])
@@ -141,12 +133,3 @@ def test_nobody_and_strangers() -> None:
 def test_impossible_local_training_is_refused(arguments: tuple, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LocalSGD(*arguments)
-
-
-def test_local_training_is_a_value_that_writes_itself_down() -> None:
-    local = LocalSGD(3, 4, 0.1 + 0.2, momentum=0.5, engine="loop", seed=9)
-    assert value_of(by_kind(LocalSGD), json.loads(json.dumps(local.to_dict()))) == local
-    assert LocalSGD().to_dict() == {
-        **{"kind": "sgd", "epochs": 1, "batch_size": 8, "learning_rate": 0.5, "momentum": 0.0},
-        **{"proximal": 0.0, "engine": "auto", "micro_batch": 0, "precision": "float32", "seed": 0},
-    }

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import traceback
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,7 +11,6 @@ from support.broken_tasks import (
     Scaled,
     branching,
     raising,
-    raising_loss,
     with_loss,
     with_model,
 )
@@ -21,7 +18,7 @@ from torch import nn
 
 from fedmf.errors import ConfigError
 from fedmf.models import mlp
-from fedmf.training import LocalSGD, LocalTrainer, Task, preflight
+from fedmf.training import LocalSGD, LocalTrainer, preflight
 
 ENGINES = ("auto", "vectorised", "loop")
 every_engine = pytest.mark.parametrize("engine", ENGINES)
@@ -40,18 +37,6 @@ def test_a_broken_task_is_refused_in_one_line_with_the_cause(
     assert [message for message in messages if message not in line] == []
     assert (refusal.value.__cause__ is not None) == has_cause
     assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("engine", ["auto"])
-@pytest.mark.parametrize("make", [lambda: with_model(Scaled(raising)), lambda: with_loss(raising_loss)])
-def test_the_operator_sees_the_place_and_the_traceback(make: Callable[[], Task], engine: str) -> None:
-    with pytest.raises(ConfigError) as refusal:
-        preflight(make(), LocalSGD(engine=engine))  # type: ignore[arg-type]
-    line = raising.__code__.co_firstlineno + 1
-    assert f"({raising.__code__.co_filename}:{line})" in str(refusal.value)
-    shown = "".join(traceback.format_exception(refusal.value))
-    assert f'"{raising.__code__.co_filename}", line {line}, in raising' in shown
-    assert "OSError: disk\non fire" in shown
 
 
 @pytest.mark.parametrize("engine", ["auto", "loop"])

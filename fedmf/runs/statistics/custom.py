@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _OF: Final = "the custom statistic"
 _COLUMN: Final = "statistic_"
-_MOST_ENTRIES, _LONGEST = 64, 200
+_MOST_ENTRIES: Final = 64
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,8 @@ class CustomStatistic(Statistic):
     The function sees one user's clipped update, a tensor of shape (d,), and gives q numbers. fedmf clips
     them to ℓ2 norm c where it clips updates, sums them, and adds noise that is correlated as that of the
     sums; ε is that of the run for every pure function, one whose result depends on its argument alone
-    (docs/custom-statistics.md). A function that is seen to remember earlier users is refused before the run.
-    A user for whom the function fails adds zeros. What its author says the numbers mean is the author's word,
-    and statements say so.
+    (docs/statements.md#extra-statistics). A function that is seen to remember earlier users is refused before
+    the run. A user for whom the function fails adds zeros.
 
     Raises:
         ValueError: a value out of its range.
@@ -45,7 +44,6 @@ class CustomStatistic(Statistic):
         "value",
     )
     bound: Annotated[float, Field("to which the L2 norm of a user's numbers is clipped", "c", gt=0)] = 1.0
-    meaning: Annotated[str, Field("what the numbers are, in one line")] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,11 +53,6 @@ class CustomStatistic(Statistic):
             raise ValueError(
                 f"entries (of {_OF}) must be 1 to {_MOST_ENTRIES} different names of small letters, digits "
                 f"and _; got {self.entries!r}."
-            )
-        if len(self.meaning) > _LONGEST or not self.meaning.isprintable():
-            raise ValueError(
-                f"meaning (of {_OF}) must be one line of at most {_LONGEST} characters; "
-                f"got {self.meaning[:40]!r}."
             )
 
     def require_runnable(self, dimension: int) -> None:
@@ -109,9 +102,8 @@ class CustomStatistic(Statistic):
     @property
     def description(self) -> str:
         """See `Statistic.description`."""
-        said = f"'{self.meaning}'" if self.meaning else "nothing"
         return (
             f"mean of {', '.join(self.entries)} in every round ({self.function}), one user's part of norm at "
-            f"most {self.bound:g}, for {100 * self.share:g} % of mu^2; its meaning is its author's word, not "
-            f"checked: {said}"
+            f"most {self.bound:g}, for {100 * self.share:g} % of mu^2; what the "
+            "numbers mean is their author's word"
         )

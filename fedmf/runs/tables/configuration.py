@@ -57,7 +57,6 @@ class MechanismKeys(Value):
         str, Field("A₁ that C is made for: prefix, momentum:β, window:w, …; auto: that of the optimizer")
     ] = "prefix"
     objective: Annotated[str, Field("error that C minimises: rmse, max, last or weights:w1,w2,…")] = "rmse"
-    second_workload: Annotated[str, Field("A₂ of a second moment; auto: the optimizer's average")] = "auto"
     second_moment_importance: Annotated[
         float,
         Field("above 0 the errors of both moments are minimised, the second's weighted by w", "w", ge=0),
@@ -74,7 +73,6 @@ class MechanismKeys(Value):
             tuple(f"{name}={value!r}" for name, value in params.items()),
             noise.workload,
             noise.objective,
-            noise.second_workload,
             noise.second_moment_importance,
         )
 
@@ -85,7 +83,7 @@ class MechanismKeys(Value):
             ValueError: an unknown name, or a parameter that the mechanism does not take.
         """
         params = parse_parameters(self.params) | ({} if self.bands is None else {"bands": self.bands})
-        use = self.workload, self.objective, self.second_workload, self.second_moment_importance
+        use = self.workload, self.objective, self.second_moment_importance
         return NoiseMechanism(NamedMechanism(self.kind, params), *use)
 
 
@@ -109,8 +107,6 @@ TABLES: Final[dict[str, Mapping[str, type[Value]]]] = {
 }
 #: One of these tables a file has: what a run is about is nobody's default.
 _SUBJECT: Final = ("data.", "task.")
-#: Public seeds that follow the seed of the data unless they are set.
-_SEEDED: Final = ("model", "cohorts", "client")
 
 
 def shipped_file(name: str) -> Path:
@@ -173,9 +169,6 @@ def run_of(values: Mapping[str, Any]) -> Run:
         if not (isinstance(value, str) and value == ""):
             table, _, key = name.partition(".")
             given[table][key] = value
-    for table in _SEEDED:
-        if "seed" in given["data"] and takes(table, given[table].get("kind"), "seed"):
-            given[table].setdefault("seed", given["data"]["seed"])
     made: dict[str, Any] = {}
     chosen = given["task"].get("kind", next(iter(NAMED_TASKS)))
     if chosen in NAMED_TASKS:

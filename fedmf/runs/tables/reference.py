@@ -138,9 +138,9 @@ A run is one TOML file with a table for each of its values. The same file serves
 Each table is a value of `fedmf.Run`: `kind` picks its class, the other keys are its fields. A key that the
 chosen kind lacks is an error. `fedmf options WORD` searches this list. An empty string means that a key is
 not set. Lists are strings with commas, `"64,32"`, or TOML arrays where Flower does not read the file;
-`"none"` is an empty list. The seeds of `[model]`, `[cohorts]` and `[client]` default to that of `[data]`.
-Mechanisms and their parameters are those of `fedmf design` ([list](theory/mechanisms.md)); a parameter that
-is not set is optimised."""
+`"none"` is an empty list. `data.seed` is the one public seed: who owns what, initial parameters, cohorts,
+order of examples; with a task of kind `function` it is `task.seed`. Mechanisms and their parameters are those
+of `fedmf design` ([list](theory/mechanisms.md)); a parameter that is not set is optimised."""
 
 
 def _summary(cls: type) -> str:

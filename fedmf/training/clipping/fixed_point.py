@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Self, final
+from typing import Any, Final, Self, final
 
 import numpy as np
 import torch
@@ -143,13 +143,47 @@ class FixedPointSum:
             )
             self._told.note(signs.cpu().numpy(), squares.cpu().numpy())
             return counted
-        counted = torch.empty(len(updates), dtype=torch.bool)
         start = np.zeros(0, np.float32) if origin is None else origin.contiguous().numpy()
-        signs, squares, stays = np.zeros(len(updates), np.int64), np.zeros(len(updates)), counted.numpy()
-        sums = self._total.numpy(), self._features.total.numpy(), self._features.ends
-        add_clipped(*_flat_rows(updates), start, self.clip_norm, self._scale, *sums, signs, squares, stays)
-        self._told.note(signs[stays], squares[stays])
+        counted, sums = self._sums_of(len(updates))
+        add_clipped(*_flat_rows(updates), start, *sums)
+        self._note(*sums)
         return counted
+
+    def add_made(self, users: int, make: Callable[..., bool]) -> Tensor | None:
+        """Clip and add float32 rows that compiled code makes one after the other.
+
+        Args:
+            users: how many.
+            make: calls `add_clipped` for each row with what it is given: clip norm, scale, the sums, and
+                signs, squares and counted of all rows. Or for none, and returns False.
+
+        Returns:
+            The mask of rows that count; None if nothing was done: by ``make``, or since the sum is on a GPU
+            or a statistic asks for the rows themselves.
+
+        Raises:
+            ValueError: more users than an int64 total can hold.
+        """
+        if self._told.wants_rows or not self._on_processor:
+            return None
+        self._check_room(users)
+        counted, sums = self._sums_of(users)
+        if not make(*sums):
+            return None
+        self._note(*sums)
+        self.users += users
+        return counted
+
+    def _sums_of(self, users: int) -> tuple[Tensor, tuple[Any, ...]]:
+        """Which of so many users count, to be found, and what `add_clipped` takes after origin."""
+        counted = torch.zeros(users, dtype=torch.bool)
+        sums = self._total.numpy(), self._features.total.numpy(), self._features.ends
+        told = np.zeros(users, np.int64), np.zeros(users), counted.numpy()
+        return counted, (float(self.clip_norm), self._scale, *sums, *told)
+
+    def _note(self, *sums: Any) -> None:
+        *_, signs, squares, counted = sums
+        self._told.note(signs[counted], squares[counted])
 
     def _add_wide(self, updates: Tensor) -> Tensor:
         """The same with float64, or with features on a GPU: in torch."""

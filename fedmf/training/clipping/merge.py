@@ -143,12 +143,12 @@ def _square(row: Any, origin: Any) -> Any:
     return square
 
 
-@compiled(
-    types.void(
-        *(_ROWS, types.int64, _ROWS, types.float64, types.float64),
-        *(_INTEGERS, _INTEGERS, _INTEGERS, _INTEGERS, _FLOATS, types.boolean[::1]),
-    )
-)
+#: The types of what `add_clipped` takes after rows, step and origin, and its own.
+SUMS: Final = types.float64, types.float64, *4 * (_INTEGERS,), _FLOATS, types.boolean[::1]
+ADD_CLIPPED: Final = types.void(_ROWS, types.int64, _ROWS, *SUMS)
+
+
+@compiled(ADD_CLIPPED)
 def add_clipped(
     rows: Any, step: Any, origin: Any, clip_norm: Any, scale: Any,
     total: Any, second: Any, ends: Any, signs: Any, squares: Any, counted: Any,

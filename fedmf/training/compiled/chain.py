@@ -55,7 +55,9 @@ def _pool(kind: str) -> Callable[..., Layer]:
         named.pop("count_include_pad", None)
         special = any((*rest[:1], *rest[2:], *named.values()))  # the second is count_include_pad
         _require(plain and not special, "pooling is padded or of a special kind")
-        return Layer(kind, side=_pair(kernel_size), step=_pair(stride or kernel_size))
+        side, step = _pair(kernel_size), _pair(stride or kernel_size)
+        _require(side == step == (2, 2), "windows of pooling are not two by two, side by side")
+        return Layer(kind, side=side, step=step)
 
     return make
 

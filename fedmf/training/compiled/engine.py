@@ -18,6 +18,8 @@ from torch import Tensor
 from fedmf.data.structure import TensorStructure
 from fedmf.loops import compiled
 from fedmf.training.barrier import Group, silent
+from fedmf.training.clipping import FixedPointSum
+from fedmf.training.clipping.merge import add_clipped
 from fedmf.training.compiled import steps
 from fedmf.training.compiled.chain import NotAChain, chain_of
 from fedmf.training.compiled.plan import planned
@@ -36,6 +38,7 @@ _LOSSES: Final[dict[Callable[..., Tensor], int]] = {
 }
 
 
+_NO_SUMS: Final = (1.0, 1.0, *4 * (np.zeros(0, np.int64),), np.zeros(0), np.zeros(0, np.bool_))
 #: Seconds before something is said.
 _PATIENCE: Final = 5.0
 #: Of an update's norm; float32 differs by some 10⁻⁶, and more where a number falls on ReLU's other side.
@@ -60,11 +63,23 @@ class Compiled(Engine):
         rule = np.array([local.learning_rate, local.momentum, local.proximal], np.float32)
         self._program = program._replace(loss=_LOSSES[task.loss], rule=rule)
         self._arena = np.empty(numbers, np.float32)
+        self._model_of_one = np.empty((1, task.model.dimension), np.float32)
 
     def train(self, origin: Tensor, group: Group) -> Tensor:
         """See `Engine.train`."""
+        models = torch.empty(len(group), origin.numel())
+        if not self._run(origin, group, models.numpy(), _NO_SUMS):
+            raise IndexError("a label is no class of the model")
+        return models
+
+    def add(self, origin: Tensor, group: Group, total: FixedPointSum) -> Tensor | None:
+        """See `Engine.add`: a user's model is added while it is in the cache."""
+        model = self._model_of_one
+        return total.add_made(len(group), lambda *sums: self._run(origin, group, model, sums))
+
+    def _run(self, origin: Tensor, group: Group, models: NDArray[np.float32], sums: tuple[Any, ...]) -> bool:
         assert isinstance(group.features, Tensor)
-        models, count, made = torch.empty(len(group), origin.numel()), len(group.labels), group.steps
+        count, made = len(group.labels), group.steps
         classes = self._program.loss == steps.CROSS_ENTROPY
         labels = group.labels if classes else torch.zeros(0, dtype=torch.int64)
         targets = torch.zeros(0, 1) if classes else group.labels.reshape(count, -1)
@@ -72,10 +87,7 @@ class Compiled(Engine):
         examples = steps.Examples(
             features, _array(labels), _array(targets), made.rows, made.weights, made.active.astype(np.int64)
         )
-        trained = program()(self._program, _array(origin), examples, self._arena, models.numpy())
-        if trained < len(group):
-            raise IndexError("a label is no class of the model")
-        return models
+        return program()(self._program, _array(origin), examples, self._arena, models, add_clipped, sums)
 
 
 def _array(values: Tensor) -> NDArray[Any]:

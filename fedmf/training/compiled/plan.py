@@ -23,10 +23,6 @@ _KINDS: Final = {
     "tanh": steps.TANH,
 }
 _IN_PLACE: Final = (steps.RELU, steps.TANH)
-#: Products in a convolution up to which BLAS is faster than to skip zero slopes, and numbers in the columns
-#: of all examples up to which they are kept.
-_SMALL: Final = 2**20
-_KEPT: Final = 2**18
 _POOLING: Final = (steps.MAX_POOL, steps.MEAN_POOL)
 
 
@@ -71,7 +67,6 @@ def planned(
     room = _Room()
     room(velocity)
     _lay_out(stages, width, room)
-    room(steps.LINE)  # an image may be read a vector beyond its end
     table, nothing = np.array(stages, steps.STAGE), np.zeros(3, np.float32)
     front = int(np.flatnonzero(table["channels"] == 0)[0])
     lowest = int(np.flatnonzero(table["frozen"] == 0)[0])
@@ -151,17 +146,12 @@ def _lay_out(stages: list[NDArray[Any]], width: int, room: _Room) -> None:
         for name, value in slots.items():
             s[name.replace("x", "y")] = value
         s["y_line"], s["y_first"], s["y_size"] = image
-        if s["kind"] == steps.MAX_POOL:
+        if s["kind"] in _POOLING:
             s["marks"] = room(width * s["outputs"])
         elif s["kind"] == steps.CONVOLUTION:
             count, taps = s["lines"] * s["pixels"], s["side_y"] * s["side_x"] * s["channels"] + 1
-            large = count * taps * s["filters"] > _SMALL and s["side_x"] * s["channels"] >= steps.LINE
-            if large and not s["frozen"] and following == steps.MAX_POOL:
-                s["from_pool"] = stages[i + 1]["from_pool"] = 1
-            if i == 0 and width * count * taps <= _KEPT:  # nobody passes slopes on, which take their place
-                s["columns_apart"] = count * taps
-            s["columns"] = room((width if s["columns_apart"] else 1) * count * taps + steps.LINE)
-            s["places"] = room(count * s["filters"])
+            s["thin"] = s["side_x"] * s["channels"] < steps.LINE
+            s["columns"], s["places"] = room(count * taps), room(count * s["filters"])
             for name in ("kernels", "across", "moved", "part"):
                 s[name] = room(s["filters"] * taps)
 

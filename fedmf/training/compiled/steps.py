@@ -28,13 +28,15 @@ import numpy as np
 from numba import from_dtype, njit, types
 from numpy.typing import NDArray
 
+from fedmf.training.clipping.merge import ADD_CLIPPED, SUMS
+
 LINEAR, CONVOLUTION, MAX_POOL, MEAN_POOL, FLATTEN, RELU, TANH = range(7)
 CROSS_ENTROPY, SQUARED_ERROR, BINARY_CROSS_ENTROPY = range(3)
 #: The label of an example that counts for nothing.
 PADDING = -100
 #: Numbers of a vector, and of a cache line.
 LINE = 16
-ONE, ZERO = np.float32(1), np.float32(0)
+ONE, ZERO, QUARTER = np.float32(1), np.float32(0), np.float32(0.25)
 
 #: A layer. Its inputs begin at ``x`` in the arena, its outputs at ``y``, slopes of the loss by them at ``dx``
 #: and ``dy``; those of the next example lie ``x_apart``, … further on, 0 where one example's are held.
@@ -43,16 +45,15 @@ ONE, ZERO = np.float32(1), np.float32(0)
 #: ``x_line`` (``y_line``) numbers long and the first pixel ``x_first`` after ``x``, frame included.
 #: ``kernels`` are weights in the order (filter, line, pixel, channel), each filter's bias at its end;
 #: ``across`` the same transposed, ``moved`` the slopes by them, ``part`` those of one example. ``columns`` is
-#: the unfolded image, those of all examples where ``columns_apart`` is not 0, and ``places`` its outputs.
-#: Pooling notes at ``marks`` which number of a window was the largest; ``from_pool`` says that a convolution
-#: takes slopes from there.
+#: the unfolded image, transposed where ``thin``, and ``places`` its outputs where these get a frame.
+#: Pooling notes at ``marks`` which number of a window was the largest.
 STAGE = np.dtype(
     [(name, np.int64) for name in (
-        "kind", "frozen", "from_pool", "inputs", "outputs", "weight", "bias",
+        "kind", "frozen", "thin", "inputs", "outputs", "weight", "bias",
         "x", "y", "dx", "dy", "x_apart", "y_apart", "dx_apart", "dy_apart", "x_size", "y_size",
         "channels", "height", "width", "filters", "lines", "pixels", "x_line", "y_line", "x_first", "y_first",
         "side_y", "side_x", "step_y", "step_x", "edge_y", "edge_x",
-        "kernels", "across", "moved", "part", "columns", "columns_apart", "places", "marks",
+        "kernels", "across", "moved", "part", "columns", "places", "marks",
     )],
     align=True,
 )  # fmt: skip
@@ -246,18 +247,29 @@ def window(s, i, j, k):
 @part
 def unfold(s, arena, r):
     """columns[place] = the window of that place, and 1, which the bias is multiplied with."""
-    x, run, into = s.x + r * s.x_apart, s.side_x * s.channels, s.columns + r * s.columns_apart
+    x, run, into = s.x + r * s.x_apart, s.side_x * s.channels, s.columns
     for i in range(s.lines):
         for j in range(s.pixels):
             for k in range(s.side_y):
-                begin = x + window(s, i, j, k)
-                if run < LINE:  # one vector, of which the next one overwrites the end
-                    copy(arena, into, begin, LINE)
-                else:
-                    copy(arena, into, begin, run)
+                copy(arena, into, x + window(s, i, j, k), run)
                 into += run
             arena[into] = ONE
             into += 1
+
+
+@part
+def unfold_across(s, arena, r):
+    """The same transposed: of few channels at once, line after line of outputs is copied."""
+    x, into, pixels, apart = s.x + r * s.x_apart, s.columns, s.pixels, s.step_x * s.channels
+    for k in range(s.side_y):
+        for place in range(s.side_x * s.channels):
+            for i in range(s.lines):
+                begin = x + window(s, i, 0, k) + place
+                for j in range(pixels):
+                    arena[np.uint64(into + j)] = arena[np.uint64(begin + j * apart)]
+                into += pixels
+    for j in range(s.lines * pixels):
+        arena[np.uint64(into + j)] = ONE
 
 
 @part
@@ -312,121 +324,93 @@ def move_kernels(s, arena, into, scale):
 
 
 @part
-def columns_of(s, arena, r):
-    """The unfolded image, a row for each place."""
-    return matrix(arena, s.columns + r * s.columns_apart, s.lines * s.pixels, taps(s))
-
-
-@part
 def convolution(s, arena, r):
     """Products of all windows and kernels."""
     count, length, y = s.lines * s.pixels, s.pixels * s.filters, s.y + r * s.y_apart + s.y_first
-    unfold(s, arena, r)
-    across = matrix(arena, s.across, taps(s), s.filters)
-    np.dot(columns_of(s, arena, r), across, matrix(arena, s.places, count, s.filters))
-    for i in range(s.lines):
-        copy(arena, y + i * s.y_line, s.places + i * length, length)
+    framed, across = s.y_line != length, matrix(arena, s.across, taps(s), s.filters)
+    products = matrix(arena, s.places if framed else y, count, s.filters)
+    if s.thin:
+        unfold_across(s, arena, r)
+        np.dot(matrix(arena, s.columns, taps(s), count).T, across, products)
+    else:
+        unfold(s, arena, r)
+        np.dot(matrix(arena, s.columns, count, taps(s)), across, products)
+    if framed:
+        for i in range(s.lines):
+            copy(arena, y + i * s.y_line, s.places + i * length, length)
 
 
 @part
 def convolution_back(s, arena, r, pass_on):
     """Slopes by the inputs, and by kernels and biases, which are added at ``moved``."""
     count, length, dy = s.lines * s.pixels, s.pixels * s.filters, s.dy + r * s.dy_apart + s.y_first
-    for i in range(s.lines):
-        copy(arena, s.places + i * length, dy + i * s.y_line, length)
-    columns, kernels = columns_of(s, arena, r), matrix(arena, s.kernels, s.filters, taps(s))
-    places = matrix(arena, s.places, count, s.filters)
-    if not s.frozen:
-        if s.columns_apart == 0:
-            unfold(s, arena, r)  # again, which takes less time than to keep many
-        np.dot(places.T, columns, matrix(arena, s.part, s.filters, taps(s)))
+    framed, part = s.y_line != length, matrix(arena, s.part, s.filters, taps(s))
+    if framed:
+        for i in range(s.lines):
+            copy(arena, s.places + i * length, dy + i * s.y_line, length)
+    slopes = matrix(arena, s.places if framed else dy, count, s.filters)
+    if not s.frozen:  # unfolded again, which takes less time than to keep many
+        if s.thin:
+            unfold_across(s, arena, r)
+            np.dot(slopes.T, matrix(arena, s.columns, taps(s), count).T, part)
+        else:
+            unfold(s, arena, r)
+            np.dot(slopes.T, matrix(arena, s.columns, count, taps(s)), part)
         add(arena, s.moved, s.part, s.filters * taps(s), ONE)
     if pass_on:
-        np.dot(places, kernels, columns)
+        kernels = matrix(arena, s.kernels, s.filters, taps(s))
+        np.dot(slopes, kernels, matrix(arena, s.columns, count, taps(s)))
         fold(s, arena, r)
 
 
 @part
-def convolution_back_from_pool(s, p, arena, r, pass_on):
-    """The same where the largest of each window of a pool goes on: of its slopes that are not zero, and no
-    others. Eight filters at a time, whose kernels stay in the fastest cache."""
-    x, dx, run = s.x + r * s.x_apart, s.dx + r * s.dx_apart, s.side_x * s.channels
-    if pass_on:
-        clear(arena, dx, s.x_size)
-    for tile in range(0, s.filters, 8):
-        for place in range(p.lines * p.pixels):
-            i, j = place // p.pixels, place % p.pixels
-            dy = p.dy + r * p.dy_apart + p.y_first + i * p.y_line + j * p.channels
-            marks = p.marks + r * p.outputs + place * p.channels
-            for o in range(tile, min(tile + 8, s.filters)):
-                slope = arena[dy + o]
-                if slope == 0:  # NaN is not
-                    continue
-                mark, row = np.int64(arena[marks + o]), o * taps(s)
-                line, pixel = i * p.step_y + mark // p.side_x, j * p.step_x + mark % p.side_x
-                arena[s.moved + row + taps(s) - 1] += slope
-                for k in range(s.side_y):
-                    begin = window(s, line, pixel, k)
-                    add(arena, s.moved + row, x + begin, run, slope)
-                    if pass_on:
-                        add(arena, dx + begin, s.kernels + row, run, slope)
-                    row += run
+def take_larger(value, place, largest, mark):
+    """The larger of two numbers, NaN above all, and its place."""
+    larger = (value > largest) | (value != value)
+    return value if larger else largest, place if larger else mark
 
 
 @part
-def note_largest(arena, into, begin, marks, mark, size):
-    """Where a number is larger than the one so far, or NaN, it takes its place."""
+def pool_four(arena, into, marks, above, below, size, mean):
+    """The mean of four pixels, or the largest, the first of equals; and which is the largest."""
     for c in range(size):
-        value, largest = arena[np.uint64(begin + c)], arena[np.uint64(into + c)]
-        larger, before = (value > largest) | (value != value), arena[np.uint64(marks + c)]
-        arena[np.uint64(into + c)] = value if larger else largest
-        arena[np.uint64(marks + c)] = mark if larger else before
+        a, b = arena[np.uint64(above + c)], arena[np.uint64(above + size + c)]
+        d, e = arena[np.uint64(below + c)], arena[np.uint64(below + size + c)]
+        largest, mark = take_larger(b, ONE, a, ZERO)
+        largest, mark = take_larger(d, np.float32(2), largest, mark)
+        largest, mark = take_larger(e, np.float32(3), largest, mark)
+        arena[np.uint64(into + c)] = QUARTER * ((a + b) + (d + e)) if mean else largest
+        arena[np.uint64(marks + c)] = mark
 
 
 @part
-def add_marked(arena, into, begin, marks, mark, size):
-    """Add slopes where this number of the window was the largest."""
+def set_four(arena, begin, marks, above, below, size, mean):
+    """The slope of the largest of four pixels, or of all in a mean."""
     for c in range(size):
-        slope = arena[np.uint64(begin + c)]
-        arena[np.uint64(into + c)] += slope if arena[np.uint64(marks + c)] == mark else ZERO
+        slope, mark = arena[np.uint64(begin + c)], arena[np.uint64(marks + c)]
+        share = QUARTER * slope
+        arena[np.uint64(above + c)] = share if mean else slope if mark == 0 else ZERO
+        arena[np.uint64(above + size + c)] = share if mean else slope if mark == 1 else ZERO
+        arena[np.uint64(below + c)] = share if mean else slope if mark == 2 else ZERO
+        arena[np.uint64(below + size + c)] = share if mean else slope if mark == 3 else ZERO
 
 
 @part
-def pool(s, arena, r):
-    """The largest number of each window, the first of equals, or the mean."""
+def pool(s, arena, r, back):
+    """The largest number of each window of two by two, or the mean; or slopes from there, zeros for pixels
+    beyond the last window."""
     x, y, marks = s.x + r * s.x_apart, s.y + r * s.y_apart + s.y_first, s.marks + r * s.outputs
-    share = ONE / np.float32(s.side_y * s.side_x)
+    dx, dy, mean = s.dx + r * s.dx_apart, s.dy + r * s.dy_apart + s.y_first, s.kind == MEAN_POOL
+    if back:
+        clear(arena, dx, s.x_size)
     for i in range(s.lines):
         for j in range(s.pixels):
-            into = y + i * s.y_line + j * s.channels
-            clear(arena, into, s.channels)
-            if s.kind == MAX_POOL:
-                copy(arena, into, x + window(s, i, j, 0), s.channels)
-                clear(arena, marks, s.channels)
-            for place in range(s.side_y * s.side_x):
-                begin = x + window(s, i, j, place // s.side_x) + place % s.side_x * s.channels
-                if s.kind == MEAN_POOL:
-                    add(arena, into, begin, s.channels, share)
-                elif place > 0:
-                    note_largest(arena, into, begin, marks, np.float32(place), s.channels)
-            marks += s.channels
-
-
-@part
-def pool_back(s, arena, r):
-    """Slopes by the inputs."""
-    dx, dy, marks = s.dx + r * s.dx_apart, s.dy + r * s.dy_apart + s.y_first, s.marks + r * s.outputs
-    share = ONE / np.float32(s.side_y * s.side_x)
-    clear(arena, dx, s.x_size)
-    for i in range(s.lines):
-        for j in range(s.pixels):
-            begin = dy + i * s.y_line + j * s.channels
-            for place in range(s.side_y * s.side_x):
-                into = dx + window(s, i, j, place // s.side_x) + place % s.side_x * s.channels
-                if s.kind == MEAN_POOL:
-                    add(arena, into, begin, s.channels, share)
-                else:
-                    add_marked(arena, into, begin, marks, np.float32(place), s.channels)
+            above, place = window(s, i, j, 0), i * s.y_line + j * s.channels
+            below = above + s.x_line
+            if back:
+                set_four(arena, dy + place, marks, dx + above, dx + below, s.channels, mean)
+            else:
+                pool_four(arena, y + place, marks, x + above, x + below, s.channels, mean)
             marks += s.channels
 
 
@@ -540,7 +524,7 @@ def forward(s, model, constants, arena, first, rows):
     elif s.kind == CONVOLUTION:
         convolution(s, arena, first)
     elif s.kind == MAX_POOL or s.kind == MEAN_POOL:
-        pool(s, arena, first)
+        pool(s, arena, first, False)
     elif s.kind == FLATTEN:
         flatten(s, arena, first, False)
     else:
@@ -548,18 +532,14 @@ def forward(s, model, constants, arena, first, rows):
 
 
 @part
-def back(stages, i, model, constants, arena, first, rows, into, scale, pass_on):
+def back(s, model, constants, arena, first, rows, into, scale, pass_on):
     """Slopes by the inputs of a stage; ``scale`` times those by weights of a dense one go into ``into``."""
-    s = stages[i]
     if s.kind == LINEAR:
         linear_back(s, constants if s.frozen else model, arena, rows, into, scale, pass_on)
-    elif s.kind == CONVOLUTION and s.from_pool:
-        convolution_back_from_pool(s, stages[i + 1], arena, first, pass_on)
     elif s.kind == CONVOLUTION:
         convolution_back(s, arena, first, pass_on)
     elif s.kind == MAX_POOL or s.kind == MEAN_POOL:
-        if not s.from_pool:
-            pool_back(s, arena, first)
+        pool(s, arena, first, True)
     elif s.kind == FLATTEN:
         flatten(s, arena, first, True)
     else:
@@ -583,10 +563,10 @@ def step(program, model, arena, examples, batch, share, into, scale):
         forward(stages[i], model, constants, arena, 0, rows)
     loss_slopes(stages[last], program.loss, arena, examples, batch, share)
     for i in range(last, max(front, lowest) - 1, -1):
-        back(stages, i, model, constants, arena, 0, rows, into, scale, i > lowest)
+        back(stages[i], model, constants, arena, 0, rows, into, scale, i > lowest)
     for r in range(rows):
         for i in range(front - 1, lowest - 1, -1):
-            back(stages, i, model, constants, arena, r, 1, into, scale, i > lowest)
+            back(stages[i], model, constants, arena, r, 1, into, scale, i > lowest)
     for i in range(lowest, front):
         if stages[i].kind == CONVOLUTION and not stages[i].frozen:
             move_kernels(stages[i], arena, into, scale)
@@ -609,12 +589,12 @@ def take(s, arena, example, r):
 
 @part
 def train_user(program, received, examples, u, arena, model):
-    """Set ``model`` to that of one user after local training; False if a label is no class."""
+    """Set ``model`` to that of one user after local training."""
     clear(arena, 0, arena.size)
     for i in range(received.size):
         model[i] = received[i]
     rate, momentum, proximal = program.rule[0], program.rule[1], program.rule[2]
-    plain, last = momentum == 0 and proximal == 0, program.stages[program.stages.size - 1]
+    plain = momentum == 0 and proximal == 0
     velocity = model if plain else arena[: received.size]
     for t in range(examples.active.size):
         if examples.active[t] <= u:
@@ -624,9 +604,6 @@ def train_user(program, received, examples, u, arena, model):
             size += 1
         batch, share = examples.rows[t, u, :size], examples.weights[t, u, 0]
         for r in range(size):
-            label = examples.labels[batch[r]] if program.loss == CROSS_ENTROPY else 0
-            if label != PADDING and not 0 <= label < last.outputs:
-                return False
             take(program.stages[0], arena, examples.features[batch[r]], r)
         if plain:
             step(program, model, arena, examples, batch, share, model, -rate)
@@ -636,10 +613,20 @@ def train_user(program, received, examples, u, arena, model):
         step(program, model, arena, examples, batch, share, velocity, ONE)
         for i in range(received.size):
             model[i] -= rate * velocity[i]
+
+
+@part
+def labelled(program, examples):
+    """Whether all labels of these users are classes, or padding."""
+    classes = program.stages[program.stages.size - 1].outputs
+    for row in examples.rows.flat:
+        label = examples.labels[row]
+        if label != PADDING and not 0 <= label < classes:
+            return False
     return True
 
 
-def train_users(program, received, examples, arena, models):
+def train_users(program, received, examples, arena, models, add, sums):
     """Train users one after another; to be compiled for `SIGNATURE`.
 
     Args:
@@ -647,15 +634,23 @@ def train_users(program, received, examples, arena, models):
         received: θ_t, shape (d,).
         examples: `Examples` of the users.
         arena: of the plan; any contents.
-        models: set to the users' models, shape (users, d).
+        models: set to the users' models, shape (users, d); or to one after the other, shape (1, d).
+        add: `add_clipped`, by which each user's update is added where ``counted`` is of any user.
+        sums: what it takes after origin.
 
     Returns:
-        How many users were trained; fewer than all if a label of the next one is no class.
+        Whether users were trained: nobody is if a label is no class.
     """
-    for u in range(models.shape[0]):
-        if not train_user(program, received, examples, u, arena, models[u]):
-            return u
-    return models.shape[0]
+    if program.loss == CROSS_ENTROPY and not labelled(program, examples):
+        return False
+    clip_norm, scale, total, second, ends, signs, squares, counted = sums
+    for u in range(examples.rows.shape[1]):
+        model, one = models[min(u, models.shape[0] - 1)], slice(u, u + 1)
+        train_user(program, received, examples, u, arena, model)
+        if counted.size > 0:
+            told = signs[one], squares[one], counted[one]
+            add(model, model.size, received, clip_norm, scale, total, second, ends, *told)
+    return True
 
 
 _FLOATS, _INTEGERS = types.float32, types.int64
@@ -665,10 +660,12 @@ _EXAMPLES = (
     *(_INTEGERS[:, :, ::1], _FLOATS[:, :, ::1], _INTEGERS[::1]),
 )
 #: The types of `train_users`.
-SIGNATURE = _INTEGERS(
+SIGNATURE = types.boolean(
     types.NamedTuple(_PROGRAM, Program),
     _FLOATS[::1],
     types.NamedTuple(_EXAMPLES, Examples),
     _FLOATS[::1],
     _FLOATS[:, ::1],
+    types.FunctionType(ADD_CLIPPED),
+    types.Tuple(SUMS),
 )

@@ -1,0 +1,86 @@
+"""Rows that a release finds strange, for the operator alone: nothing protects the rows that are scored."""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+from typing import Final, Self, final
+
+import numpy as np
+
+from fedmf.errors import ConfigError
+from fedmf.streaming.reader import Reader
+from fedmf.streaming.release import PrivateRelease
+from fedmf.streaming.rows import RowBlock
+from fedmf.streaming.settings import Settings
+
+_MOST_ROWS: Final = 4096
+
+
+@final
+class Alarms:
+    """A CSV file of the rows whose score is above the threshold of the last release before them.
+
+    Args:
+        path: of the file, which only the operator may read; what it has stays.
+        settings: of the stream.
+        false_alarms: share of ordinary rows that may be in it.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path, settings: Settings, false_alarms: float) -> None:
+        self._encoding, self._rate = settings.encoding, false_alarms
+        self._release: PrivateRelease | None = None
+        self._threshold = np.inf
+        self.rows, self.alarms = 0, 0
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ConfigError(f"alarms (file) must be writable; got {path}: {error.strerror}.") from None
+        self._file = os.fdopen(descriptor, "w", newline="")
+        self._lines = csv.writer(self._file, lineterminator="\n")
+        if not os.fstat(descriptor).st_size:
+            self._lines.writerow(["row", "score", "threshold", "release"])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def watch(self, release: PrivateRelease | None, block: RowBlock, first: int) -> None:
+        """Score rows by the last release before them; without one, or a covariance, none is strange.
+
+        Args:
+            release: the last one.
+            block: the rows.
+            first: number of the first of them in the input.
+        """
+        if release is None or release.covariance is None or not np.isfinite(release.covariance).all():
+            return
+        if self._release is None or release.t != self._release.t:
+            self._release, self._threshold = release, release.threshold(self._rate)
+        values = block.values
+        if self._encoding is not None:
+            z = values[:, : self._encoding.dimension]
+            values = self._encoding.centers + self._encoding.scales * z
+        scores = release.score(values)
+        readable = np.array([i not in block.faults for i in range(len(block))])
+        self.rows += int(readable.sum())
+        for i in np.flatnonzero(readable & (scores > self._threshold)).tolist():
+            self.alarms += 1
+            self._lines.writerow([first + i, f"{scores[i]:.6g}", f"{self._threshold:.6g}", release.t])
+
+    def score(self, release: PrivateRelease | None, reader: Reader) -> None:
+        """Score all rows of an input by one release."""
+        first = 1
+        while (block := reader.read(_MOST_ROWS)) is not None:
+            self.watch(release, block, first)
+            first += len(block)
+
+    def __str__(self) -> str:
+        rate = f"{100 * self._rate:g} % of ordinary ones"
+        return f"{self.alarms:,} of {self.rows:,} rows are above the threshold for {rate}"
