@@ -365,9 +365,13 @@ class InMemoryDataset(Dataset):
         """See `Dataset.sizes`."""
         return self._partition.sizes[users]
 
+    def rows(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where the examples of these users are, one user after the other."""
+        return self._partition.rows(users)
+
     def examples(self, users: NDArray[np.int64]) -> tuple[Features, Tensor]:
         """See `Dataset.examples`."""
-        rows = torch.from_numpy(self._partition.rows(users)).to(self.labels.device)
+        rows = torch.from_numpy(self.rows(users)).to(self.labels.device)
         return each(lambda values: values.index_select(0, rows), self.features), self.labels.index_select(
             0, rows
         )

@@ -9,15 +9,16 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.data import Dataset
-from fedmf.data.structure import ExampleStructure, Features, device_of, each, joined, named
+from fedmf.data import Dataset, InMemoryDataset
+from fedmf.data.structure import ExampleStructure, Features, TensorStructure, device_of, each, joined, named
+from fedmf.loops import compiled, summing
 from fedmf.training.batches import StepRows
 
 _MOST_CHARACTERS: Final = 500
@@ -119,6 +120,8 @@ class Group:
         steps: which examples each step takes.
         seeds: of the random numbers that the model draws for each user, see `draw_seed`; shape (users,).
         absent: users (0 is the first of the group) that stay where they start: they failed.
+        loaded: where features and labels are those of a whole data set, and steps take its rows: makes the
+            same group with examples of its own.
     """
 
     positions: NDArray[np.int64]
@@ -129,6 +132,7 @@ class Group:
     steps: StepRows
     seeds: NDArray[np.uint64]
     absent: frozenset[int] = frozenset()
+    loaded: Callable[[], Group] | None = None
 
     def __len__(self) -> int:
         return self.positions.size
@@ -249,3 +253,51 @@ def load_examples(
     if len(parts) == 1:
         return parts[0]
     return joined([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+
+
+@summing
+def _not_finite(values: Any, row: Any) -> Any:
+    """0, or NaN where a number of a row is not finite."""
+    total = np.float32(0)
+    for i in range(values.shape[1]):
+        total += values[row, i] * np.float32(0)
+    return total
+
+
+@compiled("boolean(float32[:,::1], int64[::1])")
+def _finite(values: Any, rows: Any) -> Any:
+    total = np.float32(0)
+    for row in rows:
+        total += _not_finite(values, row)
+    return total == 0
+
+
+def rows_in_place(
+    dataset: Dataset, structure: ExampleStructure, users: NDArray[np.int64]
+) -> NDArray[np.int64] | None:
+    """The rows of users' examples in a data set in memory, if all of them are as they must be.
+
+    Args:
+        dataset: whose examples.
+        structure: what one example must look like.
+        users: indices, shape (m,).
+
+    Returns:
+        None where they are not, which `load_examples` tells more about, or where examples are not real
+        numbers in one array of a processor's memory.
+    """
+    if type(dataset) is not InMemoryDataset or not isinstance(dataset.features, Tensor):
+        return None
+    rows, values, declared = dataset.rows(users), dataset.features, structure.features
+    real = isinstance(declared, TensorStructure) and declared.bound is None and declared.fits(values)
+    if not real or values.dtype != torch.float32 or values.device.type != "cpu":
+        return None
+    if not values.is_contiguous() or len(values) != len(dataset.labels):
+        return None
+    if not rows.size or rows.min() < 0 or rows.max() >= len(values):
+        return None
+    try:
+        structure.labels.check("labels", dataset.labels[torch.from_numpy(rows)], rows.size, values.device)
+    except (TypeError, ValueError):
+        return None
+    return rows if _finite(values.detach().numpy().reshape(len(values), -1), rows) else None

@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from fedmf.data import InMemoryDataset
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel
 from fedmf.training.barrier import (
@@ -22,9 +25,10 @@ from fedmf.training.barrier import (
     example_counts,
     load_examples,
     pass_interrupt,
+    rows_in_place,
     silent,
 )
-from fedmf.training.batches import groups_of, step_rows, user_seed
+from fedmf.training.batches import StepRows, groups_of, step_rows, user_seed
 from fedmf.training.clipping import ClippedRows, FixedPointSum
 from fedmf.training.compiled import Compiled, NotAChain, disagreement, plan_of
 from fedmf.training.draws import draw_seed, kept_generators
@@ -238,13 +242,12 @@ class LocalTrainer:
         def add(group: Group, origin: Tensor, into: FixedPointSum, failures: Failures) -> Tensor:
             trained.append(len(group))
             counted = None if group.absent else self._workers.of_thread.add(origin, group, into)
-            return (
-                into.add_updates(self._models(origin, group, failures), origin)
-                if counted is None
-                else counted
-            )
+            if counted is not None:
+                return counted
+            group = group if group.loaded is None else group.loaded()
+            return into.add_updates(self._models(origin, group, failures), origin)
 
-        failures = self._train(parameters, user_ids, t, total, add)
+        failures = self._train(parameters, user_ids, t, total, add, in_place=self.path == "compiled")
         if rest := len(user_ids) - sum(trained):
             total.add_nothing(rest)
         return failures
@@ -272,6 +275,7 @@ class LocalTrainer:
         t: int,
         total: T,
         take: Callable[[Group, Tensor, T, Failures], Tensor],
+        in_place: bool = False,
     ) -> list[UserFailure]:
         """Train users group by group; ``take`` hands each group's updates on and says which are finite."""
         origin, failures = parameters.to(self.task.device), Failures()
@@ -282,15 +286,17 @@ class LocalTrainer:
                 failures.note(position, "update", "holds NaN or infinity")
 
         with silent(), kept_generators(origin.device):
-            self._workers.each(train, self._groups(user_ids, t, failures), total)
+            self._workers.each(train, self._groups(user_ids, t, failures, in_place), total)
         return failures.named(user_ids)
 
     def reference(self) -> LocalTrainer:
         """A trainer of the same users that trains them one by one."""
         return LocalTrainer(self.task, replace(self.local, engine="loop"), 1)
 
-    def _groups(self, user_ids: Sequence[str], t: int, failures: Failures) -> Iterator[Group]:
-        """The users who own examples, in groups."""
+    def _groups(
+        self, user_ids: Sequence[str], t: int, failures: Failures, in_place: bool = False
+    ) -> Iterator[Group]:
+        """The users who own examples, in groups; ``in_place`` if these may be read where they are."""
         dataset, local = self.task.dataset, self.local
         users = dataset.indices(user_ids)
         counts = example_counts(dataset, users, lambda place, why: failures.note(place, "sizes", why))
@@ -299,18 +305,42 @@ class LocalTrainer:
             counts[owning], local.batch_size, local.epochs, self._most_together, self._workers.count
         ):
             positions = owning[members]
-            sizes, failed = counts[positions], dict[int, str]()
+            sizes = counts[positions]
             names = [str(user_ids[p]) for p in positions]
             seeds = np.array([user_seed(self.task.seed, t, name) for name in names], dtype=np.uint64)
             draws = np.array([draw_seed(self.task.seed, t, name) for name in names], dtype=np.uint64)
-            features, labels = load_examples(
-                dataset, self.task.structure, users[positions], sizes, failed.__setitem__
-            )
-            for user, reason in failed.items():
-                failures.note(int(positions[user]), "loading", reason)
             steps = step_rows(seeds, sizes, local.batch_size, local.epochs, shape)
             edges = np.concatenate([[0], np.cumsum(sizes)])
-            yield Group(positions, shape.width, edges, features, labels, steps, draws, frozenset(failed))
+            load = partial(
+                self._loaded, failures, users[positions], positions, shape.width, edges, steps, draws
+            )
+            rows = rows_in_place(dataset, self.task.structure, users[positions]) if in_place else None
+            if rows is None or rows.size != edges[-1]:
+                yield load()
+                continue
+            assert isinstance(dataset, InMemoryDataset)
+            there = replace(steps, rows=rows[steps.rows])
+            whole = dataset.features, dataset.labels
+            yield Group(positions, shape.width, edges, *whole, there, draws, loaded=load)
+
+    def _loaded(
+        self,
+        failures: Failures,
+        users: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        width: int,
+        edges: NDArray[np.int64],
+        steps: StepRows,
+        draws: NDArray[np.uint64],
+    ) -> Group:
+        """A group with its users' examples."""
+        failed = dict[int, str]()
+        features, labels = load_examples(
+            self.task.dataset, self.task.structure, users, np.diff(edges), failed.__setitem__
+        )
+        for user, reason in failed.items():
+            failures.note(int(positions[user]), "loading", reason)
+        return Group(positions, width, edges, features, labels, steps, draws, frozenset(failed))
 
     @property
     def _most_together(self) -> int:
