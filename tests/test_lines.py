@@ -13,8 +13,7 @@ from support.streams import BUDGET, releases, run_once, sample
 
 from fedmf.data.cells import cells_of
 from fedmf.data.lines import LONGEST_LINE
-from fedmf.data.table_reader import InputError, open_table
-from fedmf.streaming.session import open_run
+from fedmf.data.table_reader import open_table
 from fedmf.streaming.settings import Settings
 
 
@@ -44,24 +43,6 @@ def test_a_line_too_long_is_a_row_of_zeros(tmp_path: Path, suffix: str) -> None:
     assert told["counts"]["zeroed"] == 1
     run_once(tmp_path / "zero", Settings(**numbers), other)
     assert releases(tmp_path / "long" / "out.jsonl") == releases(tmp_path / "zero" / "out.jsonl")
-
-
-def test_a_line_too_long_stops_a_stream_that_is_to_stop_at_bad_rows(tmp_path: Path) -> None:
-    from fedmf.streaming.settings import Handling
-
-    source = write_long(tmp_path / "in.csv", "x,y\n0,1\n", "0,1\n")
-    with (
-        open_run(
-            tmp_path / "state",
-            Settings(**BUDGET, rounds=3),
-            source,
-            tmp_path / "out",
-            handling=Handling(fail_on_invalid=True),
-        ) as (run, reader),
-        pytest.raises(InputError, match=r"row 2 \(line 3\) must take at most 16777216 bytes"),
-    ):
-        run.feed(reader)
-    assert run.position.row == 1
 
 
 def test_memory_does_not_grow_with_a_line(tmp_path: Path) -> None:

@@ -67,13 +67,6 @@ class InputFormat(StrEnum):
     parquet = "parquet"
 
 
-class LongRows(StrEnum):
-    """What happens to rows longer than the clip norm."""
-
-    clip = "clip"
-    reject = "reject"
-
-
 class MethodName(StrEnum):
     """How both moments are made private."""
 
@@ -89,8 +82,8 @@ def stream(
         None,
         "--clip-norm",
         metavar="Z",
-        help="ζ, the largest norm of a row; see --long-rows for longer ones. Default with --schema: the "
-        "largest that its bounds allow.",
+        help="ζ, the largest norm of a row; longer ones are scaled to it. Default with --schema: the largest "
+        "that its bounds allow.",
     ),
     epsilon: float = typer.Option(..., "--epsilon", metavar="E", help="Privacy budget ε."),
     delta: float = typer.Option(..., "--delta", metavar="D", help="Privacy budget δ."),
@@ -207,15 +200,6 @@ def stream(
     raw: bool = typer.Option(
         False, "--raw", help="Release the weighted sums too, and the covariance before it is made definite."
     ),
-    long_rows: LongRows = typer.Option(
-        LongRows.clip, help="What happens to rows longer than ζ; rejected ones count as invalid."
-    ),
-    fail_on_invalid: bool = typer.Option(
-        False,
-        "--fail-on-invalid",
-        help="Stop before the first invalid row, which is not private; the statement says so. Default: it "
-        "counts as a zero vector.",
-    ),
     alarms: Path | None = typer.Option(
         None,
         "--alarms",
@@ -255,7 +239,7 @@ def stream(
     """
     from fedmf.cli.stream_screen import answer, check_told, first_lines
     from fedmf.data import read_schema
-    from fedmf.streaming import Alarms, Handling, Settings, open_run
+    from fedmf.streaming import Alarms, Settings, open_run
     from fedmf.streaming.reader import open_reader
     from fedmf.values import parse_parameters
 
@@ -304,7 +288,6 @@ def stream(
             output,
             file_format=None if input_format is None else input_format.value,
             first_row=from_row,
-            handling=Handling(long_rows is LongRows.clip, fail_on_invalid),
             progress=show,
             remembered=state is not None,
             raw=raw,

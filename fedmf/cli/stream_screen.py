@@ -109,8 +109,8 @@ def answer(plan: StreamPlan, position: Position, release: PrivateRelease | None,
         )
     elif release.too_noisy or release.too_few:
         lines.append(
-            f"WARNING: {release.too_few or release.too_noisy}. More rows, tighter bounds, fewer columns, "
-            "fewer releases (--release-every) or a larger epsilon help."
+            f"WARNING: {release.too_few or release.too_noisy}.{_hidden(plan, release)} More rows, tighter "
+            "bounds, fewer columns, fewer releases (--release-every) or a larger epsilon help."
         )
     return "\n".join(lines) + "\n"
 
@@ -130,7 +130,7 @@ def _table(plan: StreamPlan, release: PrivateRelease) -> list[str]:
     names = plan.layout.columns[: len(release.mean)]
     wide = max(len("column"), *(len(name) for name in names[:_SHOWN]))
     head = f"after row {release.t:,}"
-    lines = [f"{head:<{wide}}  {'mean [95 %]':<28}  standard deviation [95 %]"]
+    lines = [f"{head:<{max(wide, len(head))}}  {'mean [95 %]':<28}  standard deviation [95 %]"]
     deviations = _deviations(release)
     for i, name in enumerate(names[:_SHOWN]):
         mean = (
@@ -139,7 +139,6 @@ def _table(plan: StreamPlan, release: PrivateRelease) -> list[str]:
             else "too few rows to say"
         )
         lines.append(f"{name:<{max(wide, len(head))}}  {mean:<28}  {deviations[i]}".rstrip())
-    lines[0] = f"{head:<{max(wide, len(head))}}  {'mean [95 %]':<28}  standard deviation [95 %]"
     return [*lines, *([f"… and {len(names) - _SHOWN} columns more"] if len(names) > _SHOWN else [])]
 
 
@@ -181,16 +180,30 @@ def _correlations(plan: StreamPlan, release: PrivateRelease) -> list[str]:
     return [f"{count}{most}{names[i]}, {names[j]}: {values[at]:.2f} {ends}"]
 
 
+def _hidden(plan: StreamPlan, release: PrivateRelease) -> str:
+    """Below which standard deviation the noise hides it: two standard errors of a variance."""
+    errors = release.covariance_raw_standard_error
+    if errors is None or not np.isfinite(errors).all():
+        return ""
+    of_each = np.diag(errors) if errors.ndim == 2 else errors
+    at = int(np.argmax(of_each))
+    return (
+        f" A standard deviation of {plan.layout.columns[at]} below {math.sqrt(2 * of_each[at]):.3g} is "
+        "hidden by noise; four times the rows, or epsilon, halve that."
+    )
+
+
 def _errors(plan: StreamPlan, release: PrivateRelease) -> list[str]:
     """The error of the last means next to that of one release of all rows."""
     if plan.settings.workloads[0] != "average":
         return []
     at = np.array([release.t])
     error = float(np.sqrt(plan.variances(0, at)[0]) / plan.row_sums(0, at)[0])
-    ratio = error / plan.one_shot_error(release.t)
+    ratio, k = error / plan.one_shot_error(release.t), plan.participation.max_participations
+    price = f" That grows with the {k} rows of a user that count (--rows-per-user)." if k > 1 else ""
     return [
         f"Noise of the means: {ratio:.2g} times that of a single release of all {release.t:,} rows at the "
-        f"end, at the same epsilon ({plan.releases:,} releases; --release-every)."
+        f"end, at the same epsilon ({plan.releases:,} releases; --release-every).{price}"
     ]
 
 

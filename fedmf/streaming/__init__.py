@@ -1,17 +1,16 @@
 """Private moments of a stream of rows as a job: reading, admission, durable state, output and statement."""
 
 from fedmf.streaming.alarms import Alarms
-from fedmf.streaming.plan import StreamPlan
+from fedmf.streaming.plan import StreamPlan, best_cap
 from fedmf.streaming.push import PrivateStream
 from fedmf.streaming.release import PrivateRelease
 from fedmf.streaming.rows import Layout
 from fedmf.streaming.session import StreamRun, account_stream, open_run, stream_costs
-from fedmf.streaming.settings import Handling, Settings
+from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import StreamState
 
 __all__ = [
     "Alarms",
-    "Handling",
     "Layout",
     "PrivateRelease",
     "PrivateStream",
@@ -20,6 +19,7 @@ __all__ = [
     "StreamRun",
     "StreamState",
     "account_stream",
+    "best_cap",
     "open_run",
     "stream_costs",
 ]

@@ -68,7 +68,7 @@ class Alarms:
             z = values[:, : self._encoding.dimension]
             values = self._encoding.centers + self._encoding.scales * z
         scores = release.score(values)
-        readable = np.array([i not in block.faults for i in range(len(block))])
+        readable = ~np.isin(np.arange(len(block)), list(block.faults))
         self.rows += int(readable.sum())
         for i in np.flatnonzero(readable & (scores > self._threshold)).tolist():
             self.alarms += 1

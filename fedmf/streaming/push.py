@@ -16,7 +16,7 @@ import numpy as np
 
 from fedmf.data import Schema, canonical_id
 from fedmf.data.cells import ids, types
-from fedmf.data.table_reader import InputError, RowBatch, shown_names
+from fedmf.data.table_reader import RowBatch, shown_names
 from fedmf.errors import HorizonExceededError, LedgerError
 from fedmf.records.statement import PrivacyStatement
 from fedmf.streaming.output import release_table
@@ -31,7 +31,7 @@ from fedmf.streaming.rows import (
     numbered,
 )
 from fedmf.streaming.session import StreamRun, open_pushed
-from fedmf.streaming.settings import Handling, Settings
+from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import Pushes
 
 #: As of JSON lines {"x": [0.1, 0.2], "user": "ann"}.
@@ -57,7 +57,6 @@ class PrivateStream:
             numbers and categories without them.
         schema: what the columns may hold (`fedmf.data.read_schema`); it must declare one of users. Rows are
             then mappings or tables of raw cells, and releases in the columns' own units.
-        handling: of invalid rows, a zero vector by default; free to change.
         **settings: others of `Settings`: epsilon, delta, max_participations, min_separation, workloads,
             second_moment, adjacency, method, mechanisms, bands, params, weight, seed. Every row is released,
             so `release_every` is 1.
@@ -85,7 +84,6 @@ class PrivateStream:
         dimension: int | None = None,
         columns: Sequence[str] | None = None,
         schema: Schema | None = None,
-        handling: Handling | None = None,
         **settings: Any,
     ) -> None:
         if isinstance(columns, str):
@@ -112,7 +110,7 @@ class PrivateStream:
         #: Why nothing more can be pushed.
         self._ended: str | None = None
         with ExitStack() as kept:
-            opened = open_pushed(self._path, asked, self._form.layout, handling)
+            opened = open_pushed(self._path, asked, self._form.layout)
             self._run = kept.enter_context(opened)
             self._pushes = Pushes(self._run.state)
             self._kept = kept.pop_all()
@@ -150,8 +148,7 @@ class PrivateStream:
             row: d numbers, or a mapping by the names of the columns; with a schema a mapping, whose text or
                 numbers are read as cells of JSON lines are. What is no row of this form is rejected: its
                 shape is the program's. A cell that cannot be read (NaN, text, nothing) makes the row take its
-                step as a zero vector, as a refusal would tell what it held; `Handling.fail_on_invalid`
-                rejects it.
+                step as a zero vector, as a refusal would tell what it held.
             user: whose it is; the same id however it is written (`fedmf.data.canonical_id`).
             key: names the row among all of the stream, so that it may be pushed again when it is not known
                 whether it took its step: then its release is told again, and nothing is spent. Rows without
@@ -224,15 +221,9 @@ class PrivateStream:
             records = b"".join(
                 self._pushes.record(before + at, keys[i], contents[i]) for at, i in enumerate(part, start=1)
             )
-            stopped = run.take(block.chosen(part), records)
-            done = run.position.step - before
-            self._pushes.add(records[: len(records) * done // len(part)])
-            released |= {steps[i]: self._release(steps[i]) for i in part[:done]}
-            if stopped:
-                raise InputError(
-                    f"row {run.ahead.row + 1} {stopped[1]}. The {run.ahead.row} rows before it are done. It "
-                    "took no step and spent nothing: correct it and push it again."
-                )
+            run.take(block.chosen(part), records)
+            self._pushes.add(records)
+            released |= {steps[i]: self._release(steps[i]) for i in part}
         return [released[step] if step in released else self._release(step) for step in steps]
 
     def _check_steps(self, run: StreamRun, users: Sequence[str | None]) -> None:
@@ -372,9 +363,9 @@ class _Form:
     def block(self, rows: Sequence[Sequence[Any]], users: Sequence[str | None]) -> RowBlock:
         """The vectors of rows as `entries` keeps them."""
         if self._settings.schema is None:
-            return numbered(rows, self.layout.columns, users)
+            return numbered(rows, users)
         cells = {name: [label_of(row[i]) for row in rows] for i, name in enumerate(self._names)}
-        return encoded(cells, users, {}, self._settings)
+        return encoded(cells, users, (), self._settings)
 
     def table(self, table: Any, users: Any, keys: Any) -> tuple[RowBlock, Sequence[str | None] | None]:
         """The vectors of a table of Arrow, and the keys of its rows.

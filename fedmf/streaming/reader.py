@@ -156,12 +156,10 @@ def batch_block(
     Raises:
         ValueError: a column of a type that holds nothing of its kind.
     """
-    columns, faults = batch.columns, dict(batch.faults)
+    columns, faults = batch.columns, set(batch.faults)
     if users is None and layout.user is not None:
         users = ids(columns[layout.user], f"column {layout.user!r}").to_pylist()
-    for i, user in enumerate(users or ()):
-        if user is None:
-            faults.setdefault(i, f"column {layout.user!r} must name a user")
+    faults.update(i for i, user in enumerate(users or ()) if user is None)
     if settings.encoding is not None:
         cells = {name: cells_of(columns[name], f"column {name!r}") for name in declared_cells(settings)}
         return encoded(cells, users, faults, settings)
@@ -170,11 +168,10 @@ def batch_block(
     else:
         of = [numbers(columns[name], f"column {name!r}") for name in layout.columns]
         values = np.column_stack([np.zeros((batch.rows, 0)), *of])
-    for i, j in np.argwhere(~np.isfinite(values)).tolist():
-        faults.setdefault(i, f"column {layout.columns[j]!r} must be a finite number")
+    faults.update(np.flatnonzero(~np.isfinite(values).all(axis=1)).tolist())
     values[list(faults)] = 0.0
     told = [map(label_of, cells_of(columns[name], f"column {name!r}")) for name in layout.labels]
-    return RowBlock(values, users, faults, list(zip(*told, strict=True)))
+    return RowBlock(values, users, frozenset(faults), list(zip(*told, strict=True)))
 
 
 def array_layout(name: str, dimension: int, settings: Settings) -> Layout:

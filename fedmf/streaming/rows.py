@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -19,8 +19,6 @@ _LONGEST_LABEL: Final = 256
 _UNFIT: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 #: Norms are computed in floating point; what comes within this of ζ is scaled to this below it.
 _MARGIN: Final = 1e-9
-#: A fault that is told only where invalid rows stop the stream.
-UNREADABLE: Final = "has a cell that is missing or cannot be read"
 
 
 @dataclass(frozen=True)
@@ -58,13 +56,13 @@ class RowBlock:
     Args:
         values: shape (rows, d), float64; zeros where a row is invalid.
         users: the id of each row's user, None where it cannot be read; None without a user column.
-        faults: what is wrong with the row at an index of this block.
+        faults: indices of the rows that are invalid.
         labels: the texts of each row's label columns, "" where one cannot be read; empty without columns.
     """
 
     values: NDArray[np.float64]
     users: Sequence[str | None] | None
-    faults: Mapping[int, str] = field(default_factory=dict)
+    faults: frozenset[int] = frozenset()
     labels: Sequence[tuple[str, ...]] = ()
 
     def __len__(self) -> int:
@@ -73,7 +71,7 @@ class RowBlock:
     def chosen(self, indices: Sequence[int]) -> RowBlock:
         """Some of the rows, without labels."""
         users = None if self.users is None else [self.users[i] for i in indices]
-        faults = {at: self.faults[i] for at, i in enumerate(indices) if i in self.faults}
+        faults = frozenset(at for at, i in enumerate(indices) if i in self.faults)
         return RowBlock(self.values[list(indices)], users, faults)
 
 
@@ -92,7 +90,7 @@ def declared_layout(settings: Settings) -> Layout:
 def encoded(
     cells: Mapping[str, list[str]],
     users: Sequence[str | None] | None,
-    faults: Mapping[int, str],
+    faults: Collection[int],
     settings: Settings,
 ) -> RowBlock:
     """Rows of a schema as vectors of `declared_layout`.
@@ -116,29 +114,21 @@ def encoded(
     z[~valid] = 0.0
     if weight := settings.count_weight:
         z = np.concatenate([z, weight * valid[:, None].astype(np.float64)], axis=1)
-    found = {**dict.fromkeys(np.flatnonzero(~valid).tolist(), UNREADABLE), **faults}
     labels = [map(label_of, schema.label_of(name, cells[name])) for name in settings.labels.values()]
-    return RowBlock(z, users, found, list(zip(*labels, strict=True)))
+    return RowBlock(z, users, frozenset(np.flatnonzero(~valid).tolist()), list(zip(*labels, strict=True)))
 
 
-def numbered(
-    rows: Sequence[Sequence[object]], names: Sequence[str], users: Sequence[str | None] | None
-) -> RowBlock:
+def numbered(rows: Sequence[Sequence[object]], users: Sequence[str | None] | None) -> RowBlock:
     """Rows of d entries as vectors; one with an entry that is no finite number is invalid.
 
-    >>> block = numbered([[1, 0.5], [1, True], [2.0, 1e999]], ["a", "b"], None)
-    >>> block.values.tolist(), dict(block.faults)[1]
-    ([[1.0, 0.5], [0.0, 0.0], [0.0, 0.0]], "column 'b' must be a finite number")
+    >>> block = numbered([[1, 0.5], [1, True], [2.0, 1e999]], None)
+    >>> block.values.tolist(), sorted(block.faults)
+    ([[1.0, 0.5], [0.0, 0.0], [0.0, 0.0]], [1, 2])
     """
-    values, faults = np.zeros((len(rows), len(names))), dict[int, str]()
-    for i, row in enumerate(rows):
-        numbers = [_number(entry) for entry in row]
-        wrong = next((at for at, number in enumerate(numbers) if not math.isfinite(number)), None)
-        if wrong is None:
-            values[i] = numbers
-        else:
-            faults[i] = f"column {names[wrong]!r} must be a finite number"
-    return RowBlock(values, users, faults)
+    values = np.array([[_number(entry) for entry in row] for row in rows])
+    invalid = ~np.isfinite(values).all(axis=1)
+    values[invalid] = 0.0
+    return RowBlock(values, users, frozenset(np.flatnonzero(invalid).tolist()))
 
 
 def _number(entry: object) -> float:

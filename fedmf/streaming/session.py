@@ -27,7 +27,7 @@ from fedmf.streaming.plan import StreamPlan
 from fedmf.streaming.reader import Reader, open_reader
 from fedmf.streaming.release import PrivateRelease, Renderer
 from fedmf.streaming.rows import Layout, RowBlock, clip_rows
-from fedmf.streaming.settings import Handling, Settings
+from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import Position, Releases, StreamState, joined
 from fedmf.streaming.statement import Taken, stream_statement
 
@@ -47,7 +47,6 @@ class StreamRun:
     Args:
         state: open for writing; it holds the plan.
         output: where releases go.
-        handling: of rows that do not fit.
         progress: called with (t, n) after each commit.
 
     Guarantees:
@@ -62,11 +61,9 @@ class StreamRun:
         self,
         state: StreamState,
         output: Output,
-        handling: Handling | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.plan, self.state, self.output = state.plan, state, output
-        self.handling = handling or Handling()
         self._progress = progress or (lambda step, rounds: None)
         self.renderer = Renderer(self.plan, output.raw)
         self._keys, self._stream = state.moments()
@@ -82,9 +79,6 @@ class StreamRun:
         self._ready: list[Releases] = []
         self._ready_users: list[str | None] = []
         self._emit_missing()
-        if self.handling.fail_on_invalid and not position.may_stop:
-            self.ahead = self._due = replace(self.ahead, may_stop=True)
-            self._commit()  # before the first row, so that the statement knows
 
     def __enter__(self) -> Self:
         return self
@@ -128,8 +122,7 @@ class StreamRun:
             watch: called with rows before they are taken, and the number of the first of them.
 
         Raises:
-            InputError: an input that does not continue where the stream is, one without rows, or, with
-                `Handling.fail_on_invalid`, an invalid row (releases before it are committed).
+            InputError: an input that does not continue where the stream is, or one without rows.
             LedgerError: a step failed, now or before. Open the stream again.
         """
         self.state.right.require()
@@ -145,45 +138,34 @@ class StreamRun:
                 most = min(most, every - self.waiting)  # so that the release before them is known
             if (block := reader.read(most)) is None:
                 break
-            begun = self.ahead.row
+            before = self.ahead.row
             if watch is not None:
-                watch(block, begun + 1)
-            if stopped := self.take(block):
-                at, fault = stopped
-                raise InputError(
-                    f"{reader.where(begun + at + 1)} {fault}. The {self.position.row} rows before the last "
-                    "release are done. Correct it and give the same command with --state-dir again, or "
-                    "without --fail-on-invalid."
-                )
+                watch(block, before + 1)
+            self.take(block)
+            if self.ahead.row - before < len(block):
+                break  # a row that no step is left for
         if whole and self.waiting:
             self._release()
             self._commit()
         if not self.ahead.row:
             raise InputError("input must have rows; got an empty one.")
 
-    def take(self, block: RowBlock, pushes: bytes = b"") -> tuple[int, str] | None:
-        """Deal with the next rows of the stream, up to the horizon or the first that stops it.
+    def take(self, block: RowBlock, pushes: bytes = b"") -> None:
+        """Deal with the next rows of the stream, up to the horizon.
 
         Args:
             block: at most `most_rows`.
             pushes: records of the rows, where they are pushed.
-
-        Returns:
-            Which of the rows stopped it and why, if one did: those before it have been taken.
 
         Raises:
             LedgerError: a step failed, now or before. Open the stream again.
         """
         with self.state.right.exercise(f"step {self.ahead.step + 1}"):
             values, long = self._bounded(block.values)
-            faults = dict(block.faults)
-            if not self.handling.clip:
-                for i in np.flatnonzero(long).tolist():
-                    faults.setdefault(i, "must not be longer than the clip norm")
-            at, begun, step, stopped = 0, -1, self.ahead.step, False
-            while begun < at < len(block) and not stopped:
-                begun, (rows, at, stopped) = at, self._admit(block, faults, at)
-                zeroed = [i for i in rows if i in faults]
+            at, begun = 0, -1
+            while begun < at < len(block):
+                begun, (rows, at) = at, self._admit(block, at)
+                zeroed = [i for i in rows if i in block.faults]
                 values[zeroed], long[zeroed] = 0.0, False
                 self._waiting.add(values[rows], block, rows)
                 if at > begun:
@@ -198,8 +180,7 @@ class StreamRun:
             if self.done:
                 self._due = self.ahead  # past rows that no step is left for
             if self._due is not self.state.position:
-                self._commit(pushes[: len(pushes) * (self.ahead.step - step) // max(1, len(block))])
-        return (at, faults[at]) if stopped else None
+                self._commit(pushes)
 
     def releases(self, start: int, stop: int) -> Releases:
         """Committed releases start … stop − 1, those of the last commit as they are at hand.
@@ -258,19 +239,19 @@ class StreamRun:
         clipped, long = clip_rows(values[:, :-1], settings.clip_norm)
         return np.column_stack([clipped, np.where(values[:, -1] > 0, settings.count_weight, 0.0)]), long
 
-    def _admit(self, block: RowBlock, faults: dict[int, str], at: int) -> tuple[list[int], int, bool]:
-        """(rows from a place on that take a step, where the block was left, whether an invalid row stopped
-        it), up to the next release or the horizon. The position moves past them; no value decides."""
+    def _admit(self, block: RowBlock, at: int) -> tuple[list[int], int]:
+        """(rows from a place on that take a step, where the block was left), up to the next release or the
+        horizon. The position moves past them; no value decides."""
         users, most, step = self.users, self.plan.participation.max_participations, self.ahead.step
         room = len(block) if self.plan.every == 1 else self.plan.every - self.waiting
         room, begun = min(room, self.plan.rounds - step), at
-        rows, stopped = list[int](), False
+        rows = list[int]()
         refused = {"beyond_k": 0, "within_b": 0}
         while at < len(block):
             user = None if block.users is None else block.users[at]
             if user is not None and not users.admits(user, step + 1):
                 refused["beyond_k" if users.row(user)[1] >= most else "within_b"] += 1
-            elif len(rows) == room or (stopped := at in faults and self.handling.fail_on_invalid):
+            elif len(rows) == room:
                 break
             else:
                 step += 1
@@ -280,7 +261,7 @@ class StreamRun:
             at += 1
         counts = {name: getattr(self.ahead, name) + more for name, more in refused.items()}
         self.ahead = replace(self.ahead, step=step, row=self.ahead.row + at - begun, **counts)
-        return rows, at, stopped
+        return rows, at
 
     def _release(self) -> None:
         """Release the rows that wait; a release has the labels of its last row."""
@@ -366,7 +347,6 @@ def open_run(
     output: Path | None,
     file_format: str | None = None,
     first_row: int = 1,
-    handling: Handling | None = None,
     progress: Callable[[int, int], None] | None = None,
     remembered: bool = True,
     raw: bool = False,
@@ -381,7 +361,6 @@ def open_run(
         output: file for the releases; None for standard output.
         file_format: of the input, see `open_reader`.
         first_row: which row of the stream the input begins with.
-        handling: of rows that do not fit.
         progress: called with (t, n) after each commit.
         remembered: whether this machine keeps a mark of the stream, once its directory is gone.
         raw: whether each release also says its weighted sums and the covariance before projection.
@@ -412,20 +391,17 @@ def open_run(
         place = open_output(output, False, raw)
         if state.position.output not in ("", place.name):
             place = open_output(output, True, raw)
-        yield kept.enter_context(StreamRun(state, place, handling, progress)), rows
+        yield kept.enter_context(StreamRun(state, place, progress)), rows
 
 
 @contextmanager
-def open_pushed(
-    directory: Path, settings: Settings, layout: Layout, handling: Handling | None = None
-) -> Iterator[StreamRun]:
+def open_pushed(directory: Path, settings: Settings, layout: Layout) -> Iterator[StreamRun]:
     """The run of a state directory, begun if there is none, whose releases go to whoever gives the rows.
 
     Args:
         directory: of the state.
         settings: with the horizon; must be those the stream was begun with.
         layout: of the rows.
-        handling: of rows that do not fit.
 
     Raises:
         LedgerError: as `open_run`, or the stream was begun with rows of another layout.
@@ -446,7 +422,7 @@ def open_pushed(
                 )
         else:
             state = kept.enter_context(_begun(directory, settings, layout, settings.rounds or 0))
-        yield kept.enter_context(StreamRun(state, Output(), handling))
+        yield kept.enter_context(StreamRun(state, Output()))
 
 
 def account_stream(directory: Path) -> PrivacyStatement:

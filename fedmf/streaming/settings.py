@@ -35,20 +35,6 @@ _SHORTEST, _LONGEST = 1e-100, 1e100
 
 
 @dataclass(frozen=True)
-class Handling:
-    """What to do with rows that do not fit; free to change when a stream continues.
-
-    Args:
-        clip: scale rows longer than ζ to ζ; else they count as invalid.
-        fail_on_invalid: stop before the first invalid row, which tells what it held and is not covered; else
-            invalid rows count as zero vectors.
-    """
-
-    clip: bool = True
-    fail_on_invalid: bool = False
-
-
-@dataclass(frozen=True)
 class Settings:
     """What the operator asked for, as far as it shapes noise and releases.
 

@@ -88,7 +88,6 @@ class Position:
         zeroed: invalid rows that counted as zero vectors.
         beyond_k: rows of users who had given k.
         within_b: rows that came less than b steps after another one of their user.
-        may_stop: whether any process of the stream would have stopped at an invalid row.
     """
 
     step: int = 0
@@ -102,7 +101,6 @@ class Position:
     zeroed: int = 0
     beyond_k: int = 0
     within_b: int = 0
-    may_stop: bool = False
 
     def counts(self) -> dict[str, int]:
         """What only the operator may see."""

@@ -55,10 +55,6 @@ _PUBLIC_LAYOUT: Final = (
     "names and number of the columns are public: the head of the input tells them, or the program that "
     "pushes rows"
 )
-_STOPPING: Final = (
-    "where the stream stopped: it was run so that it stops at a row that cannot be read (--fail-on-invalid), "
-    "so that it stopped, or did not, tells something about rows without noise, which epsilon does not count"
-)
 _PUBLIC_LABELS: Final = (
     "{labels} of every row, and whether it can be read, is public, as was declared: it does not depend on "
     "what is to be protected"
@@ -176,7 +172,6 @@ def stream_statement(plan: StreamPlan, position: Position, ledger: Ledger, key: 
             "not_private": list(OPERATORS),
             "assumptions": _assumptions(plan),
             "not_covered": [
-                *([_STOPPING] if position.may_stop else []),
                 *([_LABELS.format(labels=labels)] if labels else []),
                 *NOT_COVERED,
             ],

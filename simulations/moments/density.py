@@ -4,7 +4,7 @@
 
 The setting of the paper, read as absolute noise levels: d = 5, n = 100 rows of N(μ, Σ), μ ~ N(0, I/2),
 Σ ~ Wishart(I/2, 2d), running averages, C₁ = C₂ = I, τ₁ = 2 and τ₂ = τ₁√2. Rows are not bounded, so this
-picture compares noise and states no privacy guarantee; `real_data.py` does. Covariances are projected to
+picture compares noise and states no privacy guarantee; `stream_answers.py` does. Covariances are projected to
 eigenvalues of at least 0.1; the paper does not say to which. From when on JME is ahead depends on it, which
 the page shows for other least values. Each line is the mean of KL(p̂_t ‖ p) over the runs with two standard
 errors on either side. Writes docs/results/moments-fig5.png and moments-density.md.

@@ -1,115 +1,311 @@
-"""What a stream ends in: indefinite covariances, errors, coverage of intervals, held-out log-density.
+"""What streams of real rows end in: errors beside a single release and a lower bound, intervals, methods.
 
-    python simulations/moments/stream_answers.py [--runs R]
+    python simulations/moments/stream_answers.py [--before DIR]
 
-Rows of N(μ, Σ) with ‖μ‖² = 0.18, tr Σ = 0.08 and correlations 0.6^|i−j|, shortened to norm 1: for d = 2 close
-to the example of docs/streaming.md. Each row is another user's; ε = 8, δ = 1e-5, running averages, `fedmf
-stream` with its defaults and with --weight best. Releases after the last of n rows are drawn by the exact law
-of their noise. Before: the unbiased covariance, which is what a release was. After: that of
-`release.gaussian()`. Writes docs/results/stream-answers.md.
+With --before, flights are also streamed by the command of an earlier tree (8b0bfc9). Writes
+docs/results/stream-answers.md, which says what each table is.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from released_moments import planned, released, shortened
+from stream_data import USERS, table
 
-from fedmf.moments import NoisyMoments, describe
+from fedmf.moments import METHODS, MomentMechanism, describe
+from fedmf.streaming import StreamPlan, StreamState
 from fedmf.typing import Array
 
-RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
-ROWS, DIMENSIONS, HELD_OUT = (100, 300, 1_000, 10_000), (2, 10, 30), 2_000
-#: To which the unbiased covariance is projected where it must have a density.
-FLOOR = 1e-3
+PROJECT = Path(__file__).resolve().parents[2]
+RESULTS = PROJECT / "docs" / "results"
+#: Rows of one aircraft, rows between two of them, rows of a release.
+CAP, APART, EVERY = 50, 300, 3000
+#: For intervals: the most rows of a user.
+CAPS, RUNS = {"flights": 10, "ratings": 20, "baseball": 20}, 200
+#: For methods: rows, one a user, each released.
+ROWS = 1000
+PAGE = """# What streams of real rows end in
+
+`python simulations/moments/stream_answers.py`; data and their sources: `simulations/moments/stream_data.py`.
+Columns are mapped to [-1, 1] from public ranges, δ = 1e-5, running averages.
+
+## Flights: errors near the limit
+
+327,346 flights of 4,037 aircraft, four columns, at most {CAP} of each, at least {APART} rows apart
+({counted:,} count), a release every {EVERY:,} rows, zero-out, norm at most 2, the default λ, which makes
+each mean's error √2 times that of a mean alone. Standard errors of the means, known without noise;
+one-shot: a single release of all rows so far, at the same ε and cap. *Before*: 8b0bfc9 with its defaults.
+Processor seconds and memory of the whole command.
+
+| ε | | final error | one-shot | ratio: final | last quarter | worst | correlations told | s | MB |
+|---|---|---|---|---|---|---|---|---|---|
+{flights}
+
+**Lower bound** ([theorem](../theory/moments.md#a-lower-bound)): no mechanism that adds Gaussian noise to
+linear combinations of the releases' sums does better. Root mean squares of the ratio to one-shot:
+
+| releases | over | this mechanism | any mechanism, at least |
+|---|---|---|---|
+{bounds}
+
+The cap itself is a price: at ε = 1 a single release of k rows of each aircraft has these standard errors,
+and leaves out this share of the flights (without a distance between rows). If the mean of those differs by
+δ = 0.05 from that of the others, the error of the mean of *all* flights is the last column: k = {best} is
+best (`fedmf.streaming.best_cap`).
+
+| k | left out, % | one-shot error | with δ |
+|---|---|---|---|
+{caps}
+
+## Intervals
+
+{RUNS} streams over the same rows, drawn by the exact law of their noise, ε = 1, ten releases, the last one.
+At most {cap_text} rows of a user. Share of 95 % intervals that hold the value of the rows, and their mean
+width, over entries and runs; smallest eigenvalue of any covariance over its trace.
+
+| data | adjacency | mean: held, % | width | variance | width | correlation | width | told, % | least |
+|---|---|---|---|---|---|---|---|---|---|
+{intervals}
+
+## Methods
+
+{ROWS:,} rows, one a user, every row released, ε = 4; root mean squared errors after the last row. Each
+method at its weight of least error of the covariance, on the rows themselves (which a stream may not do):
+`joint` λ, two separate releases (`independent`) their split, `concatenated` τ. Beside it the error of the
+covariance where the mean's error may be at most 1.05 times that of a mean alone.
+
+| data | adjacency | method | error of the mean | of the covariance | of the covariance, mean within 1.05 |
+|---|---|---|---|---|---|
+{methods}
+"""
 
 
-def population(n: int, d: int, rng: np.random.Generator) -> Array:
-    correlation = 0.6 ** np.abs(np.subtract.outer(np.arange(d), np.arange(d)))
-    rows = rng.multivariate_normal(np.full(d, np.sqrt(0.18 / d)), 0.08 / d * correlation, size=n)
-    return shortened(rows, 1.0)
+def ratios(t: Array, errors: Array, plan: StreamPlan) -> tuple[Array, list[str]]:
+    """Errors over those of a single release, and the cells that sum them up."""
+    found = errors / [plan.one_shot_error(int(rows)) for rows in t]
+    quarter, tenth = found[3 * len(found) // 4 :].mean(), found[len(found) // 10 :].max()
+    return found, [f"{found[-1]:.2f}", f"{quarter:.2f}", f"{tenth:.2f}"]
 
 
-def log_densities(means: Array, covariances: Array, x: Array) -> Array:
-    """Mean log-density of the rows x under each N(mean, covariance)."""
-    L = np.linalg.cholesky(covariances)
-    centred = np.linalg.solve(L, np.swapaxes(x - means[:, None, :], 1, 2))
-    squares = (centred**2).sum(axis=1).mean(axis=1)
-    logs = 2 * np.log(np.diagonal(L, axis1=1, axis2=2)).sum(axis=1)
-    return -0.5 * (squares + logs + means.shape[1] * np.log(2 * np.pi))
+def command(tree: Path, folder: Path, *words: str) -> tuple[str, list[dict[str, Any]], float, float]:
+    """Screen, releases, seconds and megabytes of a stream by the command of a tree."""
+    out = folder / f"{tree.name}.jsonl"
+    out.unlink(missing_ok=True)
+    line = [sys.executable, "-m", "fedmf", "stream", "--output", str(out), "--delta", "1e-5", *words]
+    env = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
+    with (folder / "screen").open("w+") as screen:
+        child = subprocess.Popen(line, cwd=tree, stdout=screen, stderr=subprocess.STDOUT, env=env)
+        _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    text = (folder / "screen").read_text()
+    if child.returncode:
+        raise SystemExit(text)
+    seconds = usage.ru_utime + usage.ru_stime
+    return text, [json.loads(row) for row in out.read_text().splitlines()], seconds, usage.ru_maxrss / 1024
 
 
-def projected(raw: NoisyMoments) -> Array:
-    values, vectors = np.linalg.eigh(raw.covariance)
-    return (vectors * np.maximum(values, FLOOR)[:, None, :]) @ np.swapaxes(vectors, 1, 2)
+def flights(before: Path | None) -> dict[str, Any]:
+    rows, lines = table("flights"), []
+    columns = ",".join(rows.columns[1:])
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rows.to_csv(folder / "rows.csv", index=False)
+        shared = ["--input", str(folder / "rows.csv"), "--columns", columns, "--user-column", "tailnum"]
+        shared += ["--min-separation", str(APART)]
+        old = ["--max-participations", str(CAP), "--every", str(EVERY), "--norm-bound", "2", "--density"]
+        new = ["--rows-per-user", str(CAP), "--release-every", str(EVERY), "--clip-norm", "2"]
+        for epsilon in ("0.5", "1", "2", "4"):
+            state = folder / f"state{epsilon}"
+            asked = [(PROJECT, "now", [*new, "--state-dir", str(state)])]
+            asked += [] if before is None else [(before, "before", [*old, "--state", str(state) + "-before"])]
+            for tree, word, more in asked:
+                text, told, seconds, size = command(tree, folder, *shared, "--epsilon", epsilon, *more)
+                if word == "now":
+                    with StreamState.open(state) as opened:
+                        plan = opened.plan
+                t = np.array([line["t"] for line in told])
+                errors = np.array([np.max(line["mean_standard_error"]) for line in told])
+                share = re.search(r"(\d+ of \d+) correlations", text)
+                cells = [epsilon, word, f"{errors[-1]:.4f}", f"{plan.one_shot_error(int(t[-1])):.4f}"]
+                cells += [*ratios(t, errors, plan)[1], share.group(1) if share else "none"]
+                lines.append("| " + " | ".join([*cells, f"{seconds:.0f}", f"{size:.0f}"]) + " |")
+                print(lines[-1], flush=True)
+    counts = rows["tailnum"].value_counts().to_numpy()
+    return {"flights": lines, "counted": plan.rounds, **bounds(plan), **caps(counts, plan)}
 
 
-def row(adjacency: str, n: int, d: int, weight: str | None, runs: int) -> str:
-    rng = np.random.default_rng([n, d])
-    rows, held_out = population(n, d, rng), population(HELD_OUT, d, rng)
-    raw = released(planned(n, d, adjacency=adjacency, weight=weight), rows, runs, rng)
-    mean, covariance = rows.mean(axis=0), np.cov(rows.T, bias=True)
-    said = describe(raw)
-    after = said["density_covariance"]
-    size = np.linalg.norm(covariance)
-    errors = [
-        np.sqrt(((found - covariance) ** 2).sum(axis=(1, 2)).mean()) for found in (raw.covariance, after)
-    ]
-    shares = [(np.linalg.eigvalsh(found)[:, 0] <= 0).mean() for found in (raw.covariance, after)]
-    cover = [
-        ((said[f"{name}_low"] <= true) & (true <= said[f"{name}_high"])).mean()
-        for name, true in (("mean", mean), ("covariance", covariance))
-    ]
-    exact = float(log_densities(mean[None], covariance[None] + 1e-12 * np.eye(d), held_out)[0])
-    mine = log_densities(said["density_mean"], after, held_out) - exact
-    before = log_densities(raw.mean, projected(raw), held_out) - exact
-    correlations = said["correlation"][:, *np.triu_indices(d, 1)]
-    told = np.isfinite(correlations).mean()
-    cells = [
-        adjacency,
-        "best" if weight else "default",
-        f"{n:,}",
-        str(d),
-        f"{100 * shares[0]:.1f} → {100 * shares[1]:.1f}",
-        f"{errors[0] / size:.2f} → {errors[1] / size:.2f}",
-        f"{100 * cover[0]:.1f}",
-        f"{100 * cover[1]:.1f}",
-        f"{100 * told:.0f}",
-        f"{np.median(before):.2f} → {np.median(mine):.2f}",
-    ]
-    return "| " + " | ".join(cells) + " |"
+def bounds(short: StreamPlan) -> dict[str, list[str]]:
+    """Of the releases that there are, and of as many as all rows would give."""
+    asked = {"user_column": "user", "max_participations": CAP, "min_separation": APART}
+    whole = planned(327_346, 4, 1.0, 2.0, release_every=EVERY, **asked)
+    lines = []
+    for plan in (short, whole):
+        t = np.minimum(np.arange(1, plan.releases + 1) * EVERY, plan.rounds)
+        found, _ = ratios(t, np.sqrt(plan.variances(0, t)) / plan.row_sums(0, t), plan)
+        for words, first in (("all", 0), ("the last quarter", 3 * plan.releases // 4)):
+            steps = plan.mechanism.participation
+            least = lower_bound(plan.releases, first, steps.max_participations, steps.min_separation)
+            least *= plan.rows_of_user / CAP
+            mine = float(np.sqrt(np.mean(found[first:] ** 2)))
+            lines.append(f"| {plan.releases} | {words} | {mine:.2f} | {least:.2f} |")
+            print(lines[-1], flush=True)
+    return {"bounds": lines}
+
+
+def lower_bound(n: int, first: int, k: int, b: int, steps: int = 200) -> float:
+    """‖E M^½‖_*/√rows for rows `first`, … of the prefix sums E, by Frank and Wolfe over second moments M of
+    patterns of k steps, b apart: any M gives a lower bound of sens(C)·‖E C⁻¹‖_F/√rows."""
+    E, rng = np.tril(np.ones((n, n)))[first:], np.random.default_rng(0)
+    M, least = np.zeros((n, n)), 0.0
+    for _ in range(2000):
+        at = np.sort(rng.integers(0, n - (k - 1) * b, k)) + b * np.arange(k)
+        M[np.ix_(at, at)] += 1 / 2000
+    for step in range(steps):
+        root = square_root(M + 1e-12 * np.eye(n))
+        H = square_root(root @ E.T @ E @ root)
+        least = max(least, float(np.trace(H)))
+        inverse = np.linalg.inv(root)
+        at = large_pattern(inverse @ H @ inverse, k, b)
+        share = 2 / (step + 20)
+        M *= 1 - share
+        M[np.ix_(at, at)] += share
+    return least / (n - first) ** 0.5
+
+
+def square_root(M: Array) -> Array:
+    values, vectors = np.linalg.eigh(M)
+    return (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+
+
+def large_pattern(G: Array, k: int, b: int) -> list[int]:
+    """k steps, b apart, with a large sum of G over pairs: greedily from several starts."""
+    best, found = -np.inf, list[int]()
+    for start in range(0, len(G), max(1, len(G) // 8)):
+        at = [start]
+        while len(at) < k:
+            gain = 2 * G[:, at].sum(axis=1) + np.diag(G)
+            for i in at:
+                gain[max(0, i - b + 1) : i + b] = -np.inf
+            if np.isneginf(gain.max()):
+                break
+            at.append(int(gain.argmax()))
+        if (value := G[np.ix_(at, at)].sum()) > best:
+            best, found = value, at
+    return found
+
+
+def caps(counts: Array, plan: StreamPlan) -> dict[str, Any]:
+    """One-shot errors for other caps, of a user's first rows."""
+    from fedmf.streaming import best_cap
+
+    noise = plan.one_shot_error(1) / plan.participation.max_participations
+    lines = []
+    for k in (1, 2, 5, 10, 20, 50, 100, 200, int(counts.max())):
+        kept = int(np.minimum(counts, k).sum())
+        left, error = 1 - kept / counts.sum(), k * noise / kept
+        both = float(np.hypot(error, 0.05 * left))
+        lines.append(f"| {k} | {100 * left:.0f} | {error:.4f} | {both:.4f} |")
+    return {"caps": lines, "best": best_cap(counts, noise, 0.05)}
+
+
+def intervals() -> list[str]:
+    lines = []
+    for name, k in CAPS.items():
+        rows, user = table(name), USERS[name]
+        x = rows[(rows.groupby(user).cumcount() < k).to_numpy()].iloc[:, 1:].to_numpy()
+        bound = x.shape[1] ** 0.5
+        mean, covariance, correlation = x.mean(axis=0), np.cov(x.T, bias=True), np.corrcoef(x.T)
+        upper = np.triu_indices(x.shape[1], 1)
+        for adjacency in ("zero-out", "replace-one"):
+            contract = {"user_column": user, "max_participations": k, "release_every": -(-len(x) // 10)}
+            plan = planned(len(x), x.shape[1], 1.0, bound, adjacency=adjacency, **contract)
+            told = describe(released(plan, x, RUNS, np.random.default_rng(k)))
+            cells = [name, adjacency]
+            for field, true in (("mean", mean), ("covariance", covariance), ("correlation", correlation)):
+                low, high = told[f"{field}_low"], told[f"{field}_high"]
+                if field == "covariance":
+                    low, high, true = (np.diagonal(part, axis1=-2, axis2=-1) for part in (low, high, true))
+                if field == "correlation":
+                    low, high, true = low[:, *upper], high[:, *upper], true[upper]
+                held = np.mean((low <= true) & (true <= high))
+                cells += [f"{100 * held:.1f}", f"{np.mean(high - low):.3f}"]
+            matrices = told["density_covariance"]
+            share = np.isfinite(told["correlation"][:, *upper]).mean()
+            least = np.min(np.linalg.eigvalsh(matrices)[:, 0] / np.trace(matrices, axis1=1, axis2=2))
+            lines.append("| " + " | ".join([*cells, f"{100 * share:.0f}", f"{least:.1e}"]) + " |")
+            print(lines[-1], flush=True)
+    return lines
+
+
+def methods() -> list[str]:
+    lines = []
+    for name in CAPS:
+        rows = table(name)
+        x = rows.groupby(USERS[name], sort=False).head(1).iloc[:ROWS, 1:].to_numpy()
+        n, d = x.shape
+        x = shortened(x, d**0.5)
+        for adjacency in ("zero-out", "replace-one"):
+            plan = planned(n, d, 4.0, d**0.5, adjacency=adjacency)
+            A, C, users = plan.workloads[0].materialize(), plan.mechanism.first, plan.mechanism.users
+            q = float(np.sum(np.linalg.solve(C.materialize().T, A[-1]) ** 2))
+            alone = METHODS["pp"].mechanism([C], plan.mechanism.participation, users, plan.noise_multiplier)
+
+            def error(made: MomentMechanism, x: Array = x, C: Array = C.materialize(), q: float = q) -> float:
+                """Root of E‖Σ̂ − Σ‖² after the last row (docs/theory/moments.md, Errors)."""
+                n, d = x.shape
+                if made.second_std is None:
+                    inverse = made.first_std * np.linalg.inv(C)
+                    centred = (inverse - inverse.mean(axis=0)) / n
+                    linear, square = np.sum((x.T @ centred) ** 2), np.sum((inverse.T @ centred) ** 2)
+                    return float(2 * (d + 1) * linear + d * (d + 1) * square) ** 0.5
+                v, v_2 = q * made.first_std**2, q * made.second_std**2
+                means = np.sum(x.mean(axis=0) ** 2)
+                return float(d * (d + 1) * (v_2 / 2 + v**2) + 2 * (d + 1) * v * means) ** 0.5
+
+            for method in METHODS.values():
+                weights = [None] if method.weight is None else weight_grid(method.weight.below, d)
+                tried = []
+                for weight in weights:
+                    made = method.mechanism(
+                        [C], plan.mechanism.participation, users, plan.noise_multiplier, weight
+                    )
+                    tried.append((error(made), made.first_std))
+                best, std = min(tried)
+                near = min((e for e, s in tried if s <= 1.05 * alone.first_std), default=np.nan)
+                of_mean = (d * q) ** 0.5 * std
+                lines.append(
+                    f"| {name} | {adjacency} | {method.name} | {of_mean:.3f} | {best:.3f} | {near:.3f} |"
+                )
+                print(lines[-1], flush=True)
+    return lines
+
+
+def weight_grid(below: float, d: int) -> list[float]:
+    """Shares where a weight is one, else multiples of 1/ζ² = 1/d."""
+    if below == 1:
+        return [*np.linspace(0.02, 0.98, 49).tolist(), 1 / 1.05**2]
+    return (np.geomspace(0.01, 100, 61) / d).tolist()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--runs", type=int, default=200)
-    runs = parser.parse_args().runs
-    lines = [
-        "# What a stream ends in",
-        "",
-        "`python simulations/moments/stream_answers.py`",
-        "",
-        f"{runs} runs a row, ε = 8, δ = 1e-5, after the last of n rows in the unit ball, each another",
-        "user's; ‖μ‖² = 0.18, tr Σ = 0.08. Before → after: the unbiased covariance of a release → that of",
-        "`release.gaussian()`. Indefinite: share of the runs. Error: root mean square of ‖Σ̂ − Σ‖_F/‖Σ‖_F.",
-        "Coverage: share of entries and runs whose 95 % interval holds the value of the rows. Told: share of",
-        "correlations that are not too noisy to say. Held out: median over runs of the mean log-density of",
-        f"{HELD_OUT:,} further rows, less that of the density fitted without privacy, in nats a row; before",
-        f"must be projected to have one, here to eigenvalues of at least {FLOOR:g}.",
-        "",
-        "| adjacency | weight | n | d | indefinite, % | error | mean covered, % | covariance covered, % |"
-        " told, % | held out |",
-        "|" + 10 * "---|",
-    ]
-    for adjacency in ("zero-out", "replace-one"):
-        for weight in (None, "best"):
-            for d in DIMENSIONS:
-                for n in ROWS:
-                    lines.append(row(adjacency, n, d, weight, runs))
-                    print(lines[-1], flush=True)
-    (RESULTS / "stream-answers.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    parser.add_argument("--before", type=Path)
+    before = parser.parse_args().before
+    parts = {"methods": methods(), "intervals": intervals(), **flights(before)}
+    told = {name: "\n".join(part) if isinstance(part, list) else part for name, part in parts.items()}
+    cap_text = ", ".join(f"{k} ({name})" for name, k in CAPS.items())
+    shared = {"CAP": CAP, "APART": APART, "EVERY": EVERY, "RUNS": RUNS, "ROWS": ROWS, "cap_text": cap_text}
+    (RESULTS / "stream-answers.md").write_text(PAGE.format(**told, **shared), encoding="utf-8")
 
 
 if __name__ == "__main__":

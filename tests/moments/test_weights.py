@@ -50,7 +50,7 @@ def test_best_weight_minimises_the_weighted_error(adjacency) -> None:  # type: i
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 def test_a_weight_is_for_what_is_asked(adjacency) -> None:  # type: ignore[no-untyped-def]
-    """The mean's noise is 1.05 times that of a mean alone; a density's expected divergence is least."""
+    """The mean's noise is 1.05 times that alone; a covariance's error, a density's divergence is least."""
     C, p, d = square_root(12), Participation(12, 3, 4), 5
     users, moment, q, sigma = UserRange(0.7, d, adjacency), FullMatrix(d), (0.04, 0.04), 2.0
     weights = {aim: weight_for(aim, [C], p, users, moment, q, sigma) for aim in AIMS}
@@ -58,14 +58,15 @@ def test_a_weight_is_for_what_is_asked(adjacency) -> None:  # type: ignore[no-un
     assert jme(C, C, p, users, sigma, weights["mean"]).first_std == pytest.approx(1.05 * alone, rel=1e-9)
     spread, m = users.norm_bound**2 / (2 * d), d * (d + 1)
 
-    def divergence(weight: float) -> float:
+    def divergence(weight: float, of_mean: float) -> float:
         made = jme(C, C, p, users, sigma, weight)
         v, v_2 = made.first_std**2 * q[0], made.second_noise[1] ** 2 * q[1]
         matrix = m * (v_2 / 2 + v**2) + 2 * (d + 1) * v * users.norm_bound**2 / 2
-        return d * v / (2 * spread) + matrix / (4 * spread**2)
+        return of_mean * d * v / (2 * spread) + matrix / (4 * spread**2)
 
-    tried = [divergence(weights["density"] * factor) for factor in np.geomspace(0.01, 100, 200)]
-    assert divergence(weights["density"]) <= min(tried) * (1 + 1e-9)
+    for aim, of_mean in (("covariance", 0.0), ("density", 1.0)):
+        tried = [divergence(weights[aim] * factor, of_mean) for factor in np.geomspace(0.01, 100, 200)]
+        assert divergence(weights[aim], of_mean) <= min(tried) * (1 + 1e-9)
     for aim in ("covariance", "variance"):
         with pytest.raises(ValueError, match="weight must be a number or mean"):
             weight_for(aim, [C], p, users, BlockEnergies([d]), q, sigma)

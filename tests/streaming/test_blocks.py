@@ -16,7 +16,7 @@ from support.streams import BUDGET, releases, run_once, sample, write_rows
 from fedmf.accounting import certified_sigma
 from fedmf.mechanisms.joint import UserRange, joint_sensitivity
 from fedmf.participation import Participation
-from fedmf.streaming import Handling, Layout, Settings, StreamPlan, account_stream, open_run
+from fedmf.streaming import Layout, Settings, StreamPlan, account_stream, open_run
 from fedmf.streaming.plan import step_contract
 
 USERS: dict[str, Any] = {"user_column": "user", "max_participations": 4, "min_separation": 2}
@@ -154,24 +154,6 @@ def test_rows_that_wait_are_nobodys_yet(tmp_path: Path) -> None:
     run_once(tmp_path, settings, longer, "o.csv")
     run_once(whole, settings, longer, "o.csv")
     assert (tmp_path / "o.csv").read_bytes() == (whole / "o.csv").read_bytes()
-
-
-def test_an_invalid_row_stops_before_its_release(tmp_path: Path) -> None:
-    source = write_rows(tmp_path / "rows.csv", sample(12))
-    text = source.read_text().splitlines()
-    text[8] = "0.1,secret,0.2"
-    source.write_text("\n".join(text))
-    settings = Settings(**BUDGET, release_every=3)
-    with (
-        open_run(
-            tmp_path / "state", settings, source, tmp_path / "o", handling=Handling(fail_on_invalid=True)
-        ) as (run, reader),
-        pytest.raises(
-            ValueError, match=r"^row 8 \(line 9\) column 'x1' .* The 6 rows before the last release"
-        ),
-    ):
-        run.feed(reader, whole=True)
-    assert run.position.step == 6
 
 
 DIMENSION = 3000

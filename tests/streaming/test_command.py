@@ -12,10 +12,6 @@ import pytest
 from support.command_line import one_line
 
 from fedmf.cli.app import run
-from fedmf.cli.stream import InputFormat, MethodName
-from fedmf.data.table_reader import FORMATS
-from fedmf.moments import SECOND_MOMENTS
-from fedmf.streaming.settings import METHOD_NAMES
 
 BUDGET = ["--clip-norm", "1", "--epsilon", "8", "--delta", "1e-5"]
 
@@ -100,7 +96,10 @@ def test_the_screen_says_what_cannot_be_said(folder: Path, capsys: pytest.Captur
     assert stream("--input", "rows.csv", "--output", "a.csv", "--epsilon", "0.1", "--plot", "a.png") == 0
     shown = capsys.readouterr().out
     assert "too noisy to say" in shown
-    assert "WARNING: too noisy to say how large the variances are. More rows," in shown
+    told = (
+        r"WARNING: too noisy to say how large the variances are\. A standard deviation of [xy] below [0-9.]+"
+    )
+    assert re.search(told, shown)
     assert (folder / "a.png").read_bytes().startswith(b"\x89PNG")
     rows = "x,y\n" + "3,4\n" * 400
     (folder / "long.csv").write_text(rows)
@@ -109,14 +108,6 @@ def test_the_screen_says_what_cannot_be_said(folder: Path, capsys: pytest.Captur
     assert "WARNING: rows were shortened." in shown
     assert "mean [95 %]" not in shown
     assert "Does not cover:" in shown
-
-
-def test_help_names_everything_there_is(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["stream", "--help"]) == 0
-    words = set(re.findall(r"[\w-]+", capsys.readouterr().out))
-    assert {*METHOD_NAMES, *SECOND_MOMENTS} <= words
-    assert [one.value for one in InputFormat] == list(FORMATS)
-    assert [one.value for one in MethodName] == list(METHOD_NAMES)
 
 
 def test_standard_output_and_a_public_seed(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -150,16 +141,11 @@ def piped(text: str, *arguments: str) -> int:
         os.close(kept)
 
 
-def test_a_pipe_that_is_given_in_two_parts(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_that_is_given_in_two_parts(folder: Path) -> None:
     lines = (folder / "rows.jsonl").read_text().splitlines(keepends=True)
     both = ["--rounds", "12", "--seed", "4"]
     base = ["--input", "-", *both, "--output", "out.jsonl", "--state-dir", "state"]
-    assert piped("".join(lines[:7]) + "[0.5, oops]\n", *base, "--fail-on-invalid") == 2
-    error = capfd.readouterr().err
-    assert error.startswith(
-        "fedmf: row 8 (line 8) must be a JSON array of numbers. The 7 rows before the last"
-    )
-    assert error.count("\n") == 1
+    assert piped("".join(lines[:7]), *base) == 0
     assert (folder / "out.jsonl").read_text().count("\n") == 7
     assert piped("".join(lines[7:]), *base, "--from-row", "8") == 0
     assert stream("--input", "rows.jsonl", *both, "--output", "whole.jsonl") == 0

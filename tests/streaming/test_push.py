@@ -23,10 +23,9 @@ from support.streams import BUDGET, releases, run_once, sample, write_rows
 
 from fedmf import PrivateStream
 from fedmf.data import read_schema
-from fedmf.data.table_reader import InputError
 from fedmf.errors import HorizonExceededError, LedgerError, ParticipationViolation
 from fedmf.records import ledger as ledger_module
-from fedmf.streaming import Handling, PrivateRelease, Settings, StreamRun
+from fedmf.streaming import PrivateRelease, Settings, StreamRun
 
 N, D = 12, 3
 USERS = [f"u{i % 6}" for i in range(N)]
@@ -127,26 +126,6 @@ def test_an_invalid_row_is_a_zero_vector_and_nothing_tells(tmp_path: Path, bad: 
             assert stream.counts()["zeroed"] == int(name == "bad")
     assert got["bad"] == got["zero"]
     assert len({(tmp_path / name / "statement.json").read_bytes() for name in got}) == 1
-
-
-def test_a_rejected_row_takes_no_step(tmp_path: Path) -> None:
-    """With `Handling`, which the statement says is not covered; the stream continues with the right row."""
-    x = 0.1 * sample(N, D)
-    with opened(tmp_path / "plain") as stream:
-        plain = [shown(stream.push(x[i], user=USERS[i])) for i in range(4)]
-    with opened(tmp_path / "strict", handling=Handling(clip=False, fail_on_invalid=True)) as stream:
-        strict = []
-        for i in range(4):
-            for row in ([0.1, np.nan, 0.2], [9.0] * D):
-                with pytest.raises(InputError, match=f"^row {i + 1} .*It took no step and spent nothing"):
-                    stream.push(row, user=USERS[i], key=f"k{i}")
-            strict.append(shown(stream.push(x[i], user=USERS[i], key=f"k{i}")))
-        with pytest.raises(InputError, match="row 6 "):
-            stream.push_many([x[4], [np.nan] * D, x[5]], ["x", "y", "z"], ["x", "y", "z"])
-        assert stream.t == 5
-        assert [r.t for r in stream.push_many([x[4], x[5]], ["x", "z"], ["x", "z"])] == [5, 6]
-    assert strict == plain
-    assert "--fail-on-invalid" in (tmp_path / "strict/statement.json").read_text()
 
 
 def test_rows_of_any_library_have_the_same_bits(tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ def test_an_invalid_row_shows_in_its_own_contribution_alone(
         lines = ["user,x,y,when", *(f"u{i},{a!r},{b!r},t{i}" for i, (a, b) in enumerate(x.tolist()))]
         lines[1 + AT] = line.replace("np.float64(", "").replace(")", "")
         (tmp_path / name).write_text("\n".join(lines) + "\n")
-        options = "--timestamp when --long-rows reject --input-format csv"
+        options = "--timestamp when --input-format csv"
         code = run(f"stream --input {tmp_path / name} {BUDGET} {options}".split())
         shown = capfd.readouterr()
         found[name] = code, shown.err, [json.loads(text) for text in shown.out.splitlines()]

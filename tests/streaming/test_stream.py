@@ -30,7 +30,6 @@ from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
 from fedmf.records.statement import PrivacyStatement
 from fedmf.streaming import (
-    Handling,
     Layout,
     Settings,
     StreamPlan,
@@ -200,23 +199,6 @@ def test_the_record_keeps_its_noise_and_that_must_follow(tmp_path: Path) -> None
             StreamPlan.from_dict(altered)
 
 
-@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
-def test_no_other_weight_has_a_smaller_error_of_the_covariance(adjacency: str) -> None:
-    d, layout = 10, Layout(tuple(f"x{i}" for i in range(10)))
-    asked = {**BUDGET, "rounds": N, "adjacency": adjacency}
-
-    def error(weight: Any) -> tuple[float, float]:
-        plan = StreamPlan.of(Settings(**asked, weight=weight), layout, N)
-        v, v2 = (float(plan.variances(moment, np.array([N]))[0]) for moment in (0, 1))
-        assert plan.mechanism.weight is not None
-        return d * (d + 1) * (v2 / 2 + v**2) + (d + 1) * v, plan.mechanism.weight
-
-    least, chosen = error("covariance")
-    for factor in (0.2, 0.7, 0.97, 1.03, 1.4, 5.0):
-        assert error(chosen * factor)[0] >= least * (1 - 1e-9)
-    assert least <= error(None)[0] * (1 + 1e-9)
-
-
 def test_the_statement_says_what_must_stay_secret_and_who_states_it(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "rows.csv", sample(), [f"u{i % 20}" for i in range(N)])
     contract: dict[str, Any] = {"user_column": "user", "max_participations": 3, "min_separation": 10}
@@ -256,13 +238,13 @@ def test_users_beyond_their_contract_are_left_out(tmp_path: Path, seed: int) -> 
     for user in users:
         own = [step for other, step in admitted if other == user]
         step = len(admitted) + 1
-        if step > N:
-            break
-        read += 1
         if len(own) < k and (not own or step - own[-1] >= b):
+            if step > N:
+                break
             admitted.append((user, step))
         else:
             beyond_k, within_b = beyond_k + (len(own) >= k), within_b + (len(own) < k)
+        read += 1
     assert contract_kept(admitted, k, b)
     assert beyond_k + within_b > 5
     settings = Settings(
@@ -343,7 +325,7 @@ def labelled(path: Path, stop: int, begin: int = 0) -> Path:
     return path
 
 
-@pytest.mark.parametrize("output", ["o", "o.csv", "o.parquet"])
+@pytest.mark.parametrize("output", ["o", "o.parquet"])
 def test_a_stream_in_parts_ends_with_the_same_bytes(tmp_path: Path, output: str) -> None:
     """Cut and lost outputs are made again from the state alone, whatever the input still holds; labels go
     with their releases."""
@@ -390,27 +372,18 @@ def test_other_rows_settings_and_records_are_refused(tmp_path: Path) -> None:
         run_once(tmp_path, settings, labelled(source, 9))
 
 
-def test_invalid_rows_stop_the_stream_or_count_as_zeros(tmp_path: Path) -> None:
+def test_invalid_rows_count_as_zeros(tmp_path: Path) -> None:
     x = 0.3 * sample(8)
     lines = write_rows(tmp_path / "rows.csv", x).read_text().splitlines()
     lines[4] = "0.1,secret,0.2"
     (tmp_path / "bad.csv").write_text("\n".join(lines) + "\n")
     x[3] = 0.0
-    settings, strict = Settings(**BUDGET, rounds=8), Handling(fail_on_invalid=True)
+    settings = Settings(**BUDGET, rounds=8)
     for name, source in (("bad", tmp_path / "bad.csv"), ("zero", write_rows(tmp_path / "zero.csv", x))):
         (tmp_path / name).mkdir()
         told = run_once(tmp_path / name, settings, source)
         assert told["counts"]["zeroed"] == int(name == "bad")
     assert (tmp_path / "bad/out.jsonl").read_bytes() == (tmp_path / "zero/out.jsonl").read_bytes()
-    for _ in range(2):  # nothing is taken twice
-        with pytest.raises(
-            InputError, match=r"^row 4 \(line 5\) column 'x1' must be a finite number\. The 3"
-        ):
-            run_once(tmp_path, settings, tmp_path / "bad.csv", handling=strict)
-    assert len(releases(tmp_path / "out.jsonl")) == 3
-    told = run_once(tmp_path, settings, tmp_path / "zero.csv")
-    assert "--fail-on-invalid" in told["not_covered"][0]  # for ever
-    assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "zero/out.jsonl").read_bytes()
 
 
 def test_a_release_that_failed_ends_the_process_and_the_next_continues(
