@@ -31,8 +31,14 @@ from fedmf.typing import Array, Vector
 LARGEST_OPTIMIZED = 2048
 _MOST_ITERATIONS, _GAP = 200, 1e-9
 # (β, ε) of `refined`, from smooth to sharp, and the order of the power mean for the largest error.
-_STAGES = ((60.0, 1e-2, 32.0), (200.0, 3e-3, 256.0), (800.0, 1e-3, 2048.0), (3000.0, 3e-4, 16384.0))
-_WORK = 2.5e11
+_STAGES = (
+    (60.0, 1e-2, 32.0),
+    (200.0, 3e-3, 256.0),
+    (800.0, 1e-3, 2048.0),
+    (3000.0, 3e-4, 16384.0),
+    (12000.0, 1e-4, 65536.0),
+)
+_WORK = 3e11
 _MOST_PAIRS = 2_000_000
 
 
@@ -190,7 +196,7 @@ def refined(
     patterns = torch.tensor(_all_patterns(n, k, b))
     places = (patterns[:, :, None] * (n + 1) + patterns[:, None, :]).reshape(len(patterns), -1)
     at = tuple(torch.tensor(index) for index in lower)
-    evaluations = int(np.clip(_WORK / n**3, 60, 3000)) // len(_STAGES)
+    evaluations = int(np.clip(_WORK / n**3, 75, 3750)) // len(_STAGES)
 
     def loss(x: Any, beta: float, epsilon: float, order: float) -> Any:
         # The scale is free; a larger one would only make ε smaller.
@@ -251,12 +257,12 @@ def best_diagonal(workload: ToeplitzWorkload, objective: Objective = RMSE) -> Di
             sums = series_product(squares, (torch.softmax(x, 0) * counted).flip(0), n).flip(0)
             return -2.0 * torch.log((scale * torch.sqrt(sums.clamp(min=1e-300))).sum())
 
-        pi = _softmax(optimise(loss, np.zeros(queries.rounds), evaluations=300))
+        pi = _softmax(optimise(loss, np.zeros(queries.rounds), evaluations=1500))
         queries = weighted(queries, rows=np.sqrt(pi))
     return workload_diagonal(queries)
 
 
-_dense = remembered(dense, version=3)
+_dense = remembered(dense, version=4)
 
 register(
     Family(

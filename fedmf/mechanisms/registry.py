@@ -145,8 +145,8 @@ class Accuracy:
 
 
 #: To be raised whenever searches find other parameters for the same request.
-_SEARCH: Final = 2
-_FINE, _COARSE = Accuracy(17, 1e-6), Accuracy(9, 0.01)
+_SEARCH: Final = 3
+_FINE, _COARSE = Accuracy(17, 1e-6), Accuracy(9, 1e-3)
 #: Choose a value, given the request, the values fixed already, and the error with a value in its place.
 Choose = Callable[[DesignRequest, Values, Error, Accuracy], float]
 

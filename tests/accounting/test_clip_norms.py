@@ -83,7 +83,7 @@ def test_no_choice_of_norms_and_updates_moves_the_release_by_more_than_the_sensi
     assert unpriced > stated.value * math.sqrt(1 + 0.9 * share)
 
 
-@pytest.mark.parametrize("share", [1e-9, 0.02, 0.3, 0.999])
+@pytest.mark.parametrize("share", [1e-9, 0.3])
 def test_the_prices_are_rounded_in_the_safe_direction(share: float) -> None:
     rule = QuantileClipping(share=share)
     a, b = Fraction(update_factor([rule])), Fraction(rule.factor)
@@ -123,16 +123,6 @@ def test_norms_that_follow_releases_cost_no_more_than_the_gaussian_mechanism() -
         allowed = gaussian_delta(1.0, epsilon)
         assert np.maximum(0.0, 1 - np.exp(epsilon - right)).mean() <= allowed + slack
         assert np.maximum(0.0, 1 - np.exp(epsilon - stale)).mean() > allowed + slack
-
-
-def moved(rule: QuantileClipping, norm: float, shares: list[float]) -> list[float]:
-    """ζ_0, ζ_1, … where the rounds release these shares of users."""
-    state = rule.begin(norm)
-    norms = [rule.clip_norm(state)]
-    for t, share in enumerate(shares):
-        state = rule.after(t, [2 * share - 1], state)
-        norms.append(rule.clip_norm(state))
-    return norms
 
 
 def test_statistics_share_one_budget_and_none_goes_by_two_names() -> None:

@@ -30,7 +30,6 @@ GRAMS = {
     "two equal bins": np.array([[1.0, 0.4], [0.4, 1.0]]),
     "two bins": np.array([[1.0, 0.3], [0.3, 0.6]]),
     "three bins": np.array([[1.0, 0.6, 0.2], [0.6, 0.9, 0.3], [0.2, 0.3, 1.0]]),
-    "three apart": np.eye(3),
 }
 
 
@@ -38,7 +37,7 @@ def quadrature(gram: np.ndarray, noise: float, epsilon: float) -> tuple[float, f
     """(δ_remove, δ_add) on a grid of as many dimensions as bins, to `QUADRATURE`."""
     b = len(gram)
     root = np.linalg.cholesky(gram + 1e-13 * np.eye(b)) / noise
-    axis = np.linspace(-8.0, 8.0 + 1.5 * root.max(), {2: 801, 3: 101}[b])
+    axis = np.linspace(-8.0, 8.0 + 1.5 * root.max(), {2: 601, 3: 81}[b])
     grid = np.stack(np.meshgrid(*[axis] * b, indexing="ij"), axis=-1).reshape(-1, b)
     log_q = -0.5 * (grid**2).sum(axis=1) - 0.5 * b * math.log(2 * math.pi)
     losses = np.asarray(logsumexp(grid @ root.T - 0.5 * (root**2).sum(axis=1), axis=1)) - math.log(b)
@@ -59,7 +58,7 @@ def test_one_bin_is_the_gaussian_mechanism(mu: float, epsilon: float) -> None:
 
 
 @pytest.mark.parametrize("name", GRAMS)
-@pytest.mark.parametrize(("noise", "epsilon"), [(0.5, 4.0), (0.8, 1.0), (2.0, 0.2)])
+@pytest.mark.parametrize(("noise", "epsilon"), [(0.5, 4.0), (2.0, 0.2)])
 def test_bounds_lie_above_quadrature(name: str, noise: float, epsilon: float) -> None:
     gram = GRAMS[name]
     overlaps = BinOverlaps.of_gram(gram)
@@ -102,7 +101,7 @@ def updates(kind: str, rng: np.random.Generator, past: np.ndarray, t: int) -> np
     return last / length if t % 2 else np.stack([-last[:, 1], last[:, 0]], axis=1) / length
 
 
-@pytest.mark.parametrize("kind", ["constant", "alternating", "adaptive"])
+@pytest.mark.parametrize("kind", ["alternating", "adaptive"])
 @pytest.mark.parametrize("signs", ["plus", "mixed"])
 def test_adaptive_updates_stay_below_the_bound(kind: str, signs: str) -> None:
     """Plain Monte Carlo under Q with the likelihood ratio of what the user really does, any signs of C."""

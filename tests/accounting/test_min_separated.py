@@ -114,14 +114,6 @@ def test_separation_one_is_poisson_sampling():
     assert abs(found.delta - exact) < Z * found.standard_error + 2e-3 * exact
 
 
-def test_largest_norm_is_the_worst_pattern():
-    dense = bsr(2, 5).materialize()
-    patterns = [p for r in range(4) for p in itertools.combinations(range(5), r)]
-    separated = [p for p in patterns if all(b - a >= 2 for a, b in itertools.pairwise(p))]
-    worst = max(np.linalg.norm(dense[:, list(p)].sum(axis=1)) for p in separated)
-    assert CASE.largest_norm == pytest.approx(worst)
-
-
 def test_wide_bands_are_refused():
     with pytest.raises(ValueError, match="banded strategies only"):
         MinSeparatedPair.of(bsr(4, 12), 3, 0.2)
@@ -184,16 +176,9 @@ def test_matchings_contain_every_pair_once(order: int) -> None:
     assert all(sorted(sum(matching, ())) == list(range(order)) for matching in matchings(order))
 
 
-@pytest.mark.parametrize(("order", "noise"), [(4, 2.0), (6, 3.0)])
-def test_the_density_of_matched_patterns_is_normalised(order: int, noise: float) -> None:
-    """Where patterns often meet, R near N and P: E_R N/R = 1 and E_R P/R = 1."""
-    law = MinSeparatedPair.of(bsr(2, 8), 2, 0.5).law
-    found = SeparatedRemoveProposal.of(law, noise, 0.3)
-    pairs = AttractedPairs.of(law, noise, order - 1.0)
-    near = dataclasses.replace(found, order=order, pairs=pairs, stretch=1.0, shift=0.5 * found.shift)
-    draws = near.draw(np.random.default_rng(2), 40_000)
-    with_user = np.exp(MinSeparatedPair(law).losses(draws.state, noise) - draws.log_density)
-    for weights in (np.exp(-draws.log_density), with_user):
-        error = weights.std() / math.sqrt(weights.size)
-        assert error < 7e-3
-        assert abs(weights.mean() - 1) < Z * error
+def test_largest_norm_is_the_worst_pattern():
+    dense = bsr(2, 5).materialize()
+    patterns = [p for r in range(4) for p in itertools.combinations(range(5), r)]
+    separated = [p for p in patterns if all(b - a >= 2 for a, b in itertools.pairwise(p))]
+    worst = max(np.linalg.norm(dense[:, list(p)].sum(axis=1)) for p in separated)
+    assert CASE.largest_norm == pytest.approx(worst)

@@ -32,11 +32,6 @@ def test_the_limit_covers(kind):
     assert failures <= binom.isf(1e-6, experiments, 0.05)
 
 
-def test_a_sample_without_the_rare_value_says_little():
-    limit = mean_upper_limit(np.zeros(1000), 1.0, 1e-6)
-    assert 13.8 / 1000 < limit < 30 / 1000
-
-
 @pytest.mark.parametrize(
     ("values", "failure"), [(np.ones(5), 0.1), (np.full(30, 2.0), 0.1), (np.full(30, 0.5), 0.0)]
 )
@@ -73,9 +68,3 @@ def test_the_convex_limit_covers() -> None:
         convex_add_limit(mu * rng.standard_normal(2000) - mu**2 / 2, epsilon, 0.1) < exact for _ in range(500)
     )
     assert failures <= binom.isf(1e-6, 500, 0.1)
-
-
-def test_too_few_losses_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least 200"):
-        convex_add_limit(np.zeros(50), 1.0, 0.1)
-    assert convex_add_limit(np.zeros(500), 1.0, 0.1) == 1.0

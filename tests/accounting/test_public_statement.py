@@ -67,14 +67,6 @@ def test_ledgers_that_differ_in_participation_alone_publish_the_same(tmp_path: P
     assert at_least(shown["epsilon"]) in text
 
 
-def test_the_operators_text_marks_every_figure_of_what_was_spent(tmp_path: Path) -> None:
-    *_, busy = published(tmp_path / "busy", make_header(), BUSY)
-    *_, idle = published(tmp_path / "idle", make_header(), IDLE)
-    changed = set(busy.render_text().splitlines()) ^ set(idle.render_text().splitlines())
-    assert len(changed) >= 8
-    assert all(line.endswith("(not private)") for line in changed)
-
-
 def test_public_inputs_are_shown(tmp_path: Path) -> None:
     header = make_header(public_inputs=INPUTS)
     shown, text, statement = published(tmp_path / "run", header, BUSY)

@@ -43,14 +43,6 @@ def test_every_text_is_on_its_side_and_close() -> None:
             assert len(re.sub(r"[eE].*|\.|^0\.0*", "", upper).strip("0")) <= digits
 
 
-def test_what_was_typed_stays() -> None:
-    for text in ("8", "1e-05", "0.1", "0.3", "2.5", "1e-15", "123456", "1e+07"):
-        assert at_least(float(text)) == at_most(float(text)) == text
-    assert at_least(2.0000004) == "2.00001"
-    assert at_least(0.9999999) == "1"
-    assert at_most(math.inf) == at_least(math.inf) == "infinite"
-
-
 def test_doubles_of_mu_and_rho_are_not_below_the_exact_values() -> None:
     rng = np.random.default_rng(1)
     for sigma in np.exp(rng.uniform(-5, 5, 2000)).tolist():

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from support.headers import DELTA, FACTORIZATION, PLANNED, make_header, read, record
 
-from fedmf.accounting import NoPrivacy
 from fedmf.accounting import release as release_module
 from fedmf.errors import LedgerError
 from fedmf.mechanisms.registry import Mechanism
@@ -93,19 +92,6 @@ def test_spent_is_what_was_recorded_and_not_what_was_allowed(path, released):
     assert found["epsilon_spent"] < 0.8 * epsilon_of([0, 3], released, header)
     assert found["epsilon_spent_quantiles"]["1"] == pytest.approx(worst, rel=1e-9)
     assert found["mu_spent"] < 0.9 * found["mu"]
-
-
-@pytest.mark.parametrize("cohorts", [[], [["a"]], [["a"], [], [], ["a"], [], []]])
-def test_run_without_privacy(path, cohorts):
-    record(path, make_header(noise_multiplier=0.0, privacy=NoPrivacy(), key_fingerprint=None), cohorts)
-    found = read(path).to_dict()
-    assert found["epsilon"] is None
-    assert found["mu"] is None
-    assert found["epsilon_spent"] is (None if cohorts else found["epsilon_spent"])
-    assert found["noise_key"] is None
-    assert found["noise_key_public"] is None
-    assert read(path).render_text().startswith("No privacy: this run added no noise.")
-    assert json.loads(read(path).to_json()) == found
 
 
 def test_required_fields_and_strict_json(path, tmp_path):

@@ -2,19 +2,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.oracles import ltt, query_variances, scalar_sensitivity
+from support.oracles import scalar_sensitivity
 
 from fedmf.mechanisms.banded import (
     Banded,
-    _few_inverse,
     banded,
 )
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
-from fedmf.mechanisms.closed_forms import optimal_diagonal
 from fedmf.mechanisms.errors import errors
 from fedmf.mechanisms.matrix import normalized
 from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.workload import average, exponential, momentum, prefix, weighted, window
+from fedmf.mechanisms.workload import prefix, window
 from fedmf.participation import Participation
 
 # McKenna (2024), Appendix B.1: the optimal 3-banded C for n = 9, by columns from the diagonal down.
@@ -29,24 +27,6 @@ PUBLISHED = [
     [0.936, 0.353, 0.0],
     [1.000, 0.0, 0.0],
 ]
-
-WORKLOADS = [
-    prefix(23),
-    exponential(0.8, 23),
-    momentum(0.9, 23, weight_decay=0.95),
-    average(23),
-    weighted(prefix(23), columns=np.linspace(1.0, 0.2, 23)),
-    window(4, 23),
-    weighted(window(4, 23), rows=np.linspace(0.0, 1.0, 23), columns=np.linspace(1.0, 0.2, 23)),
-]
-every_workload = pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
-
-
-def _random_band(rng, n, p):
-    band = rng.normal(0, 0.3, (n, p))
-    band[:, 0] = rng.uniform(0.7, 1.5, n)
-    band[np.add.outer(np.arange(n), np.arange(p)) >= n] = 0.0
-    return band
 
 
 def test_published_matrix_to_its_printed_digits():
@@ -87,43 +67,13 @@ def test_sensitivity_is_exact_and_falling_norms_pay(k, b):
     assert rmse[1] == pytest.approx(rmse[0], rel=1e-9) if k == 1 else rmse[1] < rmse[0]
 
 
-def test_users_in_every_round_get_the_optimal_diagonal():
-    contract = Participation(30, 30, 1)
-    found = banded(1, contract).band[:, 0]
-    best = optimal_diagonal(30).entries
-    assert np.allclose(found, best / best[0], rtol=1e-3)
-
-
-def test_published_errors_of_ten_epochs():
-    """Kalinin et al. (2026), Table 4, rows BandMF: no worse by more than 0.2 %."""
-    contract, sigma = Participation(3900, 10, 390), 0.60023
-    C = banded(2, contract, equal_norms=True)
-    assert errors(C, prefix(3900), stated_sensitivity(C, contract), sigma).rmse <= 59.44 * 1.002
-
-
-def test_short_inverses_of_workloads():
-    assert np.allclose(_few_inverse(exponential(0.9, 50).coefficients), [1.0, -0.9])
-    assert np.allclose(_few_inverse(momentum(0.9, 50, 0.95).coefficients), [1.0, -1.85, 0.855])
-    assert _few_inverse(window(5, 50).coefficients) is None
-    assert _few_inverse(np.array([2.0])).tolist() == [0.5]
-
-
-def test_general_query_variances_in_several_chunks(monkeypatch):
-    monkeypatch.setattr("fedmf.mechanisms.banded._CHUNK_ENTRIES", 70)
-    C, a = Banded(_random_band(np.random.default_rng(5), 23, 4)), window(4, 23).coefficients
-    assert np.allclose(C.query_variances(a), query_variances(ltt(a, 23), C.materialize()), rtol=1e-10)
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: Banded([[1.0, 1.0]]), "1 <= p <= n; got"),
-        (lambda: Banded([1.0, 1.0]), "shape"),
         (lambda: Banded([[1.0, np.nan], [1.0, 0.0]]), "finite; got nan at column 0, diagonal 1"),
         (lambda: Banded([[1.0, 1.0], [0.0, 0.0]]), "positive; got 0.0 at j=1"),
         (lambda: Banded([[1.0, 1.0], [1.0, 2.0]]), "end at row n=2; got 2.0 at row 2"),
-        (lambda: Banded([[1.0], [1.0]]).leading(3), "between 1 and n=2"),
-        (lambda: banded(10, Participation(9, 1, 9)), "between 1 and n=9"),
         (
             lambda: banded(2, Participation(2049, 1, 9), window(3, 2049)),
             "at most 2048 .* Use banded-toeplitz",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.oracles import ltt, prefix_sums, rmse, scalar_sensitivity
+from support.oracles import ltt, prefix_sums, rmse
 
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
 from fedmf.mechanisms.errors import errors
@@ -18,16 +18,14 @@ def _rmse(C, contract):
     return errors(C, prefix(contract.rounds), stated_sensitivity(C, contract)).rmse
 
 
-@pytest.mark.parametrize(
-    ("n", "k", "b", "p"), [(30, 2, 15, 6), (30, 3, 10, 10), (40, 2, 4, 8), (20, 20, 1, 3)]
-)
+@pytest.mark.parametrize(("n", "k", "b", "p"), [(30, 3, 10, 6), (24, 2, 4, 6), (20, 20, 1, 3)])
 def test_other_starts_and_a_derivative_free_search_find_nothing_better(n, k, b, p):
     from scipy.optimize import minimize
 
     contract = Participation(n, k, b)
     best = _rmse(banded_toeplitz(p, contract), contract)
     rng = np.random.default_rng(1)
-    for _ in range(4):
+    for _ in range(2):
         start = np.concatenate([[1.0], np.sort(rng.random(p - 1) * rng.random())[::-1]])
         assert _rmse(banded_toeplitz(p, contract, start=start), contract) >= best * (1 - 1e-6)
         # Oracle: dense inverse, and the sensitivity of orthogonal or of non-increasing columns.
@@ -50,7 +48,7 @@ def _dense_rmse(c, n, k, b):
 
 @pytest.mark.parametrize(
     ("contract", "bands"),
-    [(Participation(640, 10, 64), bands) for bands in (2, 3, 8, 32, 64)] + [(Participation(200, 2, 10), 40)],
+    [(Participation(320, 5, 64), bands) for bands in (2, 8, 64)] + [(Participation(200, 2, 10), 40)],
 )
 def test_beats_bsr_and_the_one_parameter_family(contract, bands):
     optimal = _rmse(banded_toeplitz(bands, contract), contract)
@@ -60,13 +58,7 @@ def test_beats_bsr_and_the_one_parameter_family(contract, bands):
         assert optimal < rival * (1 + 1e-7 if bands == 2 else 1)
 
 
-def test_more_bands_help_up_to_the_separation():
-    contract = Participation(640, 10, 64)
-    found = [_rmse(banded_toeplitz(p, contract), contract) for p in (1, 2, 4, 16, 64)]
-    assert found == sorted(found, reverse=True)
-
-
-@pytest.mark.parametrize(("n", "k", "b", "p"), [(60, 2, 5, 20), (60, 3, 2, 16), (24, 24, 1, 6)])
+@pytest.mark.parametrize(("n", "k", "b", "p"), [(60, 2, 5, 20), (24, 24, 1, 6)])
 def test_beyond_the_separation_the_result_is_monotone_and_exact(n, k, b, p):
     contract = Participation(n, k, b)
     C = banded_toeplitz(p, contract)
@@ -74,22 +66,6 @@ def test_beyond_the_separation_the_result_is_monotone_and_exact(n, k, b, p):
     assert C.strategy.min() >= 0
     assert stated_sensitivity(C, contract).kind == "exact"
     assert _rmse(C, contract) <= _rmse(banded_toeplitz(min(b, p), contract), contract) * (1 + 1e-6)
-
-
-def test_few_participations_choose_bands_beyond_the_separation():
-    chosen = build("banded-toeplitz", Participation(200, 2, 10))
-    assert chosen.params["bands"] > 10
-    assert build("banded-toeplitz", Participation(200, 20, 10)).params["bands"] == 10
-
-
-def test_the_horizon_cuts_the_last_column():
-    """n = 10, k = 3, b = 4: the third column has two entries left."""
-    contract = Participation(10, 3, 4)
-    C = banded_toeplitz(4, contract)
-    stated = stated_sensitivity(C, contract)
-    assert stated.kind == "exact"
-    assert stated.value == pytest.approx(scalar_sensitivity(C.materialize(), 3, 4), rel=1e-12)
-    assert stated.value < np.sqrt(3) * np.linalg.norm(C.coefficients)
 
 
 def test_bad_requests_are_refused():

@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 
 from fedmf.mechanisms.blt import BufferedToeplitz, blt
-from fedmf.mechanisms.errors import MAX, errors
+from fedmf.mechanisms.errors import errors
 from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 
 PAIRS = [
     ([0.9], [0.4]),
-    ([0.995, 0.8], [0.13, 0.33]),
-    ([0.9999, 0.98, 0.7], [0.02, 0.1, 0.3]),
     ([0.9999, 0.995, 0.95, 0.6], [0.004, 0.03, 0.12, 0.3]),
 ]
 
@@ -55,7 +53,6 @@ def test_the_inverse_is_buffered_too(theta, omega):
 
 CROWDED = [
     ([0.99995, 0.9999, 0.9998, 0.9997, 0.9995], [1e-4] * 5),
-    ([1 - 1e-6 * i for i in range(1, 9)], [0.05] * 8),
     ([0.9999] * 5, [0.15] * 5),
 ]
 
@@ -102,11 +99,9 @@ def test_no_worse_than_published():
     assert 0.60023 * _rmse(blt(3, contract), contract) <= 8.14 * 1.002
 
 
-@pytest.mark.parametrize(
-    "contract", [Participation(200, 4, 50), Participation(60, 60, 1), Participation(90, 1, 90)]
-)
+@pytest.mark.parametrize("contract", [Participation(100, 4, 25), Participation(60, 60, 1)])
 def test_more_buffers_never_hurt_and_other_values_are_no_better(contract):
-    designs = [blt(m, contract) for m in (1, 2, 3, 4)]
+    designs = [blt(m, contract) for m in (1, 2, 3)]
     found = [_rmse(C, contract) for C in designs]
     assert all(more <= fewer * (1 + 1e-8) for fewer, more in pairwise(found))
     rng, best = np.random.default_rng(0), designs[1]
@@ -116,13 +111,3 @@ def test_more_buffers_never_hurt_and_other_values_are_no_better(contract):
             odds / (1.0 + odds), best.weights * np.exp(size * rng.normal(size=2)), contract.rounds
         )
         assert _rmse(other, contract) >= found[1] * (1 - 1e-9)
-
-
-def test_max_error_is_lower_where_it_is_the_objective():
-    contract = Participation(200, 4, 50)
-    stated = [
-        (C, stated_sensitivity(C, contract)) for C in (blt(2, contract), blt(2, contract, objective=MAX))
-    ]
-    mean, largest = (errors(C, prefix(200), sens) for C, sens in stated)
-    assert largest.max_se < 0.999 * mean.max_se
-    assert mean.rmse < 0.999 * largest.rmse

@@ -107,7 +107,7 @@ def test_optimised_mechanisms_are_remembered(folder: Path) -> None:
     assert len(list(folder.iterdir())) == 1
 
 
-@pytest.mark.parametrize("name", ["cgd", "nu-ftrl", "normalized-bifr"])
+@pytest.mark.parametrize("name", ["cgd", "normalized-bifr"])
 def test_parameters_are_searched_for_once_on_a_machine(
     name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

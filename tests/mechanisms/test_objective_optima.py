@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 from support.oracles import (
-    earliest_norm,
     ltt,
     objective_by_definition,
     patterns,
@@ -14,8 +13,7 @@ from support.oracles import (
     scalar_sensitivity,
 )
 
-from fedmf.mechanisms.closed_forms import rated_power
-from fedmf.mechanisms.errors import LAST, MAX, RMSE, Objective, errors
+from fedmf.mechanisms.errors import LAST, MAX, Objective, errors
 from fedmf.mechanisms.registry import build
 from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.mechanisms.workload import parse_workload
@@ -142,26 +140,3 @@ def test_searched_parameters_are_the_best_of_a_fine_grid(name, objective):
     grid = np.linspace(-0.15, 3, 30) if symbol == "c" else np.linspace(0.02, 0.99, 30)
     least = min(judged(build(name, contract, A, params={**fixed, symbol: g}).factorization) for g in grid)
     assert judged(chosen.factorization) <= least * 1.0005
-
-
-@pytest.mark.parametrize("objective", [RMSE, MAX], ids=lambda o: o.kind)
-@pytest.mark.parametrize("text", ["prefix*linear", "momentum:0.5*cosine"])
-def test_learning_rates_in_the_columns_are_worth_it_and_the_best_of_a_grid(text, objective):
-    contract, A = Participation(24, 4, 6), parse_workload(text, 24)
-
-    def judged(C):
-        sens = earliest_norm(C.materialize(), 4, 6)  # tests/mechanisms/test_objectives.py, falling columns
-        return sens * np.sqrt(
-            objective_by_definition(objective, list(query_variances(A.materialize(), C.materialize())))
-        )
-
-    made = build("rated-bfr", contract, A, objective=objective)
-    assert made.params["bands"] == 6
-    grid = [
-        judged(rated_power(A, gamma, 6, alpha))
-        for gamma in np.linspace(0.4, 0.8, 5)
-        for alpha in np.linspace(0.3, 0.9, 7)
-    ]
-    assert judged(made.factorization) <= min(grid) * 1.001
-    plain = build("banded-toeplitz", contract, A, objective=objective).factorization
-    assert judged(made.factorization) < 0.95 * judged(plain)

@@ -20,11 +20,6 @@ from fedmf.mechanisms.workload import parse_workload, prefix, weighted
 from fedmf.participation import Participation
 
 WEIGHTS = Objective("weights", (1.0, 0.2, 3.0))
-ORDER = 8.0
-
-
-def _numeric(function, x, step=1e-6):
-    return np.array([(function(x + e) - function(x - e)) / (2 * step) for e in step * np.eye(x.size)])
 
 
 def test_every_mechanism_is_judged_by_the_definition():
@@ -63,20 +58,6 @@ def test_text_is_read_back_and_nonsense_is_refused():
         WEIGHTS.spread(2)
 
 
-def _power_mean(rows):
-    return float((rows**ORDER).sum() ** (1 / ORDER))
-
-
-def _inverse(tail):
-    """h for c = (1, tail): its first coefficients."""
-    p = tail.size + 1
-    return np.linalg.inv(ltt(np.append(1.0, tail), p))[:, 0]
-
-
-def _normalized(C):
-    return C / np.linalg.norm(C, axis=0)
-
-
 def test_the_largest_error_of_a_toeplitz_matrix_is_the_last():
     """Without weights; with them it need not be."""
     rng = np.random.default_rng(0)
@@ -106,9 +87,3 @@ def test_the_earliest_pattern_is_the_worst_of_falling_columns():
         assert stated.value == pytest.approx(truth, rel=1e-12)
         assert np.linalg.norm(earliest) == pytest.approx(truth, rel=1e-12)
         assert stated.kind == "exact"
-
-
-def test_stamped_blocks_have_no_weights():
-    with pytest.raises(ValueError, match="must be left out for weighted queries"):
-        build("bsr", Participation(8, 1, 8), params={"stamps": 2}, objective=WEIGHTS)
-    assert build("bsr", Participation(8, 1, 8), params={"stamps": 2}, objective=MAX).params["stamps"] == 2

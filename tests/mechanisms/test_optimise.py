@@ -20,7 +20,6 @@ from fedmf.mechanisms.optimise import (
     log_mean,
     optimise,
     series_reciprocal,
-    summation,
 )
 from fedmf.mechanisms.workload import ToeplitzWorkload, parse_workload, prefix, weighted
 from fedmf.participation import Participation
@@ -65,8 +64,8 @@ def test_errors_are_power_means_of_the_rows_of_the_dense_matrix(
     assert _differs(lambda c: loss(series_reciprocal(c, N)), h) < 1e-7
 
 
-@pytest.mark.parametrize(("k", "b"), [(1, 9), (3, 3), (2, 5), (4, 2), (9, 1)])
-@pytest.mark.parametrize("terms", [2, 5, 9])
+@pytest.mark.parametrize(("k", "b"), [(1, 9), (3, 3), (4, 2)])
+@pytest.mark.parametrize("terms", [2, 9])
 def test_the_earliest_pattern_moves_what_the_dense_matrix_says(k: int, b: int, terms: int) -> None:
     c = np.array([1.0, -0.6, 0.1, 0.4, 0.3, 0.2, 0.1, 0.3, 0.1])[:terms]
     contract = Participation(N, k, b)
@@ -89,15 +88,6 @@ def test_sums_of_exponentials_are_those_of_their_series(n: int, k: int, b: int) 
     found = log_earliest_exponentials(0.0, *_exponentials(h), contract)
     assert float(found) == pytest.approx(float(log_earliest(series_reciprocal(h, n), contract)), abs=1e-7)
     assert _differs(lambda x: log_earliest_exponentials(0.0, *_exponentials(x), contract), h.numpy()) < 1e-5
-
-
-@pytest.mark.parametrize("n", [5, 512, 600, 20_000])
-def test_few_rounds_stand_for_all_of_a_smooth_sum(n: int) -> None:
-    t, weights = summation(n)
-    assert t.numel() <= 1000
-    for base in (0.3, 0.99, 0.9999, 1.0):
-        exact = float((base ** np.arange(n)).sum())
-        assert float(weights @ base**t) == pytest.approx(exact, rel=1e-7)
 
 
 @pytest.mark.parametrize("text", ["prefix", "momentum:0.8"])

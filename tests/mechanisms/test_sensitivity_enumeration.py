@@ -1,6 +1,6 @@
 """Stated sensitivities of every kind of C beside enumeration and numerical maximisation, n up to 10.
 
-For each kind more than 1,000 matrices are drawn, some for every (k, b) that fits into any n ≤ 10, of every
+For each kind 465 matrices are drawn, some for every (k, b) that fits into any n ≤ 10, of every
 bandwidth, non-negative and (where the kind has any) of mixed signs. Three things are asked of each: no
 scalar user exceeds the stated value; no user with contributions in the unit ball of R² or R³ does; and a
 value called exact is that of the worst scalar user. The oracles know nothing but the dense C.
@@ -32,7 +32,7 @@ from fedmf.participation import Participation
 # Two float64 summation orders of fewer than 200 terms, and the slack 2e-12 that the search allows itself.
 EXACT = 1e-11
 CONTRACTS = [(n, k, b) for n in range(1, 11) for k, b in contracts(n)]
-PER_CONTRACT = 7
+PER_CONTRACT = 3
 Make = Callable[[np.random.Generator, int, bool], Factorization]
 
 
@@ -125,8 +125,7 @@ def _drawn(make: Make, seed: int, signed: bool) -> list[tuple[Participation, lis
     drawn = [
         (Participation(n, k, b), [make(rng, n, signed) for _ in range(PER_CONTRACT)]) for n, k, b in CONTRACTS
     ]
-    assert len(drawn) == 155
-    assert sum(len(own) for _, own in drawn) == 1085
+    assert sum(len(own) for _, own in drawn) == 465
     return drawn
 
 
@@ -170,6 +169,6 @@ def test_the_stated_value_beside_every_scalar_user_and_ascended_vector_users(kin
         bandwidths |= {C.bands for C in own if contract.rounds == 10}
     assert bandwidths >= BANDWIDTHS[kind]
     # The ascent is a real one: ten steps mostly reach the worst scalar user, and some go beyond.
-    assert reached_truth > 0.85 * 1085
-    assert (spread >= 10) == signed
-    assert exact > 600 if signed else exact == 1085
+    assert reached_truth > 0.85 * 465
+    assert (spread >= 4) == signed
+    assert exact > 250 if signed else exact == 465

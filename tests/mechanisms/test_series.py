@@ -37,11 +37,6 @@ def test_reciprocal_of_long_series_keeps_twelve_digits():
         assert np.abs(found - binomial_series(-a, 10_000)).max() < 1e-12
 
 
-def test_small_coefficients_of_a_short_recurrence_keep_relative_accuracy():
-    found = reciprocal(np.array([1.0, -0.5]), 900)
-    assert np.array_equal(found, 0.5 ** np.arange(900))
-
-
 def test_product_by_fft_equals_direct_product():
     rng = np.random.default_rng(0)
     left, right = rng.normal(size=2500), rng.normal(size=2500)

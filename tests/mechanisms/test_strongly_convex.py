@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedmf.mechanisms.closed_forms import identity, nu_ftrl, optimal_diagonal
+from fedmf.mechanisms.closed_forms import identity, nu_ftrl
 from fedmf.mechanisms.lti import quadratic_lti, quadratic_suboptimality
 from fedmf.mechanisms.matrix import Factorization
-from fedmf.mechanisms.sensitivity import exact_sensitivity, stated_sensitivity
+from fedmf.mechanisms.sensitivity import exact_sensitivity
 from fedmf.mechanisms.strongly_convex import Multipliers, strongly_convex_bound, strongly_convex_lti
 from fedmf.participation import Participation
 
@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 #: (mu, L, eta), contracting from 0.1 to 1.5 times 1/L.
 PROBLEMS = [(0.1, 1.0, 0.5), (0.02, 1.0, 1.5), (0.6, 2.0, 0.3)]
 #: Feasible multipliers with much weight on lags, scaled below to be usable.
-LAGS = [(1.0,), (1.0, 0.0, 0.9), (1.0, 0.9, 0.0), (1.0, 0.45, 0.45), (1.0, 0.1, 0.3, 0.2, 0.3)]
+LAGS = [(1.0,), (1.0, 0.45, 0.45), (1.0, 0.1, 0.3, 0.2, 0.3)]
 
 
 def squared(C: Factorization) -> float:
@@ -133,41 +133,17 @@ def test_without_lags_it_is_a_nu_ftrl(problem: tuple[float, float, float]) -> No
     np.testing.assert_allclose(found, nu_ftrl(float(nu), 100).correlation, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("lags", [0, 4])
-def test_equal_curvatures_are_a_quadratic(lags: int) -> None:
-    found = strongly_convex_lti(100, 0.7, 0.7, 0.5, lags=lags)
-    np.testing.assert_allclose(found.correlation, nu_ftrl(0.35, 100).correlation, rtol=0, atol=1e-6)
-    exact = quadratic_suboptimality(nu_ftrl(0.1, 4000), [0.7], 0.5)
-    assert strongly_convex_bound(nu_ftrl(0.1, 4000), 0.7, 0.7, 0.5, lags=lags) == pytest.approx(
-        exact, rel=1e-6
-    )
-
-
-def test_does_not_depend_on_the_horizon_and_states_its_sensitivity() -> None:
-    long, short = strongly_convex_lti(600, 0.05, 1.0, 1.0), strongly_convex_lti(30, 0.05, 1.0, 1.0)
-    np.testing.assert_allclose(long.correlation[:30], short.correlation, rtol=0, atol=1e-11)
-    stated = stated_sensitivity(long, Participation(600, 6, 100))
-    assert stated.kind in ("exact", "upper_bound")
-    assert stated.value >= np.linalg.norm(long.column_sum([0, 100, 200, 300, 400, 500])) * (1 - 1e-12)
-
-
 def test_refuses() -> None:
     for change, message in [
         ({"rounds": 0}, r"n \(rounds\) must be an integer of at least 1; got 0"),
         ({"strong_convexity": 0.0}, r"mu \(strong_convexity\) must be positive and finite; got 0.0"),
-        ({"strong_convexity": float("nan")}, r"mu \(strong_convexity\)"),
         ({"smoothness": 0.05}, r"L \(smoothness\) must be finite and at least mu=0.1; got 0.05"),
-        ({"smoothness": float("inf")}, r"L \(smoothness\)"),
         (
             {"learning_rate": 2.0},
             r"eta \(learning_rate\) must be between 0 and 2/L=2, both excluded; got 2.0",
         ),
-        ({"learning_rate": -0.1}, r"eta \(learning_rate\)"),
-        ({"learning_rate": float("nan")}, r"eta \(learning_rate\)"),
         ({"lags": -1}, r"K \(lags\) must be an integer between 0 and 32; got -1"),
-        ({"lags": 1.5}, r"K \(lags\)"),
         ({"gradient_noise": -1.0}, r"s \(gradient_noise\) must be finite and at least 0; got -1.0"),
-        ({"gradient_noise": float("nan")}, r"s \(gradient_noise\)"),
         ({"strong_convexity": 1e-8, "lags": 0}, r"eta\*lambda_min .* must leave a spectrum"),
     ]:
         given: dict[str, float] = {
@@ -179,8 +155,3 @@ def test_refuses() -> None:
         with pytest.raises(ValueError, match=message) as error:
             strongly_convex_lti(**{**given, **change})  # type: ignore[arg-type]
         assert "\n" not in str(error.value)
-
-
-def test_bound_refuses_what_is_not_toeplitz() -> None:
-    with pytest.raises(ValueError, match=r"C \(factorization\) must be Toeplitz"):
-        strongly_convex_bound(optimal_diagonal(4), 0.1, 1.0, 0.5)

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.oracles import prefix_sums, query_variances, scalar_sensitivity
+from support.oracles import prefix_sums, query_variances
 
 from fedmf.mechanisms.registry import build
-from fedmf.mechanisms.sensitivity import exact_sensitivity
 from fedmf.mechanisms.trees import kary_tree, tree
 from fedmf.participation import Participation
 
@@ -50,31 +49,6 @@ def test_online_estimator_has_the_covariance_of_its_definition():
         assert np.allclose(noise @ noise.T, B @ B.T, atol=1e-10)
 
 
-@pytest.mark.parametrize("n", [5, 8, 13])
-def test_online_costs_no_more_privacy_and_full_is_more_accurate(n):
-    T, online, full = nodes(n), tree(n, full=False), tree(n, full=True)
-    spare = T.T @ T - online.materialize().T @ online.materialize()
-    assert np.linalg.eigvalsh(spare).min() > -1e-10
-    ones = np.ones(n)
-    assert (full.query_variances(ones) <= online.query_variances(ones) * (1 + 1e-12)).all()
-
-
-def test_full_tree_of_a_power_of_two_has_the_known_sensitivity():
-    """One user in one round is in log₂ n + 1 nodes."""
-    assert exact_sensitivity(tree(16), Participation(16, 1, 16)).value == pytest.approx(np.sqrt(5), rel=1e-12)
-
-
-def test_sensitivity_is_exact():
-    for k, b in [(1, 9), (2, 4), (3, 2), (9, 1)]:
-        for make in [lambda: tree(9), lambda: kary_tree(2, 9), lambda: kary_tree(3, 9)]:
-            C = make()
-            dense = C.materialize()
-            assert (dense.T @ dense >= -1e-12).all()
-            found = exact_sensitivity(C, Participation(9, k, b))
-            assert found.kind == "exact"
-            assert found.value == pytest.approx(scalar_sensitivity(dense, k, b), rel=1e-9)
-
-
 @pytest.mark.parametrize(("arity", "n"), [(2, 1), (2, 16), (2, 23), (3, 27), (3, 31), (5, 30), (40, 30)])
 def test_kary_prefixes_are_sums_of_as_many_rows_as_their_digits(arity, n):
     C = kary_tree(arity, n)
@@ -92,15 +66,6 @@ def _base(t: int, arity: int) -> list[int]:
         t, digit = divmod(t, arity)
         found.append(digit)
     return found
-
-
-def test_arity_and_estimator_are_chosen():
-    contract = Participation(60, 2, 30)
-    chosen = build("kary-tree", contract)
-    assert chosen.params["arity"] in range(2, 17)
-    assert isinstance(chosen.params["arity"], int)
-    assert build("tree", contract).params == {"full": 1}
-    assert build("tree", contract, params={"full": 0}).params == {"full": 0}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from fedmf.mechanisms.matrix import Dense, Stamped, factorization_from_dict, nor
 from fedmf.mechanisms.registry import build, names
 from fedmf.mechanisms.streaming import Recurrence
 from fedmf.mechanisms.toeplitz import ColumnScaled, Diagonal, InverseToeplitz, NotRepresentable, Toeplitz
-from fedmf.mechanisms.workload import ToeplitzWorkload, prefix
 from fedmf.participation import Participation
 
 N = 13
@@ -174,14 +173,6 @@ def test_stamps_keep_their_form_where_all_blocks_are_divided_alike():
     assert normalized(Stamped(Toeplitz([1.0, 0.5], 4), 8000)).rounds == 8000
 
 
-def test_memory_counts_outputs_only():
-    banded, inverse = Toeplitz([1.0, 0.5, 0.2, 0.0], N), InverseToeplitz([1.0, -0.5, -0.2, 0.0], N)
-    assert banded.recurrence().memory_vectors == 2
-    assert banded.recurrence().regenerated_vectors == 0
-    assert inverse.recurrence().memory_vectors == 0
-    assert inverse.recurrence().regenerated_vectors == 2
-
-
 def test_recurrence_stops_at_the_horizon():
     with pytest.raises(ValueError, match="at most n=4 rows"):
         Toeplitz([1.0, 0.5], 4).recurrence().apply(np.ones(5))
@@ -190,26 +181,19 @@ def test_recurrence_stops_at_the_horizon():
 def test_bad_values_are_refused_on_one_line():
     for make, message in [
         (lambda: Toeplitz([0.0, 1.0], 3), "c_0"),
-        (lambda: Toeplitz([-1.0], 3), "c_0"),
         (lambda: Toeplitz([1.0, np.nan], 3), "finite; got nan at index 1"),
         (lambda: Toeplitz([1.0] * 4, 3), "at most n=3"),
-        (lambda: Toeplitz([], 3), "non-empty"),
         (lambda: Toeplitz([1.0], 0), "n .rounds."),
-        (lambda: Toeplitz([1.0], True), "n .rounds."),
-        (lambda: InverseToeplitz([[1.0]], 3), "vector"),
         (lambda: InverseToeplitz([-1.0], 3), "h_0"),
         (lambda: Diagonal([1.0, 0.0]), "positive; got 0.0 at index 1"),
         (lambda: ColumnScaled(Toeplitz([1.0], 3), [1.0, 1.0]), "n=3 entries"),
         (lambda: ColumnScaled(Toeplitz([1.0], 2), [1.0, -1.0]), "positive"),
         (lambda: Toeplitz([1.0], 3).leading(4), "between 1 and n=3"),
-        (lambda: Toeplitz([1.0], 3).leading(0), "between 1 and n=3"),
         (lambda: factorization_from_dict({"type": "magic"}), "magic"),
         (lambda: factorization_from_dict({"type": "toeplitz"}), "with its fields"),
         (lambda: Recurrence([], [], [1.0]), "feedforward"),
         (lambda: Recurrence([[1.0]], [], [1.0, 1.0]), r"n=2 non-empty rows; got \(1, 1\)"),
-        (lambda: Recurrence([[], []], [], [1.0, 1.0]), r"n=2 non-empty rows; got \(2, 0\)"),
         (lambda: Recurrence([1.0], [[0.0], [np.inf]], [1.0, 1.0]), r"got inf at index \(1, 0\)"),
-        (lambda: Recurrence([1.0], [np.inf], [1.0]), "feedback"),
     ]:
         with pytest.raises(ValueError, match=message) as refusal:
             make()
@@ -220,11 +204,3 @@ def test_an_overflowing_inverse_is_refused_not_returned():
     growing = Toeplitz([1.0, 3.0], 2000)
     with pytest.raises(NotRepresentable, match="1e140"):
         growing.noise_row_variances()
-
-
-def test_workload_of_other_shape_uses_the_same_rows():
-    C = VALUES["scaled by hand"]
-    assert np.allclose(
-        C.query_variances(prefix(N).coefficients), query_variances(prefix_sums(N), C.materialize())
-    )
-    assert ToeplitzWorkload("x", 0.5 ** np.arange(N)).rounds == N

@@ -13,8 +13,6 @@ from fedmf.mechanisms.registry import build
 from fedmf.mechanisms.workload import (
     ToeplitzWorkload,
     average,
-    exponential,
-    momentum,
     prefix,
     weighted,
     window,
@@ -36,10 +34,7 @@ PART, USERS = Participation(N, 3, 8), UserRange(1.0, D)
 WORKLOADS = [
     prefix(N),
     average(N),
-    exponential(0.8, N),
-    momentum(0.5, N, 0.9),
     window(3, N),
-    window(20, N),
     ToeplitzWorkload("odd", [1.0, 0.0, 0.3, 0.2] + [0.0] * (N - 4)),
     weighted(prefix(N), rows=np.linspace(1, 2, N), columns=np.linspace(2, 1, N)),
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import numpy as np
@@ -10,11 +9,10 @@ import pytest
 from support.moment_methods import cs, ime, pp
 from support.oracles import patterns
 
-from fedmf.mechanisms.closed_forms import identity, square_root
+from fedmf.mechanisms.closed_forms import square_root
 from fedmf.mechanisms.joint import UserRange
 from fedmf.mechanisms.registry import build
 from fedmf.moments.methods import METHODS, MomentMechanism, jme, mechanism_from_dict
-from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment, FullMatrix, second_moment_named
 from fedmf.participation import Participation
 
 PART, USERS, SIGMA = Participation(16, 2, 8), UserRange(0.5, 3), 0.7
@@ -57,27 +55,6 @@ def test_a_method_refuses_what_it_does_not_take(name: str) -> None:
             continue
         with pytest.raises(ValueError, match=r"must be (left out|positive|in)"):
             method.check(1, weight)
-
-
-def test_a_mechanism_has_what_its_method_has() -> None:
-    made = jme(C, D, PART, USERS, SIGMA)
-    for change in ({"second": None}, {"second_std": None}, {"weight": None}, {"method": METHODS["pp"]}):
-        with pytest.raises(ValueError, match="must be those of method"):
-            dataclasses.replace(made, **change)
-    with pytest.raises(ValueError, match="C_2"):
-        _ = pp(identity(16), PART, USERS, SIGMA).second_noise
-
-
-def test_second_moments_by_name() -> None:
-    assert isinstance(second_moment_named("full", 3), FullMatrix)
-    assert isinstance(second_moment_named("diagonal", 3), DiagonalMoment)
-    assert second_moment_named("trace", 3).size == 1
-    blocks = second_moment_named("1, 2", 3)
-    assert isinstance(blocks, BlockEnergies)
-    assert blocks.sizes.tolist() == [1, 2]
-    for name in ("3,1", "0,3", "-1,4", "2,", "", "magic", "1.5,1.5", "³"):
-        with pytest.raises(ValueError, match="must be full, diagonal, trace or block sizes"):
-            second_moment_named(name, 3)
 
 
 ROOT = 2**0.5

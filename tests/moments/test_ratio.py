@@ -35,14 +35,6 @@ def test_intervals_hold_the_mean_whatever_the_count() -> None:
                     assert covered(mean, count, 1.0, weight, 1 / 1.1) < low
 
 
-def test_too_few_rows_leave_everything_open() -> None:
-    found = fieller(np.array([[0.3], [0.3]]), np.array([1.9, 2.1]), np.ones(2), 1.0)
-    assert found.few.tolist() == [True, False]
-    assert np.isnan(found.mean[0])
-    assert (found.low[0, 0], found.high[0, 0]) == (-np.inf, np.inf)
-    assert np.isfinite([found.low[1, 0], found.high[1, 0]]).all()
-
-
 def test_ends_are_where_the_test_of_a_value_turns() -> None:
     """The ends solve (Y − θR/c)² = z²v(1 + θ²/c²), which is how Fieller's set is defined."""
     Y, R, v, c = np.array([[0.8, -0.2]]), np.array([2.0]), np.array([0.04]), 0.5

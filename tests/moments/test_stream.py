@@ -151,18 +151,6 @@ def test_the_two_noises_are_independent() -> None:
     assert not independent_normal(both)
 
 
-def test_full_matrix_noise_is_symmetric_with_half_the_variance_off_the_diagonal() -> None:
-    d = 200
-    C = identity(1)
-    made = jme(C, C, Participation(1, 1, 1), UserRange(1.0, d), noise_multiplier=1.0)
-    second = (
-        MomentStream(made, FullMatrix(d), prefix(1), key=KEY).update(torch.zeros(d)).second / made.second_std
-    )
-    assert torch.equal(second, second.mT)
-    off = second[torch.triu_indices(d, d, 1).unbind()].numpy() * 2**0.5
-    assert independent_normal(np.concatenate([off, second.diagonal().numpy()])[None])
-
-
 @pytest.mark.parametrize("debias", [True, False])
 def test_squaring_is_debiased_exactly(debias: bool) -> None:
     """Zero data: the mean of Ŝ over d = 20,000 coordinates against τ₁²·Σ_i a_i [C⁻¹C⁻ᵀ]_ii, or 0."""
@@ -221,3 +209,15 @@ def test_nothing_is_released_after_an_interrupted_step(where: str, monkeypatch: 
     assert torch.equal(stream.update(torch.ones(3) / 2).second, after.second)
     with pytest.raises(ValueError, match="same in all parts"):
         stream.load_state_dict({**saved, "t": 2})
+
+
+def test_full_matrix_noise_is_symmetric_with_half_the_variance_off_the_diagonal() -> None:
+    d = 200
+    C = identity(1)
+    made = jme(C, C, Participation(1, 1, 1), UserRange(1.0, d), noise_multiplier=1.0)
+    second = (
+        MomentStream(made, FullMatrix(d), prefix(1), key=KEY).update(torch.zeros(d)).second / made.second_std
+    )
+    assert torch.equal(second, second.mT)
+    off = second[torch.triu_indices(d, d, 1).unbind()].numpy() * 2**0.5
+    assert independent_normal(np.concatenate([off, second.diagonal().numpy()])[None])

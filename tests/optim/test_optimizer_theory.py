@@ -63,15 +63,3 @@ def test_the_weight_minimises_the_product_of_both_noises(first: str, second: str
     sens = [stated_sensitivity(C, CONTRACT).value for C in (C_1, C_2)]
     nu = best * users.norm_bound**2 * (sens[1] / sens[0]) ** 2
     assert nu == pytest.approx(rho / math.hypot(1, rho))
-
-
-def test_what_is_free_is_taken() -> None:
-    C, users = STRATEGIES["banded"], UserRange(0.5, 2, "replace-one")
-    made = jme(C, C, CONTRACT, users, 1.0, energy_weight(C, C, CONTRACT, users, 0.01))
-    assert made.first_std == pytest.approx(2 * 0.5 * stated_sensitivity(C, CONTRACT).value)
-
-
-@pytest.mark.parametrize("share", [0.0, 1.5, math.nan])
-def test_shares_that_cannot_be_are_refused(share: float) -> None:
-    with pytest.raises(ValueError, match=r"p \(share of the energy in a block\) must be in \(0, 1\]"):
-        relative_energy_error(STRATEGIES["identity"], CONTRACT, 1.0, 10, share)

@@ -75,14 +75,3 @@ def test_the_server_states_the_variance_of_each_round(tmp_path: Path) -> None:
     expected = (std / 6) ** 2 * np.cumsum(coefficients**2)
     assert [release.mean_variance for release in seen] == pytest.approx(expected, rel=1e-12)
     assert all(release.second is None and release.mean.shape == (DIMENSION,) for release in seen)
-
-
-def test_without_noise_the_variance_is_zero(tmp_path: Path) -> None:
-    seen, _ = shown(tmp_path / "run", private=False, mechanism="identity")
-    assert [release.mean_variance for release in seen] == [0.0] * 12
-
-
-def test_plain_rules_need_no_second_moment() -> None:
-    optimizer = small_run().optimizer_source.build([(DIMENSION,)], 12)
-    assert isinstance(optimizer, ServerSGD)
-    assert optimizer.second_moment is None

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
-import pytest
 import torch
 
 from fedmf.mechanisms.workload import LearningRateSchedule
@@ -46,25 +43,3 @@ def test_it_is_sgd_on_the_negated_update() -> None:
             for t in range(ROUNDS):
                 parameters, state = optimizer.step(t, parameters, RoundRelease(updates[t], 0.0), state)
                 torch.testing.assert_close(parameters, expected[t], rtol=TOLERANCE, atol=TOLERANCE)
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_a_step_changes_none_of_its_arguments(momentum: float) -> None:
-    optimizer = ServerSGD(Move(LearningRateSchedule("constant", 1.0, 5)), momentum)
-    parameters, update = torch.ones(3), torch.full((3,), 2.0, dtype=torch.float64)
-    state = optimizer.init(parameters)
-    moved, after = optimizer.step(0, parameters, RoundRelease(update, 0.0), state)
-    again, _ = optimizer.step(0, parameters, RoundRelease(update, 0.0), state)
-    assert torch.equal(moved, again)
-    assert moved.dtype == torch.float32
-    assert torch.equal(parameters, torch.ones(3))
-    assert torch.equal(update, torch.full((3,), 2.0, dtype=torch.float64))
-    assert all(not value.any() for value in state.values())
-    moved.zero_()
-    assert all((value == 2.0).all() for value in after.values())
-
-
-@pytest.mark.parametrize("momentum", [-0.1, 1.0, math.nan])
-def test_momentum_outside_its_range_is_refused(momentum: float) -> None:
-    with pytest.raises(ValueError, match=r"β \(momentum\) must lie in \[0, 1\)"):
-        ServerSGD(Move(LearningRateSchedule("constant", 1.0, 5)), momentum)
