@@ -9,8 +9,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedmf.cohorts import AvailableSchedule
-from fedmf.cohorts.fixed import CohortSchedule, CyclicSchedule, RandomSchedule, cyclic_participation
+from fedmf.cohorts.fixed import (
+    AvailableSchedule,
+    CohortSchedule,
+    CyclicSchedule,
+    RandomSchedule,
+    cyclic_participation,
+)
 from fedmf.participation import Participation
 
 FALSE_ALARM = 1e-6

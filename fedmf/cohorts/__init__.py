@@ -1,6 +1,6 @@
 """Cohorts: which users are asked in which round, as a pure function of a seed."""
 
-from fedmf.cohorts.fixed import AvailableSchedule, CohortSchedule, cyclic_participation
+from fedmf.cohorts.fixed import CohortSchedule, cyclic_participation
 from fedmf.cohorts.kinds import (
     COHORTS,
     AvailableCohorts,
@@ -16,7 +16,6 @@ from fedmf.cohorts.kinds import (
 __all__ = [
     "COHORTS",
     "AvailableCohorts",
-    "AvailableSchedule",
     "BallsInBinsCohorts",
     "CohortSchedule",
     "Cohorts",

@@ -37,32 +37,38 @@ class CohortSchedule(ABC):
         if cohort_size < 1:
             raise ValueError(f"m (cohort size) must be at least 1; got {cohort_size}.")
         self.users, self.cohort_size, self.participation, self.seed = users, cohort_size, participation, seed
+        self._prepare()
 
-    @abstractmethod
+    def _prepare(self) -> None:  # noqa: B027, nothing is shared unless a schedule says so
+        """Check the contract and draw what rounds share.
+
+        Raises:
+            ValueError: cohorts of that size cannot keep the contract.
+        """
+
     def cohort(self, t: int) -> NDArray[np.int64]:
         """Sorted indices of the users asked in round t (0-based).
 
         Raises:
             IndexError: t lies outside the horizon.
         """
-
-    def _check_round(self, t: int) -> None:
         if not 0 <= t < self.participation.rounds:
             raise IndexError(f"t (round) must lie in 0..{self.participation.rounds - 1}; got {t}.")
+        return self._cohort(t)
+
+    @abstractmethod
+    def _cohort(self, t: int) -> NDArray[np.int64]:
+        """See `cohort`."""
 
 
 class FixedSizeSchedule(CohortSchedule):
     """Exactly m users in every round. The seed is public: it protects nothing."""
 
-    def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
-        """See CohortSchedule.
-
-        Raises:
-            ValueError: m < 1, m·min(b, n) > U (some round would have fewer than m eligible users) or
-                n·m > U·k.
-        """
-        super().__init__(users, cohort_size, participation, seed)
-        n, k, b = participation.rounds, participation.max_participations, participation.min_separation
+    def _prepare(self) -> None:
+        """See `CohortSchedule`: m·min(b, n) ≤ U, so that no round has fewer than m eligible users, and
+        n·m ≤ U·k."""
+        users, cohort_size, contract = self.users, self.cohort_size, self.participation
+        n, k, b = contract.rounds, contract.max_participations, contract.min_separation
         window = min(b, n)  # a separation beyond the horizon asks no more than b = n
         if cohort_size * window > users:
             raise ValueError(
@@ -89,14 +95,11 @@ class CyclicSchedule(FixedSizeSchedule):
     True
     """
 
-    def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
-        """See CohortSchedule."""
-        super().__init__(users, cohort_size, participation, seed)
-        self._order = np.random.default_rng(seed).permutation(users)
+    def _prepare(self) -> None:
+        super()._prepare()
+        self._order = np.random.default_rng(self.seed).permutation(self.users)
 
-    def cohort(self, t: int) -> NDArray[np.int64]:
-        """See CohortSchedule.cohort."""
-        self._check_round(t)
+    def _cohort(self, t: int) -> NDArray[np.int64]:
         positions = (t * self.cohort_size + np.arange(self.cohort_size)) % self.users
         return np.sort(self._order[positions])
 
@@ -108,47 +111,41 @@ class RandomSchedule(FixedSizeSchedule):
     refused before any training. No amplification is claimed for it.
     """
 
-    def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
-        """See CohortSchedule."""
-        super().__init__(users, cohort_size, participation, seed)
-        self._cohorts = _draw(users, cohort_size, participation, seed)
+    def _prepare(self) -> None:
+        """Partial Fisher–Yates on the pool of eligible users: O(m) a round however many users there are."""
+        super()._prepare()
+        users, cohort_size, participation = self.users, self.cohort_size, self.participation
+        rng = np.random.default_rng(self.seed)
+        pool = np.arange(users, dtype=np.int32)
+        eligible = users
+        used = np.zeros(users, dtype=np.int64)
+        resting: deque[NDArray[np.int32]] = deque()
+        cohorts = np.empty((participation.rounds, cohort_size), dtype=np.int32)
+        for t in range(participation.rounds):
+            if len(resting) == participation.min_separation:
+                returning = resting.popleft()
+                returning = returning[used[returning] < participation.max_participations]
+                pool[eligible : eligible + returning.size] = returning
+                eligible += returning.size
+            if eligible < cohort_size:
+                raise ValueError(
+                    f"k (max_participations) must leave {cohort_size} eligible users in every round; got k="
+                    f"{participation.max_participations}: a random order runs out in round {t + 1} of "
+                    f"{participation.rounds}. Raise k or use the cyclic schedule."
+                )
+            draws = rng.integers(0, eligible - np.arange(cohort_size))
+            for i, position in enumerate(draws):
+                last = eligible - 1 - i
+                pool[position], pool[last] = pool[last], pool[position]
+            chosen = pool[eligible - cohort_size : eligible].copy()
+            eligible -= cohort_size
+            used[chosen] += 1
+            resting.append(chosen)
+            cohorts[t] = np.sort(chosen)
+        self._cohorts = cohorts
 
-    def cohort(self, t: int) -> NDArray[np.int64]:
-        """See CohortSchedule.cohort."""
-        self._check_round(t)
+    def _cohort(self, t: int) -> NDArray[np.int64]:
         return self._cohorts[t].astype(np.int64)
-
-
-def _draw(users: int, cohort_size: int, participation: Participation, seed: int) -> NDArray[np.int32]:
-    """Partial Fisher–Yates on the pool of eligible users: O(m) a round however many users there are."""
-    rng = np.random.default_rng(seed)
-    pool = np.arange(users, dtype=np.int32)
-    eligible = users
-    used = np.zeros(users, dtype=np.int64)
-    resting: deque[NDArray[np.int32]] = deque()
-    cohorts = np.empty((participation.rounds, cohort_size), dtype=np.int32)
-    for t in range(participation.rounds):
-        if len(resting) == participation.min_separation:
-            returning = resting.popleft()
-            returning = returning[used[returning] < participation.max_participations]
-            pool[eligible : eligible + returning.size] = returning
-            eligible += returning.size
-        if eligible < cohort_size:
-            raise ValueError(
-                f"k (max_participations) must leave {cohort_size} eligible users in every round; got k="
-                f"{participation.max_participations}: a random order runs out in round {t + 1} of "
-                f"{participation.rounds}. Raise k or use the cyclic schedule."
-            )
-        draws = rng.integers(0, eligible - np.arange(cohort_size))
-        for i, position in enumerate(draws):
-            last = eligible - 1 - i
-            pool[position], pool[last] = pool[last], pool[position]
-        chosen = pool[eligible - cohort_size : eligible].copy()
-        eligible -= cohort_size
-        used[chosen] += 1
-        resting.append(chosen)
-        cohorts[t] = np.sort(chosen)
-    return cohorts
 
 
 class AvailableSchedule(CohortSchedule):
@@ -168,9 +165,8 @@ class AvailableSchedule(CohortSchedule):
 
     is_order: ClassVar[bool] = True
 
-    def cohort(self, t: int) -> NDArray[np.int64]:
+    def _cohort(self, t: int) -> NDArray[np.int64]:
         """All users in the order of round t."""
-        self._check_round(t)
         return np.random.default_rng([self.seed, t]).permutation(self.users)
 
 

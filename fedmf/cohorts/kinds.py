@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final
 
@@ -19,7 +18,7 @@ from fedmf.values import Field, Value, by_kind
 
 
 @dataclass(frozen=True)
-class Cohorts(Value, ABC):
+class Cohorts(Value):
     """Who takes part when.
 
     Raises:
@@ -39,8 +38,11 @@ class Cohorts(Value, ABC):
         int | None, Field("most rounds of a user; derived if not set", "k", ge=1)
     ] = None
 
-    #: What draws the cohorts.
+    #: What draws the cohorts, and whether it does by a secret seed.
     schedule_class: ClassVar[type[CohortSchedule]]
+    secret: ClassVar[bool] = False
+    #: Whether users take turns, so that none joins more often than others.
+    in_turns: ClassVar[bool] = False
 
     def participation(self, users: int, bands: int | None = None) -> Participation:
         """The (n, k, b) contract, what is unset derived.
@@ -52,20 +54,17 @@ class Cohorts(Value, ABC):
         Raises:
             ValueError: m > N, or (n, k, b) that do not fit together.
         """
-        derived = cyclic_participation(users, self.users_per_round, self.rounds)
-        b = self.min_separation or self._separation(derived, users // self.users_per_round, bands)
-        k = self.max_participations or self._participations(derived, b)
-        return Participation(self.rounds, k, b)
+        cyclic = cyclic_participation(users, self.users_per_round, self.rounds)
+        b = self.min_separation or self._separation(users // self.users_per_round, bands)
+        k = Participation.as_many_as_fit(self.rounds, b).max_participations
+        if self.in_turns:
+            k = min(k, cyclic.max_participations)
+        return Participation(self.rounds, self.max_participations or k, b)
 
-    def _separation(self, cyclic: Participation, turns: int, bands: int | None) -> int:
+    def _separation(self, turns: int, bands: int | None) -> int:
         """b where none is given: by default the tightest that a cyclic order keeps."""
-        return cyclic.min_separation
+        return min(turns, self.rounds)
 
-    def _participations(self, cyclic: Participation, min_separation: int) -> int:
-        """k where none is given: by default as many as fit."""
-        return Participation.as_many_as_fit(self.rounds, min_separation).max_participations
-
-    @abstractmethod
     def schedule(
         self, users: int, contract: Participation, seed: int = 0, secret_seed: int = 0
     ) -> CohortSchedule:
@@ -80,34 +79,21 @@ class Cohorts(Value, ABC):
         Raises:
             ValueError: cohorts of that size cannot keep the contract.
         """
+        drawn_by = secret_seed if self.secret else seed
+        return self.schedule_class(users, self.users_per_round, contract, drawn_by)
 
 
 @dataclass(frozen=True)
-class _SeededCohorts(Cohorts):
-    """Cohorts of a fixed size from a public seed, which protects nothing."""
-
-    def schedule(
-        self, users: int, contract: Participation, seed: int = 0, secret_seed: int = 0
-    ) -> CohortSchedule:
-        """See `Cohorts.schedule`."""
-        del secret_seed
-        return self.schedule_class(users, self.users_per_round, contract, seed)
-
-
-@dataclass(frozen=True)
-class CyclicCohorts(_SeededCohorts):
+class CyclicCohorts(Cohorts):
     """Round and round through one random order of the users, m at a time."""
 
     kind: ClassVar[str] = "cyclic"
     schedule_class: ClassVar[type[CohortSchedule]] = CyclicSchedule
-
-    def _participations(self, cyclic: Participation, min_separation: int) -> int:
-        most = Participation.as_many_as_fit(self.rounds, min_separation).max_participations
-        return min(cyclic.max_participations, most)
+    in_turns: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
-class RandomCohorts(_SeededCohorts):
+class RandomCohorts(Cohorts):
     """Every round draws m users from those that are eligible; no amplification is claimed for it."""
 
     kind: ClassVar[str] = "random"
@@ -115,7 +101,7 @@ class RandomCohorts(_SeededCohorts):
 
 
 @dataclass(frozen=True)
-class AvailableCohorts(_SeededCohorts):
+class AvailableCohorts(Cohorts):
     """Every round draws m users from those that are connected and that the contract admits.
 
     Fewer join where fewer are left. A simulation takes every user for connected. If b is unset it is half of
@@ -125,7 +111,7 @@ class AvailableCohorts(_SeededCohorts):
     kind: ClassVar[str] = "available"
     schedule_class: ClassVar[type[CohortSchedule]] = AvailableSchedule
 
-    def _separation(self, cyclic: Participation, turns: int, bands: int | None) -> int:
+    def _separation(self, turns: int, bands: int | None) -> int:
         return max(1, turns // 2)
 
 
@@ -134,24 +120,18 @@ class SampledCohorts(Cohorts):
     """Cohorts of random size from the run's secret key: amplification may be claimed for them."""
 
     schedule_class: ClassVar[type[SampledSchedule]]
-
-    def schedule(
-        self, users: int, contract: Participation, seed: int = 0, secret_seed: int = 0
-    ) -> SampledSchedule:
-        """See `Cohorts.schedule`."""
-        del seed
-        return self.schedule_class(users, self.users_per_round, contract, secret_seed)
+    secret: ClassVar[bool] = True
 
     def probability(self, users: int, contract: Participation) -> float:
         """q, with which a user joins when it may. It does not depend on the seed."""
-        return self.schedule(users, contract).probability
+        return self.schedule_class(users, self.users_per_round, contract, seed=0).probability
 
 
 @dataclass(frozen=True)
 class _SpacedCohorts(SampledCohorts):
     """Sampling that needs room for chance: b is that of the bands, or half of what a cyclic order keeps."""
 
-    def _separation(self, cyclic: Participation, turns: int, bands: int | None) -> int:
+    def _separation(self, turns: int, bands: int | None) -> int:
         return bands or max(1, turns // 2)
 
 
@@ -170,7 +150,7 @@ class BallsInBinsCohorts(SampledCohorts):
     kind: ClassVar[str] = "balls-in-bins"
     schedule_class: ClassVar[type[SampledSchedule]] = BallsInBins
 
-    def _separation(self, cyclic: Participation, turns: int, bands: int | None) -> int:
+    def _separation(self, turns: int, bands: int | None) -> int:
         return turns
 
 

@@ -29,31 +29,22 @@ class SampledSchedule(CohortSchedule):
     #: q, with which a user joins when it may: what the accountant of the schedule assumes.
     probability: float
 
-    def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
-        """See CohortSchedule.
-
-        Args:
-            users: U.
-            cohort_size: m, the planned size of a cohort.
-            participation: (n, k, b) with k = ⌈n/b⌉: a lower cap would change the law of the draws.
-            seed: secret, 0 ≤ seed < 2²⁵⁶.
-
-        Raises:
-            ValueError: m·b > U (the rate m/U cannot be kept with that separation), another k, or a bad seed.
-        """
-        super().__init__(users, cohort_size, participation, seed)
-        n, b = participation.rounds, participation.min_separation
+    def _prepare(self) -> None:
+        """See `CohortSchedule`: m·b ≤ U, since the rate m/U cannot be kept otherwise with that separation;
+        k = ⌈n/b⌉, since a lower cap would change the law of the draws; a secret seed 0 ≤ seed < 2²⁵⁶."""
+        users, cohort_size, seed = self.users, self.cohort_size, self.seed
+        n, b = self.participation.rounds, self.participation.min_separation
         if cohort_size * b > users:
             raise ValueError(
                 f"m (cohort size) must be at most U/b for sampled cohorts; got m={cohort_size} with "
                 f"U={users} users and b={b}, where users join at most every {b}th round."
             )
         most = Participation.as_many_as_fit(n, b).max_participations
-        if participation.max_participations != most:
+        k = self.participation.max_participations
+        if k != most:
             raise ValueError(
-                f"k (max_participations) must be {most} = ceil(n/b) for sampled cohorts; got k="
-                f"{participation.max_participations}. A cap would change the sampling that the accountant "
-                "assumes."
+                f"k (max_participations) must be {most} = ceil(n/b) for sampled cohorts; got k={k}. A cap "
+                "would change the sampling that the accountant assumes."
             )
         if not 0 <= seed < 2**256:
             raise ValueError("seed (of the cohorts) must lie in 0..2^256-1.")
@@ -85,15 +76,14 @@ class CyclicPoisson(SampledSchedule):
     0.2
     """
 
-    def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
-        """See SampledSchedule."""
-        super().__init__(users, cohort_size, participation, seed)
-        self.probability = min(1.0, cohort_size * participation.min_separation / users)
+    def _prepare(self) -> None:
+        super()._prepare()
+        users = self.users
+        self.probability = min(1.0, self.cohort_size * self.participation.min_separation / users)
         self._order = np.argsort(self._words("order", users), kind="stable")
 
-    def cohort(self, t: int) -> NDArray[np.int64]:
-        """See CohortSchedule.cohort. Takes time O(m): the gaps between chosen members are drawn."""
-        self._check_round(t)
+    def _cohort(self, t: int) -> NDArray[np.int64]:
+        """Takes time O(m): the gaps between chosen members are drawn."""
         group = self._order[t % self.participation.min_separation :: self.participation.min_separation]
         expected = group.size * self.probability
         batch = int(expected + 6 * math.sqrt(expected) + 16)
@@ -121,14 +111,10 @@ class BallsInBins(SampledSchedule):
     True
     """
 
-    def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
-        """See SampledSchedule.
-
-        Raises:
-            ValueError: also if b is not ⌊U/m⌋: the cohorts would not have the planned size.
-        """
-        super().__init__(users, cohort_size, participation, seed)
-        b = participation.min_separation
+    def _prepare(self) -> None:
+        """Also b = ⌊U/m⌋: the cohorts would not have the planned size."""
+        super()._prepare()
+        users, cohort_size, b = self.users, self.cohort_size, self.participation.min_separation
         if b != users // cohort_size:
             raise ValueError(
                 f"b (min_separation) must be floor(U/m) = {users // cohort_size} for balls in bins; got "
@@ -139,9 +125,7 @@ class BallsInBins(SampledSchedule):
         self._order = np.argsort(bins, kind="stable")
         self._starts = np.searchsorted(bins[self._order], np.arange(b + 1))
 
-    def cohort(self, t: int) -> NDArray[np.int64]:
-        """See CohortSchedule.cohort."""
-        self._check_round(t)
+    def _cohort(self, t: int) -> NDArray[np.int64]:
         turn = t % self.participation.min_separation
         return self._order[self._starts[turn] : self._starts[turn + 1]].copy()
 
@@ -166,10 +150,11 @@ class MinSeparationSampling(SampledSchedule):
     0.142857
     """
 
-    def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
-        """See SampledSchedule. Draws the whole schedule: 8 bytes for each participation."""
-        super().__init__(users, cohort_size, participation, seed)
-        n, b = participation.rounds, participation.min_separation
+    def _prepare(self) -> None:
+        """Draws the whole schedule: 8 bytes for each participation."""
+        super()._prepare()
+        users, cohort_size = self.users, self.cohort_size
+        n, b = self.participation.rounds, self.participation.min_separation
         self.probability = min(1.0, cohort_size / (users - cohort_size * (b - 1)))
         member = np.arange(users, dtype=np.int64)
         joins = self._rest_at_start() + self._geometric("gap 0", users, self.probability)
@@ -192,7 +177,5 @@ class MinSeparationSampling(SampledSchedule):
         interval = np.floor(uniform / rate).astype(np.int64) + 1
         return np.where(interval < b, interval, 0)
 
-    def cohort(self, t: int) -> NDArray[np.int64]:
-        """See CohortSchedule.cohort."""
-        self._check_round(t)
+    def _cohort(self, t: int) -> NDArray[np.int64]:
         return self._drawn[self._starts[t] : self._starts[t + 1]] - t * self.users
