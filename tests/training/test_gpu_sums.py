@@ -40,8 +40,6 @@ def close(one: torch.Tensor, other: torch.Tensor, users: int) -> bool:
 
 #: users, d, entries between rows, shifted, ζ
 CASES = {
-    "one entry": (1, 1, 0, False, 0.37),
-    "small, aligned": (9, 64, 0, True, 1e6),
     "odd, rows apart": (9, 30, 3, True, 0.37),
     "a panel and a bit": (1, PANEL + 17, 0, False, 0.37),
     "whole tiles, more users than a program": (66, 512, 0, True, 0.37),
@@ -102,10 +100,8 @@ def test_a_sum_does_not_depend_on_who_is_in_a_group(interpret) -> None:
 
 @needs_triton
 def test_an_integer_row_has_at_most_the_clip_norm_in_exact_arithmetic(interpret) -> None:
-    """Equal entries err the same way; then a long row whose float64 norm is off by many units."""
-    long = torch.full((1, BLOCK), 0.4886772984810419)
-    long[0, 0] = 1.0
-    for rows in (torch.full((1, 1000), 1 / 3), torch.full((1, 7), 1e38), long):
+    """Equal entries err the same way."""
+    for rows in (torch.full((1, 1000), 1 / 3), torch.full((1, 7), 1e38)):
         dimension = rows.shape[1]
         scale = margin(dimension) * 2.0**FRACTION_BITS
         integers, *_ = interpret("clip_and_sum", rows, dimension, None, 1e-3, scale)
@@ -116,10 +112,9 @@ def test_an_integer_row_has_at_most_the_clip_norm_in_exact_arithmetic(interpret)
 @needs_triton
 def test_the_kernels_keep_small_numbers_and_do_not_spill() -> None:
     with compiler() as call:
-        norms = call("clip_code", "sum_squares", {"SHIFTED": True})
         checks = call("clip_code", "square_integers", {"SHIFTED": True})
         sums = call("clip_code", "add_scaled", {"COLUMNS": 512, "USERS": 64, "SHIFTED": True})
-    for code in (norms, checks, sums):
+    for code in (checks, sums):
         assert code["spills"] == 0
         assert "fma" not in code["ptx"]
         assert ".ftz" not in code["ptx"]
