@@ -58,6 +58,8 @@ def column_of(values: Any) -> Any:
 
 def _as_text(value: Any) -> str | None:
     value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, complex) and value.imag == 0:  # one complex cell made all of its column complex
+        value = value.real
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, str):

@@ -381,22 +381,6 @@ class InMemoryDataset(Dataset):
         names = ("features", "labels", "test_features", "test_labels")
         return replace(self, **{name: each(lambda x: x.to(device), getattr(self, name)) for name in names})
 
-    def reshaped(self, shape: Sequence[int]) -> Self:
-        """The same examples in another shape, such as an image's.
-
-        Raises:
-            ValueError: an example has another number of entries.
-        """
-        entries = math.prod(self.test_features.shape[1:])
-        if math.prod(shape) != entries or min(shape, default=0) < 1:
-            raise ValueError(
-                f"input-shape must multiply to the {entries} entries of an example; got {tuple(shape)}."
-            )
-        names = ("features", "test_features")
-        return replace(
-            self, **{name: getattr(self, name).reshape(len(getattr(self, name)), *shape) for name in names}
-        )
-
 
 class UserListDataset(Dataset):
     """The users of a run by name alone; their examples are on nodes, and no number of them is known here.

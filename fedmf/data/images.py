@@ -48,11 +48,20 @@ class _Images(SpreadOptions):
         rng: np.random.Generator,
     ) -> InMemoryDataset:
         """Images and labels of both parts, the first spread over users."""
+        shape = self.input_shape or (self.pixels,)
+        entries = math.prod(train[0].shape[1:])
+        if math.prod(shape) != entries:
+            raise ValueError(
+                f"input-shape must multiply to the {entries} entries of an example; got {shape}."
+            )
         (images, labels), (test_images, test_labels) = (
-            (torch.from_numpy((x / self.levels).astype(np.float32)), torch.from_numpy(y.astype(np.int64)))
+            (
+                torch.from_numpy(x.astype(np.float32) / np.float32(self.levels)).reshape(-1, *shape),
+                torch.from_numpy(y.astype(np.int64)),
+            )
             for x, y in (train, test)
         )
-        dataset = InMemoryDataset(
+        return InMemoryDataset(
             features=images,
             labels=labels,
             owned=self.split(labels.numpy(), rng),
@@ -61,7 +70,6 @@ class _Images(SpreadOptions):
             test_labels=test_labels,
             classes=10,
         )
-        return dataset.reshaped(self.input_shape) if self.input_shape else dataset
 
 
 @dataclass(frozen=True)
@@ -126,8 +134,7 @@ class Idx(_Images):
                     f"path must hold as many images as labels 0 to 9; got {len(images)} and {len(labels)} in "
                     f"{self.path}."
                 )
-        flat, tests = ((images.reshape(len(images), -1), labels) for images, labels in (train, test))
-        return self._dataset(flat, tests, np.random.default_rng([self.seed, 0x1D8]))
+        return self._dataset(train, test, np.random.default_rng([self.seed, 0x1D8]))
 
 
 def _idx(folder: str, name: str) -> NDArray[np.uint8]:

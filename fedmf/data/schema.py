@@ -313,12 +313,7 @@ class Ignored(Column):
 
 #: What a column may be, by kind.
 KINDS: Final[dict[str, type[Column]]] = {
-    "number": Number,
-    "category": Category,
-    "text": Text,
-    "time": Time,
-    "user": User,
-    "ignore": Ignored,
+    kind.model_fields["kind"].default: kind for kind in (Number, Category, Text, Time, User, Ignored)
 }
 _COLUMN: Final = TypeAdapter[Any](
     Annotated[Number | Category | Text | Time | User | Ignored, Field(discriminator="kind")]

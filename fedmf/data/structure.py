@@ -148,18 +148,6 @@ class TensorStructure:
         Raises:
             TypeError, ValueError: what is wrong, in one line.
         """
-        self.check_layout(what, values, examples, device)
-        if (outside := self._entry_outside(values)) is not None:
-            finite = "" if self.bound is not None else ", finite"
-            hint = _DERIVED if self.bound is not None and outside >= self.bound else ""
-            raise ValueError(f"{what} must be {self}{finite}; got {outside}.{hint}")
-
-    def check_layout(self, what: str, values: Features, examples: int, device: torch.device) -> None:
-        """`check` without a look at the entries.
-
-        Raises:
-            TypeError, ValueError: what is wrong, in one line.
-        """
         if not isinstance(values, Tensor):
             raise TypeError(f"{what} must be a tensor; got {type(values).__name__}.")
         if len(values) != examples or tuple(values.shape[1:]) != self.shape or values.dtype != self.dtype:
@@ -168,6 +156,10 @@ class TensorStructure:
             )
         if values.device != device:
             raise ValueError(f"{what} must be on {device}; got {values.device}.")
+        if (outside := self._entry_outside(values)) is not None:
+            finite = "" if self.bound is not None else ", finite"
+            hint = _DERIVED if self.bound is not None and outside >= self.bound else ""
+            raise ValueError(f"{what} must be {self}{finite}; got {outside}.{hint}")
 
     def zeros(self, examples: int, device: torch.device | str = "cpu") -> Tensor:
         """Valid examples that say nothing."""

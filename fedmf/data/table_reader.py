@@ -188,7 +188,8 @@ class CsvTable(_LineReader):
             place = iter(range(len(whole)))
             order = [None if i in faults else next(place) for i in range(len(lines))]
             table = table.take(arrow.array(order, arrow.int64()))
-        return RowBatch(len(lines), dict(zip(self.selected, map(_whole, table.columns), strict=True)), faults)
+        columns = (column.combine_chunks() for column in table.columns)
+        return RowBatch(len(lines), dict(zip(self.selected, columns, strict=True)), faults)
 
     def _fault(self, line: bytes) -> str | None:
         """What is wrong with a line, if anything is."""
@@ -274,8 +275,8 @@ class JsonLinesTable(_LineReader):
         """Cells of one column; one of another form than the first row's is null."""
         if isinstance(self._known.get(name), list):
             lists = [[_text(part) for part in cell] if isinstance(cell, list) else None for cell in cells]
-            return _strings(lists, arrow.list_(arrow.large_string()))
-        return _strings([_text(cell) for cell in cells], arrow.large_string())
+            return arrow.array(lists, arrow.list_(arrow.large_string()))
+        return arrow.array([_text(cell) for cell in cells], arrow.large_string())
 
 
 def _json(line: str) -> object:
@@ -287,23 +288,10 @@ def _json(line: str) -> object:
 
 
 def _text(cell: object) -> str | None:
+    """A cell of text; halves of surrogate pairs, which JSON can name and UTF-8 cannot hold, are U+FFFD."""
     if isinstance(cell, bool):
         return str(cell).lower()
-    return cell if isinstance(cell, str) else None
-
-
-def _strings(cells: list[Any], kind: Any) -> Any:
-    """An Arrow array; halves of surrogate pairs, which JSON can name and UTF-8 cannot hold, are U+FFFD."""
-    try:
-        return arrow.array(cells, kind)
-    except UnicodeEncodeError:
-
-        def whole(cell: Any) -> Any:
-            if isinstance(cell, list):
-                return [whole(part) for part in cell]
-            return None if cell is None else _SURROGATE.sub("\ufffd", cell)
-
-        return arrow.array([whole(cell) for cell in cells], kind)
+    return _SURROGATE.sub("\ufffd", cell) if isinstance(cell, str) else None
 
 
 @final
@@ -433,8 +421,3 @@ def _readable(place: str) -> Iterator[None]:
     except _BROKEN as error:
         reason = " ".join(str(error).split())[:200].rstrip(".")
         raise InputError(f"{place} cannot be read on: {reason}.") from None
-
-
-def _whole(column: Any) -> Any:
-    """One array, of chunks or of one."""
-    return column.combine_chunks() if isinstance(column, arrow.ChunkedArray) else column
