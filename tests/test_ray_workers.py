@@ -45,7 +45,7 @@ def test_workers_give_the_bits_of_one_process(tmp_path: Path) -> None:
     assert statement["rounds_released"] == run.cohorts.rounds
     assert statement["epsilon_spent"] <= statement["epsilon"]
     with Ledger.open(path / "ledger.sqlite", read_only=True) as ledger:
-        assert ledger.summary().rounds == run.cohorts.rounds
+        assert ledger.released == run.cohorts.rounds
         pairs = participations(ledger)
     assert len(pairs) == len(set(pairs)) == run.cohorts.rounds * run.cohorts.users_per_round
 

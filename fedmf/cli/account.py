@@ -131,7 +131,7 @@ def _counts(directory: Path, header: RunHeader, ledger: Ledger) -> dict[str, str
         f"{name.replace('_', ' ')} {value:.4g}" for name, value in newest.items() if name != "epsilon"
     )
     rounds, size = ledger.released, header.plan.cohorts.users_per_round
-    arrived, zero = ledger.summary().participations, sum(1 for one in failures if one.get("user"))
+    arrived, zero = ledger.histories.participations, sum(1 for one in failures if one.get("user"))
     stages = Counter(str(one.get("stage")) for one in failures)
     first = {str(one.get("stage")): str(one.get("reason"))[:100] for one in reversed(failures)}
     each = f", {arrived / rounds:.1f} a round of {size} planned" if rounds else ""

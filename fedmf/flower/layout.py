@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.flower.messages import checked_array, shown
-from fedmf.runs.aggregator import ModelLayout, check_type
+from fedmf.runs.model_layout import ModelLayout, check_type
 
 #: Which PyTorch puts before all names of a module that it wraps (DataParallel, compile).
 _PREFIXES: Final = ("module.", "_orig_mod.")
@@ -21,12 +21,7 @@ class ArrayLayout(ModelLayout):
     """`ModelLayout` of Flower's records, and what a reply must look like."""
 
     @classmethod
-    def of(
-        cls,
-        arrays: ArrayRecord,
-        frozen: Sequence[str] = (),
-        tied: Sequence[Sequence[str]] | None = None,
-    ) -> Self:
+    def of(cls, arrays: ArrayRecord, frozen: Sequence[str] = (), tied: bool | None = None) -> Self:
         """That of a record: see `ModelLayout.of_arrays`."""
         for name, array in arrays.items():
             check_type(name, array.dtype)  # before it is decoded

@@ -165,8 +165,8 @@ class CorrelatedNoise:
         extra_releases: statistics such as `fedmf.CustomStatistic` that are released under the same ε.
         frozen: arrays that are neither trained nor noised: names, or patterns such as ``"features.*"``, in
             which ``*`` stands for any characters, dots too.
-        tied: groups of names under which one array stands, such as an embedding that is also the head: it is
-            trained, clipped and noised once. Empty where equal arrays are several; None asks if there are.
+        tied: whether equal arrays are one under several names, such as an embedding that is also the head: it
+            is trained, clipped and noised once. None asks if there are any.
         execution: for how many replies, and how long, a round waits, how often checkpoints are kept; messages
             are one a user. Default: an hour for all.
         run_dir: where ledger, key and statement are; a run that is there is continued. A simulation cannot
@@ -197,7 +197,7 @@ class CorrelatedNoise:
         clipping: FixedClipping | QuantileClipping | None = None,
         extra_releases: Sequence[Statistic] = (),
         frozen: Sequence[str] = (),
-        tied: Sequence[Sequence[str]] | None = None,
+        tied: bool | None = None,
         execution: Execution | None = None,
         run_dir: str | Path | None = None,
     ) -> None:

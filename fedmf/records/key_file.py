@@ -34,51 +34,30 @@ def save_key(path: Path, key: NoiseKey) -> None:
         raise
 
 
-def load_key(path: Path, fingerprint: str | None = None) -> NoiseKey:
+def load_key(path: Path) -> NoiseKey:
     """Read what `save_key` wrote, with its public or private standing.
 
     Args:
         path: the key file.
-        fingerprint: of the key that it must hold; None if nothing is recorded.
 
     Raises:
-        ConfigError: the file cannot be read, others can read or write it (checked on the open file), it is
-            damaged, or it holds another key. The message is one line and does not show the key.
+        ConfigError: the file cannot be read, others can read or write it (checked on the open file), or it is
+            damaged. The message is one line and does not show the key.
     """
-    key = NoiseKey.from_secret_text(read_secret(path, "noise key", "start a new run with a new key"))
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC), "rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            if mode & 0o077:
+                raise ConfigError(
+                    f"cannot use noise key {path}: mode (of the key file) must be 0600; got {mode:04o}. "
+                    "Others may have read this key: start a new run with a new key."
+                )
+            key = NoiseKey.from_secret_text(file.read(_MAX_BYTES))  # no name: tracebacks show names
+    except OSError as error:
+        raise ConfigError(f"cannot use noise key {path}: {error.strerror or error}.") from None
     if key is None:
         raise ConfigError(
             f"file (key) must hold an intact '{KEY_HEADER}'; got something else at {str(path)!r}. "
             "Restore it from a copy; without it the run cannot go on."
         )
-    if fingerprint is not None and fingerprint != key.fingerprint:
-        raise ConfigError(
-            f"noise key {path} is not the key of this run: its fingerprint is {key.fingerprint}."
-        )
     return key
-
-
-def read_secret(path: Path, what: str, otherwise: str) -> bytes:
-    """The first bytes of a key file, as many as a key of ours can have.
-
-    Args:
-        path: the file.
-        what: what messages call it, such as "noise key".
-        otherwise: what to do if others may have read it.
-
-    Raises:
-        ConfigError: it cannot be read, or others can read or write it (checked on the open file). The message
-            is one line and shows nothing of it.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-            if mode & 0o077:
-                raise ConfigError(
-                    f"cannot use {what} {path}: mode (of the key file) must be 0600; got {mode:04o}. "
-                    f"Others may have read this key: {otherwise}."
-                )
-            return file.read(_MAX_BYTES)
-    except OSError as error:
-        raise ConfigError(f"cannot use {what} {path}: {error.strerror or error}.") from None

@@ -12,17 +12,14 @@ middle are detected.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import os
 import sqlite3
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,112 +53,76 @@ CREATE TABLE state(id INTEGER PRIMARY KEY CHECK (id = 0), follows INTEGER NOT NU
   place INTEGER NOT NULL, content BLOB, chain BLOB NOT NULL, code BLOB NOT NULL) STRICT;
 CREATE TABLE metrics(round INTEGER PRIMARY KEY, json TEXT NOT NULL, chain BLOB NOT NULL,
   code BLOB NOT NULL) STRICT;
-CREATE INDEX commits_by_records ON commits(records);
 """
 
 #: Of a commit, but for its content.
 _COLUMNS: Final = "number, first, count, records, participants, newcomers, about, pushes, digest"
+_COMMITS: Final = "FROM commits ORDER BY number"
 
 
-@dataclass(frozen=True)
-class ParticipationSummary:
-    """What a record holds after every row was checked.
-
-    Attributes:
-        rounds: committed rounds, "empty" ones included; the rows of noise that are used up.
-        empty_rounds: those that released nothing of any user.
-        users: users that took part at least once.
-        participations: rows of participation.
-        max_participations: the largest number of rounds any user joined; 0 if none did.
-        min_separation: the smallest distance between two rounds of one user; None if nobody joined twice.
-        largest_cohort: the largest number of users in one round.
-    """
-
-    rounds: int
-    empty_rounds: int
-    users: int
-    participations: int
-    max_participations: int
-    min_separation: int | None
-    largest_cohort: int
-
-
-@dataclass(frozen=True)
-class Opening:
+class Opening(NamedTuple):
     """One process's beginning to release, or to continue releasing, a run or stream.
 
-    Args:
+    Attributes:
         number: 0, 1, 2 …
         after: how many commits were made before it.
         first_round: how many releases there were when it was made: the next round of a run.
         fresh: 32 random bytes of its own, from which the noise of its rounds gets its key.
-        note: what else is to be remembered of it, JSON-able.
+        remembered: what else is to be remembered of it, as JSON.
     """
 
     number: int
     after: int
     first_round: int
     fresh: bytes
-    note: Mapping[str, Any]
+    remembered: str
+
+    @property
+    def note(self) -> Mapping[str, Any]:
+        """What else is remembered of it."""
+        return json.loads(self.remembered)
 
 
-@dataclass(frozen=True)
-class Commit:
-    """One committed round of a run, or block of consecutive steps of a stream.
+class Commit(NamedTuple):
+    """One committed round of a run, or block of consecutive steps of a stream, as the table holds it.
 
-    Args:
+    Attributes:
         number: 0, 1, 2 …
         first: its round, or its first step, 0-based.
-        count: 1, or how many steps.
+        steps: 1, or how many steps.
         records: how many releases there are after it.
-        keys: of the users of the round, ascending, or of each step's user, `NOBODY` for none; uint32.
-        newcomers: the users met first here, whose keys follow those known before.
-        about: what else is to be remembered of it.
+        participants: keys of the users of the round, ascending, or of each step's user, `NOBODY` for none;
+            uint32, little-endian.
+        met: the users met first here, whose keys follow those known before, each ended by a NUL.
+        remembered: what else is to be remembered of it, as JSON.
         pushes: digests of the rows that were pushed.
         digest: SHA-256 of its content, empty if it has none.
     """
 
     number: int
     first: int
-    count: int
+    steps: int
     records: int
-    keys: NDArray[np.uint32]
-    newcomers: Sequence[str]
-    about: Mapping[str, Any]
+    participants: bytes
+    met: bytes
+    remembered: str
     pushes: bytes
     digest: bytes
 
-    def row(self) -> tuple[int | str | bytes, ...]:
-        """What the table holds, without the content and its place in the chain."""
-        names = b"".join(name.encode() + b"\x00" for name in self.newcomers)
-        return (
-            self.number,
-            self.first,
-            self.count,
-            self.records,
-            self.keys.astype("<u4").tobytes(),
-            names,
-            _json(self.about),
-            self.pushes,
-            self.digest,
-        )
+    @property
+    def keys(self) -> NDArray[np.uint32]:
+        """Of its participants."""
+        return np.frombuffer(self.participants, "<u4")
 
-    @classmethod
-    def of_row(cls, row: Sequence[Any]) -> Self:
-        """What `row` gave."""
-        number, first, count, records, keys, names, about, pushes, digest = row
-        users = names[:-1].decode().split("\x00") if names else []
-        return cls(
-            number,
-            first,
-            count,
-            records,
-            np.frombuffer(keys, "<u4"),
-            users,
-            json.loads(about),
-            pushes,
-            digest,
-        )
+    @property
+    def newcomers(self) -> list[str]:
+        """The users met first here."""
+        return self.met[:-1].decode().split("\x00") if self.met else []
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What else is remembered of it."""
+        return json.loads(self.remembered)
 
 
 class Ledger:
@@ -174,6 +135,7 @@ class Ledger:
         note: what the opening of this process will note, JSON-able.
         histories: who took part how often and when last.
         released: rounds, or steps, that were committed.
+        about: what the last commit remembers; empty before the first.
 
     Guarantees:
         * A commit that returned survives kill -9 and power loss. One that was refused left no trace. One that
@@ -208,14 +170,13 @@ class Ledger:
         remembered: bool,
     ) -> None:
         self.path, self._connection, self._lock = path, connection, lock
-        self._seal, self.right = Seal.of(key), ReleaseRight()
+        self._seal, self.right, self._process = Seal.of(key), ReleaseRight(), os.getpid()
         self.note: Mapping[str, Any] = {}
-        self._process, self._mutex = os.getpid(), threading.RLock()
-        self._opening: Opening | None = None
-        self._openings: list[Opening] = []
-        self._chains: list[bytes] = []
+        self.about: Mapping[str, Any] = {}
         self.released = self._known = self._records = 0
-        self._about: Mapping[str, Any] = {}
+        self._opening: Opening | None = None
+        self._openings = list[Opening]()
+        self._chains = list[bytes]()
         self._mark = Mark(path, None if lock is None else key, remembered)
         try:
             with self._faults():
@@ -250,18 +211,16 @@ class Ledger:
             raise LedgerError(f"ledger {path} exists already. Resume that run or choose another directory.")
         n, k, b = participation.rounds, participation.max_participations, participation.min_separation
         text = _json({"participation": [n, k, b], "steps": steps, "about": dict(header)}, "header")
-        chain, code = Seal.of(key).sealed(b"header", text)
         with _one_line(path):
             path.touch(mode=0o600)
-            connection = _connected(path, read_only=False)
-            with contextlib.closing(connection):
+            with contextlib.closing(_connected(path, read_only=False)) as connection:
                 connection.execute("PRAGMA journal_mode=WAL")
                 with _transaction(connection):
                     connection.execute(f"PRAGMA application_id={_APPLICATION}")
                     connection.execute(f"PRAGMA user_version={_FORMAT}")
                     for statement in _SCHEMA.strip().rstrip(";").split(";"):
                         connection.execute(statement)
-                    connection.execute("INSERT INTO header VALUES (0, ?, ?, ?)", (text, chain, code))
+                    _put(connection, "header", 0, text, *Seal.of(key).sealed(b"header", text))
             Mark.begin(path)
 
     @classmethod
@@ -317,23 +276,17 @@ class Ledger:
         self._connection.execute("BEGIN")  # a reader keeps this view until it is closed
         self._check_file()
         self._read_header()
-        openings = self._read_openings()
         self.histories = Histories(self.participation)
-        head, before, self._empty, self._largest = self._header_chain, 0, 0, 0
-        for commit, chain, code in self._commits():
-            if commit.number != len(self._chains):
-                raise LedgerError(f"commit {len(self._chains)} is missing from the ledger.")
-            head, before = self._open_until(commit.number, openings, head, before)
-            if not before and commit.count:
-                raise LedgerError(f"commit {commit.number} follows no opening.")
-            self._require((chain, code), f"commit {commit.number}", b"commit", head, *commit.row())
+        openings = self._connection.execute("SELECT * FROM openings ORDER BY number").fetchall()
+        for *row, chain, code in self._connection.execute(f"SELECT {_COLUMNS}, chain, code {_COMMITS}"):
+            commit = Commit(*row)
+            while openings and openings[0][1] <= commit.number:
+                self._read_opening(*openings.pop(0))
+            self._require((chain, code), f"commit {commit.number}", b"commit", self._head, *commit)
             self._follow(commit)
             self._take(commit, chain)
-            head = chain
-        self._head, before = self._open_until(len(self._chains), openings, head, before)
-        if before < len(openings):
-            raise LedgerError(f"opening {before} of the ledger does not follow its last commit.")
-        self._openings = [opening for opening, *_ in openings]
+        for opening in openings:
+            self._read_opening(*opening)
         self._mark.check(found, self._chains)
         if self._lock is not None:
             self._connection.execute("COMMIT")
@@ -350,76 +303,47 @@ class Ledger:
             raise LedgerError(f"ledger {self.path} is damaged: {' '.join(verdict.split())}.")
 
     def _read_header(self) -> None:
-        rows = self._connection.execute("SELECT json, chain, code FROM header").fetchall()
-        if len(rows) != 1:
+        row = self._connection.execute("SELECT json, chain, code FROM header").fetchone()
+        if row is None:
             raise LedgerError(f"{self.path} is not a whole fedmf ledger: its header is missing.")
-        text, chain, code = rows[0]
+        text, chain, code = row
         self._require((chain, code), "the header", b"header", text)
         described = json.loads(text)
         self.participation = Participation(*described["participation"])
         self.header: dict[str, Any] = described["about"]
         self._steps: bool = described["steps"]
-        self._header_chain: bytes = chain
+        self._head = self._header_chain = chain
 
-    def _read_openings(self) -> list[tuple[Opening, bytes, bytes]]:
-        rows = self._connection.execute("SELECT * FROM openings ORDER BY number").fetchall()
-        return [
-            (Opening(number, follows, first, fresh, json.loads(note)), chain, code)
-            for number, follows, first, fresh, note, chain, code in rows
-        ]
-
-    def _open_until(
-        self, number: int, openings: Sequence[tuple[Opening, bytes, bytes]], head: bytes, before: int
-    ) -> tuple[bytes, int]:
-        """The head of the chain, and how many openings precede commit `number`."""
-        for opening, chain, code in openings[before:]:
-            if opening.after > number:
-                break
-            if (opening.number, opening.after) != (before, number) or opening.first_round != self._records:
-                raise LedgerError(f"opening {opening.number} of the ledger is not the next in order.")
-            self._require(
-                (chain, code), f"opening {opening.number}", b"opening", head, *_opening_row(opening)
-            )
-            head, before = chain, before + 1
-        return head, before
-
-    def _commits(self) -> Iterator[tuple[Commit, bytes, bytes]]:
-        query = f"SELECT {_COLUMNS}, chain, code FROM commits ORDER BY number"
-        for *row, chain, code in self._connection.execute(query):
-            yield Commit.of_row(row), chain, code
+    def _read_opening(self, *row: Any) -> None:
+        """Take an opening that comes next in the chain."""
+        opening, sealed = Opening(*row[:-2]), row[-2:]
+        expected = (len(self._openings), len(self._chains), self._records)
+        if opening[:3] != expected:
+            raise LedgerError(f"opening {opening.number} of the ledger is not the next in order.")
+        self._require(sealed, f"opening {opening.number}", b"opening", self._head, *opening)
+        self._openings.append(opening)
+        self._head = sealed[0]
 
     def _follow(self, commit: Commit) -> None:
         """Take the participations of a commit, unless it breaks the contract or contradicts earlier ones."""
-        if commit.first != self.released or commit.count < 0 or (not self._steps and commit.count != 1):
-            raise ParticipationViolation(f"commit {commit.number} of the ledger is out of turn.")
-        if commit.first + commit.count > self.participation.rounds:
-            raise ParticipationViolation(
-                f"the ledger goes past its horizon of n={self.participation.rounds}."
-            )
-        known = len(self.histories) + len(commit.newcomers)
-        keys = commit.keys
-        if self._steps:
-            taken = keys[keys != NOBODY]
-            if len(keys) != commit.count or (taken >= known).any():
-                raise LedgerError(f"commit {commit.number} of the ledger names users who are not in it.")
-        elif (keys[1:] <= keys[:-1]).any() or (keys >= known).any():
-            raise LedgerError(f"round {commit.first} of the ledger names its users out of order or twice.")
-        check_ids(commit.newcomers, commit.first)
-        if any(name in self.histories for name in commit.newcomers):
-            raise LedgerError(f"commit {commit.number} of the ledger gives a user a second key.")
-        self.histories.meet(commit.newcomers)
-        if not self._steps:
-            self.histories.check(commit.first, keys)
-            self.histories.record_all(commit.first, keys)
-            return
-        names = self.histories.names
-        for step, key in enumerate(keys.tolist(), commit.first + 1):
+        name, keys, newcomers = f"commit {commit.number} of the ledger", commit.keys, commit.newcomers
+        seen, known, end = self.histories, len(self.histories), commit.first + commit.steps
+        if commit.number != len(self._chains) or (commit.steps and not self._openings):
+            raise LedgerError(f"{name} follows no commit or no opening.")
+        if commit.first != self.released or commit.steps < 0 or (not self._steps and commit.steps != 1):
+            raise ParticipationViolation(f"{name} is out of turn.")
+        if end > self.participation.rounds:
+            raise ParticipationViolation(f"{name} is past the horizon of n={self.participation.rounds}.")
+        if not self._steps and (keys[1:] <= keys[:-1]).any():
+            raise LedgerError(f"{name} names its users out of order or twice.")
+        times = range(commit.first + 1, end + 1) if self._steps else [commit.first] * len(keys)
+        for time, key in zip(times, keys.tolist(), strict=True):
             if key != NOBODY:
-                if not self.histories.admits(names[key], step):
-                    raise ParticipationViolation(
-                        f"user {names[key]!r} takes step {step} of the ledger against the contract."
-                    )
-                self.histories.record(names[key], step)
+                user = seen.names[key] if key < known else newcomers[key - known]
+                seen.check(time, [user])
+                seen.record(user, time)
+        if seen.names[known:] != newcomers:
+            raise LedgerError(f"{name} names users who are not in it, or gives one a second key.")
 
     def _require(self, sealed: tuple[bytes, bytes], name: str, kind: bytes, *content: Any) -> None:
         if (fault := self._seal.fault(sealed, kind, *content)) is not None:
@@ -432,55 +356,37 @@ class Ledger:
         """Hold a commit that is durable."""
         self._chains.append(chain)
         self._head = chain
-        self.released, self._records = commit.first + commit.count, commit.records
-        self._known += len(commit.newcomers)
-        self._about = commit.about
-        self._empty += not self._steps and not len(commit.keys)
-        self._largest = max(self._largest, 1 if self._steps else len(commit.keys))
+        self.released, self._records = commit.first + commit.steps, commit.records
+        self._known += commit.met.count(0)
+        self.about = commit.about
 
     @property
     def authenticated(self) -> bool:
         """Whether the key is at hand, so that codes are checked and not chain values alone."""
         return self._seal.key is not None
 
-    @property
-    def about(self) -> Mapping[str, Any]:
-        """What the last commit remembers; empty before the first."""
-        return self._about
-
     def openings(self) -> list[Opening]:
         """All openings so far, in order."""
         return list(self._openings)
 
-    def participations(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(times, user keys) of all participations so far, in the order of rounds or steps; `histories.names`
-        has the users by key."""
-        times, users = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    def commits(self) -> Iterator[Commit]:
+        """All commits in order."""
         with self._faults():
-            for commit, *_ in self._commits():
-                taken = commit.keys != NOBODY if self._steps else slice(None)
-                steps = np.arange(commit.count) if self._steps else np.zeros(len(commit.keys), np.int64)
-                times.append(commit.first + steps[taken])
-                users.append(commit.keys[taken].astype(np.int64))
-        return np.concatenate(times), np.concatenate(users)
+            for row in self._connection.execute(f"SELECT {_COLUMNS} {_COMMITS}"):
+                yield Commit(*row)
 
-    def by_user(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """(times, user keys) of all participations, sorted by key, then by time."""
-        times, users = self.participations()
-        order = np.argsort(users * np.int64(max(1, self.participation.rounds)) + times)
-        return times[order].astype(np.int32), users[order].astype(np.int32)
-
-    def summary(self) -> ParticipationSummary:
-        """Rounds, users, and the (k, b) that occurred."""
-        return ParticipationSummary(
-            rounds=self.released,
-            empty_rounds=self._empty,
-            users=len(self.histories),
-            participations=int(self.histories.counts.sum()),
-            max_participations=self.histories.max_participations,
-            min_separation=self.histories.min_separation,
-            largest_cohort=self._largest,
-        )
+    def participations(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """(times, user keys) of all participations, sorted by key, then by time; times are rounds or steps,
+        0-based. `histories.names` has the users by key."""
+        times, users = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for commit in self.commits():
+            keys = commit.keys
+            users.append(keys[keys != NOBODY].astype(np.int64))
+            at = np.flatnonzero(keys != NOBODY) if self._steps else np.zeros(len(keys), np.int64)
+            times.append(commit.first + at)
+        all_times, all_users = np.concatenate(times), np.concatenate(users)
+        order = np.argsort(all_users * np.int64(max(1, self.participation.rounds)) + all_times)
+        return all_times[order].astype(np.int32), all_users[order].astype(np.int32)
 
     def state(self) -> bytes | None:
         """The state that was kept last, None if none was.
@@ -499,12 +405,7 @@ class Ledger:
                 raise LedgerError(f"the state of ledger {self.path} follows a commit that is not there.")
             follows = self._chains[after - 1] if after else self._header_chain
             self._require(tuple(sealed), "the state", b"state", follows, digest)
-            return self._checked(digest, self._place(place).read_bytes() if content is None else content)
-
-    def commits(self) -> Iterator[Commit]:
-        """All commits in order."""
-        with self._faults():
-            yield from (commit for commit, *_ in self._commits())
+            return self._checked(digest, content, self._place(place))
 
     def contents(self, record: int = 0) -> Iterator[tuple[Commit, bytes]]:
         """The commits that release something, with their contents, from the one with this release on.
@@ -512,30 +413,26 @@ class Ledger:
         Raises:
             LedgerError: a content is missing or damaged.
         """
-        query = (
-            f"SELECT {_COLUMNS}, content FROM commits WHERE records > ? AND digest <> x'' "
-            "ORDER BY records, number"
-        )
+        query = f"SELECT {_COLUMNS}, content FROM commits WHERE records > ? AND digest <> x'' ORDER BY number"
         with self._faults():
             for *row, content in self._connection.execute(query, (record,)):
-                commit = Commit.of_row(row)
-                yield commit, self._content(commit.digest, content)
+                commit = Commit(*row)
+                yield commit, self._checked(commit.digest, content, self._file(commit.digest))
 
     def metrics(self) -> dict[int, dict[str, Any]]:
         """All stored metrics by round, in order."""
-        found: dict[int, dict[str, Any]] = {}
+        found = dict[int, dict[str, Any]]()
         with self._faults():
             query = "SELECT round, json, chain, code FROM metrics ORDER BY round"
-            for round_index, text, *sealed in self._connection.execute(query):
-                name = f"metrics of round {round_index}"
-                self._require(tuple(sealed), name, b"metrics", self._header_chain, round_index, text)
-                found[int(round_index)] = json.loads(text)
+            for t, text, *sealed in self._connection.execute(query):
+                name = f"metrics of round {t}"
+                self._require(tuple(sealed), name, b"metrics", self._header_chain, t, text)
+                found[t] = json.loads(text)
         return found
 
-    def _content(self, digest: bytes, inline: bytes | None) -> bytes:
-        return self._checked(digest, self._file(digest).read_bytes() if inline is None else inline)
-
-    def _checked(self, digest: bytes, content: bytes) -> bytes:
+    def _checked(self, digest: bytes, inline: bytes | None, file: Path) -> bytes:
+        """A content that is in its row, or in a file."""
+        content = file.read_bytes() if inline is None else inline
         if hashlib.sha256(content).digest() != digest:
             raise LedgerError(f"a content of ledger {self.path} differs from its SHA-256. Restore a copy.")
         return content
@@ -551,16 +448,12 @@ class Ledger:
     def opening(self) -> Opening:
         """That of this process: recorded durably now, with fresh random bits, if it was not yet."""
         if self._opening is None:
-            self._writable()
-            number, fresh = len(self._openings), os.urandom(FRESH_BYTES)
-            opening = Opening(number, len(self._chains), self._records, fresh, dict(self.note))
-            row = _opening_row(opening)
+            place = len(self._openings), len(self._chains), self._records
+            opening = Opening(*place, os.urandom(FRESH_BYTES), _json(self.note))
+            sealed = self._seal.sealed(b"opening", self._head, *opening)
             with self._written("an opening"):
-                sealed = self._seal.sealed(b"opening", self._head, *row)
-                with _transaction(self._connection):
-                    self._insert("openings", (*row, *sealed))
-                self._head = sealed[0]
-            self._opening = opening
+                _put(self._connection, "openings", *opening, *sealed)
+            self._opening, self._head = opening, sealed[0]
             self._openings.append(opening)
         return self._opening
 
@@ -571,34 +464,26 @@ class Ledger:
             ParticipationViolation, LedgerError: as there.
         """
         self._writable()
-        check_ids(users, t)
-        if not _is_index(t) or t != self.released:
+        if t != self.released:
             raise ParticipationViolation(f"round must be {self.released}, the next to commit; got {t!r}.")
         if t >= self.participation.rounds:
             raise ParticipationViolation(
                 f"round {t} is past the horizon: all n={self.participation.rounds} rounds are committed. A "
                 "longer run needs a new factorization and a new budget."
             )
-        self.histories.check(int(t), self.histories.keys(users)[0])
+        if len(set(users)) < len(users):
+            twice = next(user for user in users if users.count(user) > 1)
+            raise ParticipationViolation(f"user {twice!r} appears twice in round {t}.")
+        _ended(self.histories.keys(users)[1])
+        self.histories.check(t, users)
 
-    def admissible(self, t: int, users: Sequence[str]) -> list[str]:
-        """Those of ``users`` whom the contract lets take part in round t, in the same order."""
-        return [user for user in users if self.histories.admits(user, t)]
-
-    def commit_round(
-        self,
-        t: int,
-        users: Sequence[str],
-        state: bytes | None = None,
-        about: Mapping[str, Any] | None = None,
-    ) -> None:
+    def commit_round(self, t: int, users: Sequence[str], state: bytes | None = None) -> None:
         """Record one round durably, or not at all.
 
         Args:
             t: exactly one more than the last committed round (0 for the first), below n.
             users: the ids of the users whose updates are in the round; no duplicates.
             state: the whole state after the round; None leaves the one kept last.
-            about: what else is to be remembered of the round, JSON-able.
 
         Raises:
             ParticipationViolation: a round out of turn or past the horizon, a user twice in the round, less
@@ -606,14 +491,11 @@ class Ledger:
             LedgerError: the ledger is read-only, this process recorded no opening, or the disk failed: then,
                 and only then, the round may be there, and nothing more can be written.
         """
-        with self._mutex:
-            self.check_round(t, users)
-            t = int(t)
-            keys, newcomers = self.histories.keys(users)
-            commit = self._next(np.sort(keys), 1, t + 1, newcomers, about or {})
-            self._commit(f"round {t + 1}", commit, None, state)
-            self.histories.meet(newcomers)
-            self.histories.record_all(t, keys)
+        self.check_round(t, users)
+        keys, newcomers = self.histories.keys(users)
+        self._commit(f"round {t + 1}", sorted(keys), newcomers, 1, t + 1, state)
+        for user in users:
+            self.histories.record(user, t)
 
     def commit_steps(
         self,
@@ -638,27 +520,12 @@ class Ledger:
         Raises:
             LedgerError: as `commit_round`.
         """
-        names, key_of = self.histories.names, self.histories.key_of
-        keys = np.array([NOBODY if user is None else key_of(user) for user in users], np.int64)
-        met = (
-            int(keys[keys != NOBODY].max(initial=self._known - 1)) + 1
-        )  # others were admitted, not committed
-        commit = self._next(keys, len(users), records, names[self._known : met], about, pushes)
-        with self._mutex:
-            self._commit(f"step {self.released + len(users)}", commit, content or None, state)
-
-    def _next(
-        self,
-        keys: NDArray[np.int64],
-        count: int,
-        records: int,
-        newcomers: Sequence[str],
-        about: Mapping[str, Any],
-        pushes: bytes = b"",
-    ) -> Commit:
-        """The commit that would follow the last."""
-        number, taken = len(self._chains), keys.astype(np.uint32)
-        return Commit(number, self.released, count, records, taken, newcomers, about, pushes, b"")
+        found = iter(self.histories.keys([user for user in users if user is not None])[0])
+        keys = [NOBODY if user is None else next(found) for user in users]
+        met = max((key for key in keys if key != NOBODY), default=self._known - 1) + 1
+        newcomers = self.histories.names[self._known : met]  # others were admitted and not committed
+        what = f"step {self.released + len(users)}"
+        self._commit(what, keys, newcomers, len(users), records, state, about, content, pushes)
 
     def keep_state(self, state: bytes) -> None:
         """Record a state durably that follows the last commit.
@@ -667,45 +534,60 @@ class Ledger:
             LedgerError: the ledger is read-only, or the disk failed.
         """
         follows = self._chains[-1] if self._chains else self._header_chain
-        with self._written("the state"), _transaction(self._connection):
+        with self._written("the state"):
             self._put_state(len(self._chains), follows, state)
 
-    def put_metrics(self, round_index: int, metrics: Mapping[str, Any]) -> None:
-        """Store evaluation results under a round, replacing those stored before. Not part of the accounting.
+    def put_metrics(self, t: int, metrics: Mapping[str, Any]) -> None:
+        """Store evaluation results under a number of rounds, replacing those stored before. Not part of the
+        accounting.
 
         Args:
-            round_index: 0 … n; by convention the number of rounds trained when the model was evaluated.
+            t: the number of rounds trained when the model was evaluated.
             metrics: JSON-able. NaN is kept: a diverged run is worth recording.
 
         Raises:
-            LedgerError: an index outside 0 … n, metrics that are not JSON, a read-only ledger, a disk error.
+            LedgerError: metrics that are not JSON, a read-only ledger, a disk error.
         """
-        self._writable()
-        if not _is_index(round_index) or not 0 <= round_index <= self.participation.rounds:
-            raise LedgerError(
-                f"round (of metrics) must lie in 0..{self.participation.rounds}; got {round_index!r}."
-            )
         text = _json(metrics, "metrics", allow_nan=True)
-        with self._written(f"metrics after {round_index} rounds"), _transaction(self._connection):
-            sealed = self._seal.sealed(b"metrics", self._header_chain, int(round_index), text)
-            self._connection.execute(
-                "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?)", (int(round_index), text, *sealed)
-            )
+        sealed = self._seal.sealed(b"metrics", self._header_chain, t, text)
+        with self._written(f"metrics after {t} rounds"):
+            _put(self._connection, "metrics", t, text, *sealed)
 
-    def _commit(self, what: str, commit: Commit, content: bytes | None, state: bytes | None) -> None:
-        if self._opening is None and commit.count:
+    def _commit(
+        self,
+        what: str,
+        keys: Sequence[int],
+        newcomers: Sequence[str],
+        steps: int,
+        records: int,
+        state: bytes | None,
+        about: Mapping[str, Any] | None = None,
+        content: bytes = b"",
+        pushes: bytes = b"",
+    ) -> None:
+        if self._opening is None and steps:
             raise LedgerError(f"opening (of this process) must be recorded before {what}; got none.")
+        commit = Commit(
+            len(self._chains),
+            self.released,
+            steps,
+            records,
+            np.array(keys, "<u4").tobytes(),
+            _ended(newcomers),
+            _json(about or {}),
+            pushes,
+            hashlib.sha256(content).digest() if content else b"",
+        )
+        chain, code = self._seal.sealed(b"commit", self._head, *commit)
         with self._written(what):
-            digest, inline = (b"", None) if content is None else self._kept(content)
-            commit = dataclasses.replace(commit, digest=digest)
-            row = commit.row()
-            sealed = self._seal.sealed(b"commit", self._head, *row)
-            with _transaction(self._connection):
-                self._insert("commits", (*row, inline, *sealed))
-                if state is not None:
-                    self._put_state(commit.number + 1, sealed[0], state)
-            self._take(commit, sealed[0])
-        self._mark.note(len(self._chains), sealed[0])
+            if large := len(content) > _INLINE:
+                write_durably(self._file(commit.digest), content)
+            inline = content if content and not large else None
+            _put(self._connection, "commits", *commit, inline, chain, code)
+            if state is not None:
+                self._put_state(commit.number + 1, chain, state)
+        self._take(commit, chain)
+        self._mark.note(len(self._chains), chain)
 
     def _put_state(self, after: int, follows: bytes, state: bytes) -> None:
         """Replace the state in the transaction at hand.
@@ -719,19 +601,8 @@ class Ledger:
             overwrite_durably(self._place(place), state)
             inline = None
         digest = hashlib.sha256(state).digest()
-        row = (0, after, digest, place, inline, *self._seal.sealed(b"state", follows, digest))
-        self._connection.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-
-    def _kept(self, content: bytes) -> tuple[bytes, bytes | None]:
-        """The digest of a content, and itself if it goes into its row; else it is in a file of its own."""
-        digest = hashlib.sha256(content).digest()
-        if len(content) <= _INLINE:
-            return digest, content
-        write_durably(self._file(digest), content)
-        return digest, None
-
-    def _insert(self, table: str, row: Sequence[Any]) -> None:
-        self._connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+        sealed = self._seal.sealed(b"state", follows, digest)
+        _put(self._connection, "state", 0, after, digest, place, inline, *sealed)
 
     def _writable(self) -> None:
         if self._lock is None:
@@ -744,48 +615,33 @@ class Ledger:
 
     @contextmanager
     def _written(self, what: str) -> Iterator[None]:
-        """While something is written: if that fails nothing more is, and the file tells what is there."""
+        """A transaction: if it fails nothing more is written, and the file tells what is there."""
         self._writable()
-        with self._mutex, self.right.exercise(what), _one_line(self.path):
+        with self.right.exercise(what), _one_line(self.path), _transaction(self._connection):
             yield
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
         """One line for whatever a damaged file may cause."""
-        with self._mutex, _one_line(self.path), rebuilding(f"ledger {self.path}", LedgerError):
+        with _one_line(self.path), rebuilding(f"ledger {self.path}", LedgerError):
             yield
 
 
-def check_ids(users: Sequence[str], time: int) -> None:
-    """Refuse ids that cannot be stored and compared exactly, and a user named twice."""
-    if isinstance(users, str):
-        raise LedgerError(f"users must be a sequence of ids; got the single string {users!r}.")
-    for user in users:
-        if not isinstance(user, str) or not user or "\x00" in user or not _encodable(user):
-            raise LedgerError(
-                f"user (id) must be a non-empty string of valid Unicode without NUL; got {user!r} in round "
-                f"{time}."
-            )
-    if len(set(users)) != len(users):
-        seen: set[str] = set()
-        twice = next(user for user in users if user in seen or seen.add(user))
-        raise ParticipationViolation(f"user {twice!r} appears twice in round {time}.")
-
-
-def _encodable(user: str) -> bool:
+def _ended(users: Sequence[str]) -> bytes:
+    """Ids one after the other, each ended by a NUL."""
     try:
-        user.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        names = [user.encode() for user in users]
+    except (AttributeError, UnicodeEncodeError):
+        names = [b""]
+    if not all(names) or any(b"\x00" in name for name in names):
+        raise LedgerError("user ids must be non-empty strings of valid Unicode without NUL.")
+    return b"".join(name + b"\x00" for name in names)
 
 
-def _is_index(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def _opening_row(opening: Opening) -> tuple[int | str | bytes, ...]:
-    return opening.number, opening.after, opening.first_round, opening.fresh, _json(opening.note)
+def _put(connection: sqlite3.Connection, table: str, *row: Any) -> None:
+    """Insert a row; the one state, and metrics of a round, take the place of those before."""
+    verb = "INSERT OR REPLACE" if table in ("state", "metrics") else "INSERT"
+    connection.execute(f"{verb} INTO {table} VALUES ({', '.join('?' * len(row))})", row)
 
 
 def _json(value: Mapping[str, Any], what: str = "note", allow_nan: bool = False) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,18 +60,12 @@ class ReleaseRight:
     """
 
     def __init__(self) -> None:
-        self._within = threading.local()  # a commit under way is a release of its own
         #: Why nothing may be released any more, one line.
         self.lost: str | None = None
 
-    @property
-    def holds(self) -> bool:
-        """Whether something may still be released."""
-        return self.lost is None
-
     def require(self) -> None:
         """Raise the error if the right is lost."""
-        if not self.holds:
+        if self.lost is not None:
             raise LedgerError(self.lost)
 
     @contextmanager
@@ -80,26 +73,25 @@ class ReleaseRight:
         """Release something, or write to the record: all of it, or nothing more.
 
         Args:
-            what: is released or written, in a message; within another it is part of that.
+            what: is released or written, in a message; where this is part of another release and fails, the
+                message is about the part.
 
         Raises:
             LedgerError: the right was lost before, or is lost by an error of that kind.
             BaseException: whatever else was raised; the right is lost too.
         """
         self.require()
-        depth = getattr(self._within, "depth", 0)
-        self._within.depth = depth + 1
         try:
             yield
         except BaseException as error:
+            if self.lost is not None:
+                raise
             known = isinstance(error, LedgerError)
             reason = str(error).rstrip(".") if known or isinstance(error, OSError) else type(error).__name__
             self.lost = (
                 f"{what} failed ({reason}); this process releases nothing more. "
                 f"Resume: {what} counts if it is whole on the disk."
             )
-            if known and depth == 0:
+            if known:
                 raise type(error)(self.lost) from error
             raise
-        finally:
-            self._within.depth = depth

@@ -1,25 +1,17 @@
-"""Private aggregation for any program: it brings updates, this clips, sums, noises, steps and commits.
-
-Runs whose users are trained elsewhere, by such a program or by the clients of a Flower app, know a model as
-its arrays: what is trained, and what stays (`ModelLayout`).
-"""
+"""Private aggregation for any program: it brings updates, this clips, sums, noises, steps and commits."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import hashlib
-import re
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -35,218 +27,18 @@ from fedmf.runs.directory import LEDGER, RunDirectory, read_header
 from fedmf.runs.execution import Execution
 from fedmf.runs.loop import Reply
 from fedmf.runs.mechanism import NoiseMechanism
+from fedmf.runs.model_layout import ModelLayout
 from fedmf.runs.plan import Plan
-from fedmf.runs.released_model import WholeModel
 from fedmf.runs.run import Run, difference
-from fedmf.runs.session import Session, new_directory
+from fedmf.runs.session import Session, created
 from fedmf.runs.statistics import FixedClipping, QuantileClipping, Statistic
 from fedmf.training import FixedPointSum, LocalSGD, Task, UserFailure
 
 #: By the names of the model's arrays: arrays of NumPy or torch.
 Arrays = Mapping[str, Any]
 
-FLOATS: Final = ("float16", "float32", "float64")
-EXACT: Final = (*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "bool")
-#: Names under which torch's normalisation layers keep statistics of the data they saw.
-_STATISTICS: Final = re.compile(r"(^|\.)running_(mean|var)$")
 _MEAN: Final = Sgd(learning_rate=1.0, momentum=0.0)
 _LONGEST_REASON: Final = 200
-
-
-@dataclass(frozen=True, eq=False)
-class ModelLayout:
-    """Names, shapes and types of a model's arrays, in their order.
-
-    Arrays of a floating type are trained, clipped together and noised, unless they are named as frozen.
-    Frozen arrays and those of integers (such as counters of batches) stay what they were at the start;
-    what users send for them is not looked at.
-
-    Args:
-        names: of all arrays.
-        shapes: of each.
-        dtypes: of each, as NumPy calls them.
-        kept: the values of arrays that stay, by name.
-        tied: of an array that is another one under a second name, that other one's: it is trained, clipped
-            and noised once and handed out under both; what users send under the second is not looked at.
-    """
-
-    names: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    dtypes: tuple[str, ...]
-    kept: Mapping[str, NDArray[Any]]
-    tied: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of_arrays(
-        cls,
-        arrays: Mapping[str, NDArray[Any]],
-        frozen: Sequence[str] = (),
-        tied: Sequence[Sequence[str]] | None = None,
-    ) -> Self:
-        """That of a model.
-
-        Args:
-            arrays: by name.
-            frozen: names of arrays that stay, or patterns of names.
-            tied: groups of names that are one array each; None where nobody said whether there are any.
-
-        Raises:
-            ConfigError: nothing to train, another type, a name that is frozen and not there, arrays that may
-                be one under two names, or statistics of normalisation layers that are not frozen: they are
-                no gradients, and noise may make them negative.
-        """
-        stays = _matching(arrays, frozen)
-        for name, array in arrays.items():
-            check_type(name, array.dtype.name)
-        _refuse_statistics(arrays, stays)
-        stays |= {name for name, array in arrays.items() if array.dtype.name in EXACT}
-        trained = {name: array for name, array in arrays.items() if name not in stays}
-        if not trained:
-            raise ConfigError(
-                "arrays must hold at least one of a floating type that is not frozen; got none."
-            )
-        if tied is None:
-            _ask_about_ties(trained)
-        for name, array in trained.items():
-            with np.errstate(over="ignore"):
-                if not np.isfinite(array.astype(np.float32)).all():
-                    raise ConfigError(
-                        f"arrays must be finite in float32, in which models are kept; got {name!r} with NaN, "
-                        "infinity or numbers above 3e38."
-                    )
-        return cls(
-            tuple(arrays),
-            tuple(array.shape for array in arrays.values()),
-            tuple(array.dtype.name for array in arrays.values()),
-            {name: arrays[name].copy() for name in arrays if name in stays},
-            _ties(trained, tied or ()),
-        )
-
-    @cached_property
-    def trained(self) -> list[tuple[str, tuple[int, ...], str]]:
-        """Name, shape and type of each array that is trained, in the order of the flat vector."""
-        rows = zip(self.names, self.shapes, self.dtypes, strict=True)
-        return [row for row in rows if row[0] not in self.kept and row[0] not in self.tied]
-
-    @property
-    def dimension(self) -> int:
-        """d, how many numbers are trained."""
-        return sum(int(np.prod(shape, dtype=np.int64)) for _, shape, _ in self.trained)
-
-    @cached_property
-    def number(self) -> np.dtype[Any]:
-        """In what users' numbers are clipped: float32 where all of the model are, else float64."""
-        narrow = all(dtype == "float32" for _, _, dtype in self.trained)
-        return np.dtype(np.float32 if narrow else np.float64)
-
-    def flat_of(self, arrays: Mapping[str, NDArray[Any]], number: Any = np.float64) -> Tensor:
-        """The trained numbers one array after the other, shape (d,), of this type."""
-        parts = [arrays[name].reshape(-1) for name, _, _ in self.trained]
-        return torch.from_numpy(np.concatenate(parts, dtype=number, casting="unsafe"))
-
-    def trained_arrays(self, flat: Tensor) -> dict[str, NDArray[Any]]:
-        """The trained arrays alone, each of its own type."""
-        values, made, start = flat.detach().cpu().numpy(), dict[str, NDArray[Any]](), 0
-        for name, shape, dtype in self.trained:
-            length = int(np.prod(shape, dtype=np.int64))
-            made[name] = values[start : start + length].reshape(shape).astype(dtype)
-            start += length
-        return made
-
-    def arrays(self, flat: Tensor) -> dict[str, NDArray[Any]]:
-        """A model's arrays, all of them, each of its own type."""
-        trained = self.trained_arrays(flat)
-        return {
-            name: self.kept[name].copy() if name in self.kept else trained[self.tied.get(name, name)]
-            for name in self.names
-        }
-
-    @property
-    def whole(self) -> WholeModel:
-        """What a run keeps of it."""
-        return WholeModel(self.names, self.shapes, self.dtypes, self.kept, self.tied)
-
-
-def check_type(name: str, dtype: str) -> None:
-    """Refuse an array that is neither trained nor kept.
-
-    Raises:
-        ConfigError: another type than floats up to 64 bits, integers and Booleans.
-    """
-    if dtype not in (*FLOATS, *EXACT):
-        raise ConfigError(
-            f"array {name!r} must be of a floating type up to 64 bits or of integers; got {dtype}."
-        )
-
-
-def _matching(names: Collection[str], patterns: Sequence[str]) -> set[str]:
-    """The names that are given, or match a pattern."""
-    chosen = set[str]()
-    for pattern in patterns:
-        matching = {pattern} if pattern in names else {name for name in names if fnmatchcase(name, pattern)}
-        if not matching:
-            raise ConfigError(f"frozen must name arrays of the model; got {pattern!r}, which matches none.")
-        chosen |= matching
-    return chosen
-
-
-def _refuse_statistics(arrays: Mapping[str, NDArray[Any]], frozen: Collection[str]) -> None:
-    """Refuse statistics of normalisation layers, known by their names; in a list of arrays without names, by
-    a mean and a variance of one shape before a count of batches, or fresh ones after scale and shift."""
-    found = [name for name in arrays if _STATISTICS.search(name)]
-    rows = [(name, array) for name, array in arrays.items() if name.isdecimal()]
-    for place in range(2, len(rows)):
-        four = [array for _, array in rows[max(0, place - 3) : place + 1]]
-        (mean, a), (variance, b) = rows[place - 1 : place + 1]
-        if a.ndim == 1 and a.shape == b.shape and a.dtype.name in FLOATS:
-            following = rows[place + 1][1] if place + 1 < len(rows) else a
-            counted = not following.shape and following.dtype.name in EXACT
-            fresh = {array.shape for array in four} == {a.shape}
-            if counted or (fresh and [_constant(array) for array in four] == [1.0, 0.0, 0.0, 1.0]):
-                found += [mean, variance]
-    if found := [name for name in found if name not in frozen]:
-        raise ConfigError(
-            f"arrays {', '.join(map(repr, found))} hold statistics of a normalisation layer, which mix "
-            "users' examples and are no gradient: use GroupNorm or LayerNorm, or name them in frozen."
-        )
-
-
-def _constant(values: NDArray[Any]) -> float | None:
-    """The one number that all entries are; None if they differ."""
-    return float(values.flat[0]) if values.size and bool((values == values.flat[0]).all()) else None
-
-
-def _ask_about_ties(trained: Mapping[str, NDArray[Any]]) -> None:
-    """Refuse equal arrays that are not constant: whether they are one, only who made the model knows."""
-    first = dict[bytes, str]()
-    for name, array in trained.items():
-        if _constant(array) is not None:
-            continue
-        other = first.setdefault(hashlib.sha256(np.ascontiguousarray(array).data).digest(), name)
-        if other != name and np.array_equal(array, trained[other]):
-            raise ConfigError(
-                f"arrays {other!r} and {name!r} hold the same numbers: are they one array, tied? Say "
-                f"tied=[({other!r}, {name!r})] if so, and tied=[] if they are two."
-            )
-
-
-def _ties(trained: Mapping[str, NDArray[Any]], tied: Sequence[Sequence[str]]) -> dict[str, str]:
-    """Of each further name of an array, the first."""
-    others = dict[str, str]()
-    for group in tied:
-        if isinstance(group, str) or len(group) < 2:
-            raise ConfigError(f"tied must be groups of two or more names of arrays; got {group!r}.")
-        for name in group:
-            if name not in trained or name in others or name in others.values():
-                raise ConfigError(
-                    f"tied must name arrays of the model that are trained, each once; got {name!r}."
-                )
-        first, *rest = sorted(group, key=list(trained).index)
-        for name in rest:
-            if not np.array_equal(trained[name], trained[first]):
-                raise ConfigError(f"tied arrays must be equal; {first!r} and {name!r} differ.")
-        others |= dict.fromkeys(rest, first)
-    return others
 
 
 #: What of `Execution` changes what such a run does; the rest is what it must be, and no table shows it.
@@ -322,7 +114,7 @@ class TaskElsewhere:
             "users": self.users,
             "user_list": user_list_digest(self.user_list),
             "identity": self.identity,
-            "arrays": self.layout.whole.fingerprint(),
+            "arrays": self.layout.fingerprint(),
         }
 
 
@@ -360,9 +152,8 @@ def session_of(path: Path, run: Run, initial: Tensor) -> Session:
             raise ConfigError(f"{path} holds another run: {other}. Continue it with its own values.")
         directory = RunDirectory.open(path)
     else:
-        plan, whole = Plan.of(run, optimizer, initial.numel()), task.layout.whole
-        model = {"dimension": initial.numel(), "arrays": arrays, "save_whole": whole.save}
-        directory = new_directory(path, run, plan, task.user_list, **model)
+        plan, layout = Plan.of(run, optimizer, initial.numel()), task.layout
+        directory = created(path, run, plan, task.user_list, layout.save, arrays=arrays)
     with contextlib.ExitStack() as held:
         held.enter_context(directory)
         session = Session(run, directory, optimizer, initial.float(), task.user_list)
@@ -389,7 +180,7 @@ class PrivateAggregator:
         clipping: `fedmf.QuantileClipping` lets ζ follow a quantile of norms.
         extra_releases: statistics such as `fedmf.CustomStatistic` that are released under the same ε.
         frozen: arrays that are neither trained nor noised: names, or patterns.
-        tied: groups of names under which one array stands; None asks if equal arrays are one.
+        tied: whether equal arrays are one under several names; None asks if there are any.
 
     Raises:
         ConfigError: values that do not fit together.
@@ -412,7 +203,7 @@ class PrivateAggregator:
         clipping: FixedClipping | QuantileClipping | None = None,
         extra_releases: Sequence[Statistic] = (),
         frozen: Sequence[str] = (),
-        tied: Sequence[Sequence[str]] | None = None,
+        tied: bool | None = None,
     ) -> None:
         self._users = list(users)
         if isinstance(users, str) or not all(isinstance(user, str) and user for user in self._users):

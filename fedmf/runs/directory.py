@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.noise import NoiseKey
-from fedmf.records.admission import Admission
 from fedmf.records.durable import tighten, write_durably
 from fedmf.records.key_file import load_key, save_key
 from fedmf.records.ledger import Ledger
@@ -19,10 +18,6 @@ from fedmf.records.new_places import create_directory
 from fedmf.runs.header import RunHeader
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedmf.data import PublicInput
-    from fedmf.runs.plan import Plan
     from fedmf.runs.run import Run
     from fedmf.training import UserFailure
 
@@ -42,54 +37,36 @@ class RunDirectory:
     Guarantees:
         A directory either holds a complete run or does not exist: it is built beside its place and
         renamed. Only its owner may enter it (mode 0700; files 0600), whatever the umask, and opening one that
-        others could read takes that from them. After a crash, :meth:`restore` returns exactly the last state
-        that was committed.
+        others could read takes that from them.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        header: RunHeader,
-        key: NoiseKey,
-        ledger: Ledger,
-    ) -> None:
+    def __init__(self, path: Path, header: RunHeader, key: NoiseKey, ledger: Ledger) -> None:
         self.path, self.header, self.key, self.ledger = path, header, key, ledger
         self.right = ledger.right
-        self.admission = Admission(ledger, path)
 
     @classmethod
     def create(
         cls,
         path: Path,
         run: Run,
-        plan: Plan,
+        header: RunHeader,
         key: NoiseKey,
-        dimension: int,
-        test_owner: str = "nobody",
-        arrays: tuple[tuple[str, tuple[int, ...]], ...] = (),
         save_whole: Callable[[Path], None] | None = None,
-        constants: Sequence[PublicInput] = (),
     ) -> Self:
-        """Create the directory of a new run; ``config.toml`` and the ledger's header are rendered from it.
+        """Create the directory of a new run.
 
         Args:
             path: where; must not exist, or be empty.
-            run: what to run.
-            plan: made for it.
+            run: what to run, from which ``config.toml`` is rendered.
+            header: of the run, for the ledger.
             key: of its noise.
-            dimension: d, the number of model parameters.
-            test_owner: whose the examples of the central test part are, as `Dataset.test_owner`.
-            arrays: name and shape of each tensor of the model, in the order of its flat vector.
-            save_whole: writes the file of a model of which only those are trained.
-            constants: what else the model holds (`Task.constant_inputs`).
+            save_whole: writes the file of a model of which only some arrays are trained.
 
         Raises:
             ConfigError: the place is taken or cannot be written.
-            ValueError: the plan was made for another run.
         """
         from fedmf.runs.tables.configuration import render_toml
 
-        header = RunHeader.of(run, plan, key, dimension, test_owner, arrays, constants)
         path = path.resolve()
         if os.path.exists(path / LEDGER):  # False for an impossible name, which is refused below
             raise ConfigError(f"output directory {path} holds another run; resume it, or use another place.")
@@ -98,9 +75,9 @@ class RunDirectory:
             write_durably(building / CONFIG, render_toml(run).encode())
             if save_whole is not None:
                 save_whole(building / WHOLE_MODEL)
-            write_durably(building / FAILURES, b"", mode=0o600)
+            write_durably(building / FAILURES, b"")
             save_key(building / KEY, key)
-            Ledger.create(building / LEDGER, plan.participation, header.to_dict(), key)
+            Ledger.create(building / LEDGER, header.plan.participation, header.to_dict(), key)
 
         create_directory(path, "output directory", fill)
         return cls.open(path)
@@ -128,43 +105,6 @@ class RunDirectory:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def restore(self) -> tuple[int, Tensor, dict[str, Tensor], dict[str, Any]] | None:
-        """(rounds released, θ, optimizer state, position of the noise), None before the first commit.
-
-        The state is the last that was kept. Rounds released after it (see `commit_row`) are not in it: its
-        position of the noise tells how many rounds are.
-        """
-        kept = self.ledger.state()
-        if kept is None or not self.ledger.released:
-            return None
-        from fedmf.records.packed import unpack
-
-        state = unpack(kept)
-        return self.ledger.released, state["parameters"], state["optimizer"], state["noise"]
-
-    def keep_initial(self, parameters: Tensor, state: Mapping[str, Tensor], noise: Mapping[str, Any]) -> None:
-        """Record the state before round 0, for a run whose first rounds are committed without theirs."""
-        self.ledger.keep_state(_packed(parameters, state, noise))
-
-    def commit(
-        self,
-        t: int,
-        users: Sequence[str],
-        parameters: Tensor,
-        state: Mapping[str, Tensor],
-        noise: Mapping[str, Any],
-    ) -> None:
-        """Make round t (0-based) final: its row and its state, in one transaction."""
-        self.ledger.commit_round(t, users, _packed(parameters, state, noise))
-
-    def commit_row(self, t: int, users: Sequence[str]) -> None:
-        """Make round t final without keeping its state: its row of noise and its participations are spent.
-
-        A run that is interrupted before the next `commit` goes on with round t + 1 from the last state kept:
-        the round's work is lost, never repeated.
-        """
-        self.ledger.commit_round(t, users)
-
     def note_data(self, digest: str) -> None:
         """Let the next opening note what the data are, and tell the operator alone if they have changed."""
         noted = [opening.note["data"] for opening in self.ledger.openings() if "data" in opening.note]
@@ -185,16 +125,6 @@ class RunDirectory:
             open(os.open(self.path / FAILURES, flags, 0o600), "a", encoding="utf-8") as file,
         ):
             file.writelines(json.dumps(entry) + "\n" for entry in entries)
-
-
-def _packed(parameters: Tensor, optimizer: Mapping[str, Tensor], noise: Mapping[str, Any]) -> bytes:
-    """θ, the optimizer's state and the position of the noise.
-
-    Past noise, which is as secret as the key, is not in it: it is made again from the position.
-    """
-    from fedmf.records.packed import pack
-
-    return pack({"parameters": parameters, "optimizer": dict(optimizer), "noise": dict(noise)})
 
 
 def read_header(path: Path) -> RunHeader:

@@ -32,20 +32,18 @@ class RunHeader:
     Args:
         run: what `fedmf.Run.to_dict` wrote: each value's own kind and fields.
         plan: the calibrated mechanism; its privacy and cohorts are those of the run.
-        dimension: d, the number of model parameters that receive noise.
+        arrays: name and shape of each tensor of the model in the order of its flat vector.
         key_fingerprint: short public id of the noise key; None for a run without privacy.
         key_public: whether the noise follows from a published seed.
         clipped_by: "server" (it clips every user's update again) or "workers" (they clip and sum).
         not_private: what the run shows that was computed from users' examples without noise.
         public_inputs: what about the data is taken as public: dicts of the strings name, value, source.
-        arrays: name and shape of each tensor of the model in the order of its flat vector; empty for a
-            vector without parts.
         software: name and version of what the run was started with.
 
     Raises:
         ValueError: a field out of its range.
 
-    >>> RunHeader.from_dict({"format": 1, "dimension": 10})
+    >>> RunHeader.from_dict({"format": 1, "users": 10})
     Traceback (most recent call last):
         ...
     ValueError: header (run description) must have the fields of this version; differing: arrays, ...
@@ -53,18 +51,15 @@ class RunHeader:
 
     run: Mapping[str, Any]
     plan: Plan
-    dimension: int
+    arrays: tuple[tuple[str, tuple[int, ...]], ...]
     key_fingerprint: str | None
     key_public: bool
     clipped_by: Literal["server", "workers"]
     not_private: tuple[str, ...] = ()
     public_inputs: tuple[Mapping[str, str], ...] = ()
-    arrays: tuple[tuple[str, tuple[int, ...]], ...] = ()
     software: str = SOFTWARE
 
     def __post_init__(self) -> None:
-        if isinstance(self.dimension, bool) or not isinstance(self.dimension, int) or self.dimension < 1:
-            raise ValueError(f"d (dimension) must be an integer of at least 1; got {self.dimension!r}.")
         if self.clipped_by not in ("server", "workers"):
             raise ValueError(f"clipped_by must be 'server' or 'workers'; got {self.clipped_by!r}.")
         for entry in self.public_inputs:
@@ -72,11 +67,6 @@ class RunHeader:
                 raise ValueError(
                     f"public_inputs must hold strings under name, value and source; got {dict(entry)!r}."
                 )
-        length = sum(math.prod(shape) for _, shape in self.arrays)
-        if self.arrays and length != self.dimension:
-            raise ValueError(
-                f"arrays (tensors of the model) must have d={self.dimension} entries together; got {length}."
-            )
 
     @classmethod
     def of(
@@ -84,9 +74,8 @@ class RunHeader:
         run: Run,
         plan: Plan,
         key: NoiseKey,
-        dimension: int,
+        arrays: tuple[tuple[str, tuple[int, ...]], ...],
         test_owner: str = "nobody",
-        arrays: tuple[tuple[str, tuple[int, ...]], ...] = (),
         constants: Sequence[PublicInput] = (),
     ) -> Self:
         """What the ledger must remember to account for a run and to continue it exactly.
@@ -95,15 +84,13 @@ class RunHeader:
             run: as it was asked for.
             plan: made for it.
             key: of its noise.
-            dimension: d.
-            test_owner: whose the examples of the central test part are, as `Dataset.test_owner`.
             arrays: name and shape of each tensor of the model, in the order of its flat vector.
+            test_owner: whose the examples of the central test part are, as `Dataset.test_owner`.
             constants: what else the model holds (`Task.constant_inputs`).
         """
         return cls(
             run=run.to_dict(),
             plan=plan,
-            dimension=dimension,
             arrays=arrays,
             key_fingerprint=key.fingerprint if run.is_private else None,
             key_public=key.public,
@@ -111,6 +98,11 @@ class RunHeader:
             not_private=("central test part",) if test_owner == "training users" else (),
             public_inputs=tuple(map(dataclasses.asdict, (*run.task_source.public_inputs(), *constants))),
         )
+
+    @property
+    def dimension(self) -> int:
+        """d, the number of model parameters that receive noise."""
+        return sum(math.prod(shape) for _, shape in self.arrays)
 
     @property
     def shares_workers(self) -> bool:
@@ -175,7 +167,7 @@ class RunHeader:
             statistics = tuple(value for value in found if isinstance(value, Statistic))
             plan = Plan.from_dict(privacy, cohorts, statistics, given["plan"])
             tuples = {name: tuple(given[name]) for name in ("not_private", "public_inputs")}
-            tuples["arrays"] = tuple((name, tuple(shape)) for name, shape in given["arrays"])
+            tuples["arrays"] = tuple((str(name), tuple(map(int, shape))) for name, shape in given["arrays"])
             return cls(**{**given, **tuples, "plan": plan})
 
 

@@ -2,94 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel
-from fedmf.records.durable import replace_durably
 from fedmf.records.packed import unpack
 from fedmf.records.tensor_files import read_tensors
 from fedmf.runs.directory import WHOLE_MODEL, opened_record
-
-
-@dataclass(frozen=True, eq=False)
-class WholeModel:
-    """All arrays of a model of which a run trains some, in their order; the others stay what they were.
-
-    Args:
-        names: of all arrays.
-        shapes: of each.
-        dtypes: of each, as NumPy calls them.
-        kept: the values of those that are not trained, by name.
-        tied: of an array that is another one under a second name, that other one's.
-    """
-
-    names: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    dtypes: tuple[str, ...]
-    kept: Mapping[str, NDArray[Any]]
-    tied: Mapping[str, str] = field(default_factory=dict)
-
-    def fingerprint(self) -> str:
-        """SHA-256 of names, shapes, types and the arrays that stay."""
-        digest = hashlib.sha256(json.dumps(self._described(sorted(self.kept))).encode())
-        for name in sorted(self.kept):
-            digest.update(np.ascontiguousarray(self.kept[name]).tobytes())
-        return digest.hexdigest()
-
-    def _described(self, kept: list[str]) -> list[Any]:
-        """All but the values; ties where there are any, which earlier records do not mention."""
-        return [self.names, self.shapes, self.dtypes, kept, *([dict(self.tied)] if self.tied else [])]
-
-    def save(self, path: Path) -> None:
-        """As a NumPy archive without pickled objects: what stays, and a description of all."""
-        described = json.dumps(self._described(list(self.kept))).encode()
-        arrays = {f"kept-{place}": array for place, array in enumerate(self.kept.values())}
-        content: dict[str, Any] = {"model": np.frombuffer(described, np.uint8), **arrays}
-        replace_durably(path, lambda file: np.savez(file, **content))
-
-    @classmethod
-    def load(cls, path: Path, fingerprint: str) -> Self:
-        """What `save` wrote.
-
-        Raises:
-            ConfigError: it cannot be read, or is not what was recorded.
-        """
-        try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-                names, shapes, dtypes, kept, *tied = json.loads(archive["model"].tobytes())
-                values = {name: archive[f"kept-{place}"] for place, name in enumerate(kept)}
-            model = cls(tuple(names), tuple(map(tuple, shapes)), tuple(dtypes), values, *tied)
-            same = model.fingerprint() == fingerprint
-        except Exception as error:  # whatever a damaged file may cause
-            raise ConfigError(
-                f"cannot read {path} (all arrays of the model): {type(error).__name__}."
-            ) from None
-        if not same:
-            raise ConfigError(f"{path} (all arrays of the model) must be what the run began with; it is not.")
-        return model
-
-    def tensors(self, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """All of them, each of its own type, for ``load_state_dict``."""
-        return {
-            name: torch.from_numpy(
-                (self.kept[name] if name in self.kept else trained[self.tied.get(name, name)].numpy()).astype(
-                    dtype
-                )
-            )
-            for name, dtype in zip(self.names, self.dtypes, strict=True)
-        }
+from fedmf.runs.model_layout import ModelLayout
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,18 +46,18 @@ class ReleasedModel:
                 raise ConfigError(f"{path} has no model yet: no round of the run was released.")
         state = unpack(kept)
         flat, noise = state["parameters"], state["noise"]
-        arrays = header.arrays or (("parameters", (header.dimension,)),)
-        parts = flat.split([math.prod(shape) for _, shape in arrays])
+        parts = flat.split([math.prod(shape) for _, shape in header.arrays])
         tensors = {
-            name: part.reshape(shape).clone() for (name, shape), part in zip(arrays, parts, strict=True)
+            name: part.reshape(shape).clone()
+            for (name, shape), part in zip(header.arrays, parts, strict=True)
         }
         if _FINGERPRINT in header.run["task"]:
-            whole = WholeModel.load(path / WHOLE_MODEL, str(header.run["task"][_FINGERPRINT]))
-            tensors = whole.tensors(tensors)
+            layout = ModelLayout.load(path / WHOLE_MODEL, str(header.run["task"][_FINGERPRINT]))
+            tensors = {name: torch.from_numpy(array) for name, array in layout.arrays(flat).items()}
         return cls(tensors, int(noise["t"]), header.software)
 
 
-#: Where a task records `WholeModel.fingerprint`.
+#: Where a task records `ModelLayout.fingerprint`.
 _FINGERPRINT: Final = "arrays"
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedmf.errors import HorizonExceededError
 from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseStream
 from fedmf.optim import RoundRelease, ServerOptimizer, ServerPass
+from fedmf.records.packed import pack, unpack
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.plan import Plan
 from fedmf.runs.run import Run
@@ -72,8 +73,8 @@ class PrivateServer:
         self.plan, self.directory, self.device = plan, directory, torch.device(device)
         self._optimizer, self._checkpoint_every = optimizer, checkpoint_every
         self._row_variances = plan.mechanism.factorization.noise_row_variances()
-        restored = directory.restore()
-        self._t = 0 if restored is None else restored[0]
+        self._t = directory.ledger.released
+        kept = directory.ledger.state() if self._t else None
         self._vectors = ReusedVectors()
         self.keys = KeySchedule.of_record(directory.key, directory.ledger, self._t)
         self._noise = self._noise_stream(initial.numel())
@@ -83,32 +84,28 @@ class PrivateServer:
         if moment is not None:
             form = optimizer.second_form
             self._second = SecondMomentRelease(plan, moment, form, self.keys, self.device)
-        if restored is None:
+        if kept is None:
             self.lost = range(0)
             self._parameters = initial.to(self.device)
             self._state: Mapping[str, Tensor] = self._optimizer.init(self._parameters)
-            if checkpoint_every > 1:
+            if checkpoint_every > 1:  # the first rounds are committed without a state
                 states = [released.state for released in self._statistics]
-                directory.keep_initial(self._parameters, self._state, self._noise_state(states))
+                directory.ledger.keep_state(self._packed(self._parameters, self._state, states))
         else:
-            _, parameters, state, noise = restored
+            state = unpack(kept)
+            noise: Mapping[str, Any] = state["noise"]
             self._check_noise(noise)
             for released in self._statistics:
                 released.load_state(noise[released.statistic.name])
                 self._follow(released)
             self.lost = self._lost_rounds(noise)
-            self._parameters = parameters.to(self.device)
-            self._state = {name: value.to(self.device) for name, value in state.items()}
+            self._parameters = state["parameters"].to(self.device)
+            self._state = {name: value.to(self.device) for name, value in state["optimizer"].items()}
 
     def _noise_stream(self, dimension: int) -> NoiseStream:
         source = GaussianSource(self.keys, dimension, Domain.TRAINING)
         inverse = self.plan.mechanism.factorization.recurrence()
-        return NoiseStream(
-            source,
-            inverse,
-            self.plan.participation.rounds,
-            device=self.device,
-        )
+        return NoiseStream(source, inverse, self.horizon, device=self.device)
 
     def _lost_rounds(self, saved: Mapping[str, Any]) -> range:
         """The rounds that were released after the state at hand was kept: spent, and not in the model."""
@@ -195,7 +192,9 @@ class PrivateServer:
             self.keys.open_in(self.directory.ledger)
             parameters, state = self._stepped(total)
             states = [released.after(t, total) for released in self._statistics]
-            self._commit(users, parameters, state, states)
+            due = t + 1 == self.horizon or (t + 1) % self._checkpoint_every == 0
+            kept = self._packed(parameters, state, states) if due else None
+            self.directory.ledger.commit_round(t, users, kept)
             self._t, self._parameters, self._state = t + 1, parameters, state
             for released, after in zip(self._statistics, states, strict=True):
                 released.state = after
@@ -232,28 +231,17 @@ class PrivateServer:
         release = RoundRelease(mean, variance, second, of_second)
         return rule.step(t, self._parameters, release, self._state)
 
-    def _noise_state(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Where each stream of noise stands, and the statistics after a round."""
-        saved = self._noise.state_dict()
+    def _packed(
+        self, parameters: Tensor, state: Mapping[str, Tensor], states: Sequence[Mapping[str, Any]]
+    ) -> bytes:
+        """What a checkpoint holds: θ, the optimizer's state, where each stream of noise stands, and the
+        statistics after a round. Past noise, which is as secret as the key, is made again from there."""
+        noise = self._noise.state_dict()
         if self._second is not None:
-            saved["second"] = self._second.state_dict()
-        for released, state in zip(self._statistics, states, strict=True):
-            saved[released.statistic.name] = released.state_dict(state)
-        return saved
-
-    def _commit(
-        self,
-        users: Sequence[str],
-        parameters: Tensor,
-        state: Mapping[str, Tensor],
-        states: Sequence[Mapping[str, Any]],
-    ) -> None:
-        """Make the round final; its state is kept if it is due or nothing may follow."""
-        released = self._t + 1
-        if released == self.horizon or released % self._checkpoint_every == 0:
-            self.directory.commit(self._t, users, parameters, state, self._noise_state(states))
-        else:
-            self.directory.commit_row(self._t, users)
+            noise["second"] = self._second.state_dict()
+        for released, after in zip(self._statistics, states, strict=True):
+            noise[released.statistic.name] = released.state_dict(after)
+        return pack({"parameters": parameters, "optimizer": dict(state), "noise": noise})
 
 
 def sums_for(

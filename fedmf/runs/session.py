@@ -133,16 +133,9 @@ class Session:
         preflight(task.to(device), run.client)
         _from_file(run, task)  # only to check it
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
-        directory = new_directory(
-            path,
-            run,
-            Plan.of(run, optimizer, task.model.dimension),
-            task.dataset.user_ids,
-            dimension=task.model.dimension,
-            test_owner=task.dataset.test_owner,
-            arrays=task.model.arrays,
-            constants=task.constant_inputs(),
-        )
+        model = {"arrays": task.model.arrays, "constants": task.constant_inputs()}
+        plan, dataset = Plan.of(run, optimizer, task.model.dimension), task.dataset
+        directory = created(path, run, plan, dataset.user_ids, test_owner=dataset.test_owner, **model)
         return cls._opened(run, task, optimizer, directory, device)
 
     @classmethod
@@ -206,7 +199,7 @@ class Session:
         t: int,
         connected: Callable[[NDArray[np.int64]], Sequence[bool]] = lambda users: [True] * users.size,
     ) -> dict[int, str]:
-        """Who is asked in round t, ids by index: those of the schedule who did not withdraw.
+        """Who is asked in round t, ids by index.
 
         Of `AvailableCohorts` they are the first m of the round's order that are connected and that the
         contract admits; all of these if they are fewer.
@@ -215,20 +208,16 @@ class Session:
             t: 0-based round.
             connected: which users, given by index, are there now; asked for such cohorts alone.
         """
-        admission, schedule, size = (
-            self.directory.admission,
-            self._schedule,
-            self.plan.cohorts.users_per_round,
-        )
+        schedule, size = self._schedule, self.plan.cohorts.users_per_round
         users = schedule.cohort(t)
-        index = {self.user_list[user]: user for user in map(int, users)}
         if not schedule.is_order:
-            return {index[user]: user for user in admission.remaining(index)}
+            return {user: self.user_list[user] for user in map(int, users)}
+        admits = self.directory.ledger.histories.admits
         chosen: dict[int, str] = {}
         for start in range(0, users.size, _AT_ONCE * size):
             part = users[start : start + _AT_ONCE * size]
-            there = [self.user_list[user] for user in map(int, part[np.array(connected(part), dtype=bool)])]
-            chosen |= {index[user]: user for user in admission.admit(t, there)}
+            there = map(int, part[np.array(connected(part), dtype=bool)])
+            chosen |= {user: self.user_list[user] for user in there if admits(self.user_list[user], t)}
             if len(chosen) >= size:
                 break
         return dict(list(chosen.items())[:size])
@@ -328,7 +317,14 @@ class Session:
         draw_learning_curve(self.directory.path, self.metrics, title, self._task.metrics[:1])
 
 
-def new_directory(path: Path, run: Run, plan: Plan, user_list: Sequence[str], **model: Any) -> RunDirectory:
+def created(
+    path: Path,
+    run: Run,
+    plan: Plan,
+    user_list: Sequence[str],
+    save_whole: Callable[[Path], None] | None = None,
+    **model: Any,
+) -> RunDirectory:
     """The directory of a new run, with a noise key that is drawn for it.
 
     Args:
@@ -336,7 +332,8 @@ def new_directory(path: Path, run: Run, plan: Plan, user_list: Sequence[str], **
         run: what to run.
         plan: made for it.
         user_list: ids of all users.
-        model: what `RunDirectory.create` wants to know of it.
+        save_whole: as `RunDirectory.create`.
+        model: what `RunHeader.of` wants to know of it.
 
     Raises:
         ConfigError: the place cannot be used.
@@ -346,7 +343,7 @@ def new_directory(path: Path, run: Run, plan: Plan, user_list: Sequence[str], **
         require_canonical(user_list)
     seed = run.privacy.noise_seed
     key = NoiseKey.from_os() if seed is None else NoiseKey.from_seed(seed)
-    return RunDirectory.create(path, run, plan, key, **model)
+    return RunDirectory.create(path, run, RunHeader.of(run, plan, key, **model), key, save_whole)
 
 
 def check_device(device: str) -> None:

@@ -58,14 +58,14 @@ def run_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
         epsilon_spent is at most what (k, b) allows an observer of the cohorts, epsilon_so_far ≤ epsilon ≤
         epsilon_known_cohorts, and δ(noise, epsilon) was computed again. Otherwise no statement is made.
     """
-    plan, privacy, recorded = header.plan, header.plan.privacy, ledger.summary()
+    plan, privacy, recorded = header.plan, header.plan.privacy, ledger.histories
     if ledger.participation != plan.participation:
         raise LedgerError(
             f"the header plans {plan.participation} and the ledger was created for {ledger.participation}."
         )
-    if recorded.users > plan.users:
-        raise LedgerError(f"the ledger holds {recorded.users} users; the header says there are {plan.users}.")
-    planned, spent = plan.allowed(recorded.rounds), run_spent(plan, ledger)
+    if len(recorded) > plan.users:
+        raise LedgerError(f"the ledger holds {len(recorded)} users; the header says there are {plan.users}.")
+    planned, spent = plan.allowed(ledger.released), run_spent(plan, ledger)
     private = plan.noise_multiplier > 0
     unit, amplified = plan.words, plan.amplification
     return PrivacyStatement(
@@ -77,7 +77,7 @@ def run_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
             "second_moment": None if plan.second is None else plan.second.facts(plan.second_noise_std),
             "dimension": header.dimension,
             **dataclasses.asdict(plan.participation),
-            "rounds_released": recorded.rounds,
+            "rounds_released": ledger.released,
             "sampling": header.sampling,
             "amplification": None if amplified is None else amplified.to_dict(),
             "users": plan.users,
@@ -98,7 +98,7 @@ def run_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
             "epsilon_so_far": None if planned.so_far is None else finite(planned.so_far),
             "mu": gaussian_mu(plan.noise_multiplier) if private else None,
             **spent.figures(privacy.delta, plan.users, planned.known_so_far),
-            "users_participated": recorded.users,
+            "users_participated": len(recorded),
             "actual_max_participations": recorded.max_participations,
             "actual_min_separation": recorded.min_separation,
             "noise_key": header.key_fingerprint if private else None,
@@ -156,7 +156,7 @@ def run_spent(plan: Plan, ledger: Ledger) -> Spent:
         Balle, Wang (2018), Theorem 8; Denisov et al. (2022), "Improved Differential Privacy for SGD via
         Optimal Private Linear Operators on Adaptive Streams", Theorem 2.1.
     """
-    rounds, keys = ledger.by_user()
+    rounds, keys = ledger.participations()
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
     lengths = np.diff(starts, append=keys.size)
     sensitivities = np.zeros(starts.size)

@@ -237,7 +237,7 @@ class PrivateStream:
         named = [(i, user) for i, user in enumerate(users, start=step + 1) if user is not None]
         tried = run.users if len(named) == 1 else run.users.of(user for _, user in named)
         for i, user in named:
-            tried.check(i, tried.keys([user])[0])
+            tried.check(i, [user])
             if tried is not run.users:
                 tried.record(user, i)
 

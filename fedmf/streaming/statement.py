@@ -87,7 +87,7 @@ class Taken:
     @classmethod
     def of(cls, ledger: Ledger) -> Self:
         """By the ledger of a stream."""
-        times, keys = ledger.by_user()
+        times, keys = ledger.participations()
         apart = np.diff(times)[np.diff(keys) == 0]
         counts = np.bincount(keys)
         return cls(ledger.histories.names[: len(counts)], counts, int(apart.min()) if apart.size else None)

@@ -241,7 +241,7 @@ def test_late_replies_never_enter_a_later_round(silent: int, tmp_path: Path, own
     assert carried_out(run, tmp_path / "late", hold) == [6, 1] + [6] * 10
     with Ledger.open(tmp_path / "late" / "ledger.sqlite", read_only=True) as ledger:
         assert len([user for t, user in participations(ledger) if t == 1]) == 1
-        assert ledger.summary().empty_rounds == 0
+        assert all(len(commit.keys) for commit in ledger.commits())
     assert silent or own_time.now == pytest.approx(0.3)
 
 

@@ -162,9 +162,11 @@ def test_one_round_fewer_is_seen(what: str, tmp_path: Path, monkeypatch: pytest.
 
 
 def without_the_last_round(plan: Plan, ledger: Any) -> Spent:
-    rounds, keys = ledger.by_user()
+    rounds, keys = ledger.participations()
     kept = rounds < ledger.released - 1
     fewer = SimpleNamespace(
-        by_user=lambda: (rounds[kept], keys[kept]), released=ledger.released - 1, histories=ledger.histories
+        participations=lambda: (rounds[kept], keys[kept]),
+        released=ledger.released - 1,
+        histories=ledger.histories,
     )
     return run_spent(plan, fewer)  # type: ignore[arg-type]

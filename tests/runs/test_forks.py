@@ -108,10 +108,10 @@ def test_a_checkpoint_of_another_branch_is_refused(tmp_path: Path) -> None:
     for name in "ab":
         continued(tmp_path / name, run, [7])
     with fedmf.resume(run, tmp_path / "b") as session:
-        foreign = session.directory.restore()
+        foreign = session.directory.ledger.state()
     with fedmf.resume(run, tmp_path / "a") as session:
         assert foreign is not None
-        session.directory.restore = lambda: foreign  # type: ignore[method-assign]
+        session.directory.ledger.state = lambda: foreign  # type: ignore[method-assign]
         optimizer = run.optimizer_source.build((), ROUNDS)
         with pytest.raises(ValueError, match=r"eras .keys of the saved noise. must be"):
             PrivateServer(session.plan, session.directory, torch.zeros(DIMENSION), optimizer)

@@ -53,6 +53,8 @@ def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple
     ledger = SimpleNamespace(
         openings=list,
         opening=lambda: SimpleNamespace(first_round=0, fresh=bytes(32)),
+        released=0,
+        commit_round=lambda *_: None,
         check_round=lambda *_: None,  # as the commit: who may take part is not what is measured here
     )
     directory = SimpleNamespace(
@@ -60,9 +62,6 @@ def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple
         right=ReleaseRight(),
         key=NoiseKey.from_seed(1),
         header=SimpleNamespace(run={}),
-        restore=lambda: None,
-        commit=lambda *_: None,
-        keep_initial=lambda *_: None,
     )
     d = rounds[0].shape[1]
     initial = torch.zeros(d, dtype=torch.float64)  # so that the release is not rounded to float32

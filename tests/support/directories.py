@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from fedmf.noise.key import NoiseKey
+from fedmf.records.packed import pack
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.header import RunHeader
 from fedmf.runs.plan import Plan
@@ -15,6 +16,7 @@ from fedmf.runs.run import Run
 from support.small_runs import small_run
 
 DIMENSION = 3
+ARRAYS = (("w", (DIMENSION,)),)
 RUN = small_run(users=4, cohort_size=2, rounds=6, epsilon=3.0, noise_seed=-1)
 
 
@@ -27,13 +29,16 @@ PLAN, RECORDED = planned(), RUN.to_dict()
 
 
 def create(path: Path, key: NoiseKey | None = None) -> RunDirectory:
-    return RunDirectory.create(path, RUN, PLAN, key or NoiseKey.from_os(), DIMENSION)
+    key = key or NoiseKey.from_os()
+    return RunDirectory.create(path, RUN, RunHeader.of(RUN, PLAN, key, ARRAYS), key)
 
 
 def commit(opened: RunDirectory, t: int, value: float) -> None:
     opened.ledger.opening()
     users = [f"u{(2 * t) % 4}", f"u{(2 * t + 1) % 4}"]
-    opened.commit(t, users, torch.full((3,), value), {"velocity": torch.full((3,), -value)}, {"t": t + 1})
+    optimizer = {"velocity": torch.full((3,), -value)}
+    state = {"parameters": torch.full((3,), value), "optimizer": optimizer, "noise": {"t": t + 1}}
+    opened.ledger.commit_round(t, users, pack(state))
 
 
 def fail(*_: object, **__: object) -> None:

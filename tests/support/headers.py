@@ -56,7 +56,7 @@ def make_header(
     plan = Plan(**{**values, **_taken(changes, Plan)})
     header: dict[str, Any] = {
         "run": {"privacy": plan.privacy.to_dict(), "cohorts": plan.cohorts.to_dict()},
-        "dimension": 1000,
+        "arrays": (("w", (1000,)),),
         "key_fingerprint": "ab12",
         "key_public": False,
         "clipped_by": "server",

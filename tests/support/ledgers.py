@@ -39,7 +39,8 @@ def commit(ledger: Ledger, *cohorts: list[str]) -> None:
 def participations(ledger: Ledger) -> list[tuple[int, str]]:
     """(round, user) in the order of rounds."""
     names = ledger.histories.names
-    return [(int(t), names[key]) for t, key in zip(*ledger.participations(), strict=True)]
+    times, keys = ledger.participations()
+    return [(t, names[key]) for t, key in sorted(zip(times.tolist(), keys.tolist(), strict=True))]
 
 
 def contents(ledger: Ledger) -> tuple[Any, ...]:
