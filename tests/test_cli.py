@@ -129,8 +129,6 @@ def test_progress_has_a_bar_on_terminals_and_every_column_of_statistics(tmp_path
     for title in ("clip norm", "statistic first", "statistic last", "ε spent"):
         assert title in text
     assert "statistic first" not in view.quality()
-    too_fast = small_run(**keys, server_learning_rate=100.0)
-    assert "Try server.learning-rate = 25" in str(shown(tmp_path / "fast", too_fast, False)[1].warning())
 
 
 def test_one_callback_of_several_stops_a_run_and_all_are_called() -> None:

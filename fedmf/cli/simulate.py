@@ -117,8 +117,6 @@ def _conclude(session: Session, view: RunProgress, full: bool) -> None:
     from fedmf.runs.directory import FAILURES
 
     statement, path = session.statement(), session.directory.path
-    if (warning := view.warning()) is not None:
-        typer.echo(f"WARNING  {warning}", err=True)
     text = statement.render_text()
     typer.echo(text if full else text.partition("\n")[0])
     if quality := view.quality():

@@ -25,6 +25,7 @@ from fedmf.optim import ChosenOptimizer, ServerOptimizer, Sgd
 from fedmf.records.statement import PrivacyStatement
 from fedmf.runs.directory import LEDGER, RunDirectory, read_header
 from fedmf.runs.execution import Execution
+from fedmf.runs.given import TaskSource
 from fedmf.runs.loop import Reply
 from fedmf.runs.mechanism import NoiseMechanism
 from fedmf.runs.model_layout import ModelLayout
@@ -46,7 +47,7 @@ _READ: Final = frozenset({"messages", "handshake_timeout", "evaluate_every", "ch
 
 
 @dataclass(frozen=True, eq=False)
-class TaskElsewhere:
+class TaskElsewhere(TaskSource):
     """The task of a program that brings updates, or of a Flower app, which the server does not know.
 
     Args:
@@ -84,11 +85,6 @@ class TaskElsewhere:
         raise ConfigError(
             f"the task is known to whoever trains ({self.called}); continue it with {self.continued_by}."
         )
-
-    @property
-    def unit(self) -> str:
-        """Clients are users."""
-        return "user"
 
     @property
     def seed(self) -> int:

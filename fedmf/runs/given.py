@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 import numpy as np
 
@@ -18,29 +18,14 @@ from fedmf.values import Value, value_of
 
 #: The kind of what was given as an object.
 GIVEN: Final = "given"
-
-
-def declared_by_task(users: int) -> tuple[PublicInput, ...]:
-    """The public inputs of a task of one's own, which vouches for them.
-
-    Args:
-        users: N.
-    """
-    source = "declared by the task, which must not read them off private rows"
-    return (
-        PublicInput("users", str(users), source),
-        PublicInput("user ids", "those of its data set", source),
-        PublicInput("sizes of users", "those of its data set", source),
-        PublicInput("structure of an example", "shapes, types and bounds", source),
-        PublicInput("test part", "that of its data set, which says whose it is", source),
-    )
+T = TypeVar("T")
 
 
 class TaskSource(Protocol):
-    """What a task comes from."""
+    """What a task comes from; by default one that declares its users and their data itself."""
 
     #: By table, keys of a run that nothing reads for such a task: no configuration says them.
-    unread: ClassVar[Mapping[str, Collection[str]]]
+    unread: ClassVar[Mapping[str, Collection[str]]] = {}
 
     @property
     def users(self) -> int:
@@ -50,7 +35,7 @@ class TaskSource(Protocol):
     @property
     def unit(self) -> str:
         """What a user stands for: a "user" or an "example"."""
-        ...
+        return "user"
 
     @property
     def seed(self) -> int:
@@ -59,7 +44,14 @@ class TaskSource(Protocol):
 
     def public_inputs(self) -> tuple[PublicInput, ...]:
         """Whatever of the data is taken as known to everybody; nothing is loaded."""
-        ...
+        source = "declared by the task, which must not read them off private rows"
+        return (
+            PublicInput("users", str(self.users), source),
+            PublicInput("user ids", "those of its data set", source),
+            PublicInput("sizes of users", "those of its data set", source),
+            PublicInput("structure of an example", "shapes, types and bounds", source),
+            PublicInput("test part", "that of its data set, which says whose it is", source),
+        )
 
     def build(self) -> Task:
         """Load the data and build the model."""
@@ -71,7 +63,7 @@ class TaskSource(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class GivenTask:
+class GivenTask(TaskSource):
     """A task that was given as an object.
 
     Args:
@@ -80,7 +72,6 @@ class GivenTask:
 
     task: Task
     kind: ClassVar[str] = GIVEN
-    unread: ClassVar[Mapping[str, Collection[str]]] = {}
 
     @property
     def users(self) -> int:
@@ -88,18 +79,9 @@ class GivenTask:
         return self.task.dataset.users
 
     @property
-    def unit(self) -> str:
-        """A user of the data set."""
-        return "user"
-
-    @property
     def seed(self) -> int:
         """See `Task`."""
         return self.task.seed
-
-    def public_inputs(self) -> tuple[PublicInput, ...]:
-        """What the task declares."""
-        return declared_by_task(self.users)
 
     def build(self) -> Task:
         """The object."""
@@ -121,50 +103,35 @@ def recorded_optimizer(optimizer: ChosenOptimizer) -> dict[str, Any]:
     return {"kind": GIVEN, "name": name, "fingerprint": fingerprint}
 
 
-def same_task(recorded: Mapping[str, Any], task: Task | None) -> Task:
-    """The task given, after a check that it is the one that a run was started with.
-
-    Raises:
-        ConfigError: none is given, or one with another name or fingerprint.
-    """
-    if task is None:
-        raise _missing("task", recorded)
-    _check_same("task", recorded, GivenTask(task).to_dict())
-    return task
-
-
-def same_optimizer(
-    recorded: Mapping[str, Any], optimizer: ChosenOptimizer | ServerOptimizer | None
-) -> ChosenOptimizer | ServerOptimizer:
-    """The same for an optimizer."""
-    if optimizer is None:
-        raise _missing("optimizer", recorded)
-    _check_same("optimizer", recorded, recorded_optimizer(chosen(optimizer)))
-    return optimizer
-
-
 def optimizer_of(
     recorded: Mapping[str, Any], optimizer: ServerOptimizer | None
 ) -> ChosenOptimizer | ServerOptimizer:
     """What `recorded_optimizer` kept, read again."""
-    if recorded.get("kind") == GIVEN:
-        return same_optimizer(recorded, optimizer)
-    return value_of(OPTIMIZERS, recorded)
+    if recorded.get("kind") != GIVEN:
+        return value_of(OPTIMIZERS, recorded)
+    return same("optimizer", recorded, optimizer, lambda given: recorded_optimizer(chosen(given)))
 
 
-def _missing(what: str, recorded: Mapping[str, Any]) -> ConfigError:
-    return ConfigError(
-        f"this run's {what} was given as an object ({recorded['name']}): pass the same one again, "
-        f"fedmf.Run.from_directory(path, {what}=...)."
-    )
+def same(
+    what: str, recorded: Mapping[str, Any], given: T | None, described: Callable[[T], Mapping[str, Any]]
+) -> T:
+    """An object of a user's own, after a check that it is the one that a run was started with.
 
-
-def _check_same(what: str, recorded: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    Raises:
+        ConfigError: none is given, or one with another name, fingerprint or seed.
+    """
+    if given is None:
+        raise ConfigError(
+            f"this run's {what} was given as an object ({recorded['name']}): pass the same one again, "
+            f"fedmf.Run.from_directory(path, {what}=...)."
+        )
+    now = described(given)
     for name in ("name", "fingerprint", "seed"):
         if (old := recorded.get(name)) != (new := now.get(name)):
             raise ConfigError(
                 f"{what} must be the one that the run was started with; its {name} was {old!r}, now {new!r}."
             )
+    return given
 
 
 def data_digest(key: NoiseKey, task: Task) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final
@@ -17,13 +17,13 @@ from fedmf.data.options import DatasetOptions
 from fedmf.errors import ConfigError
 from fedmf.functions import check_function_name, function_of
 from fedmf.models import MODELS, Architecture, FlatModel, Mlp
-from fedmf.runs.given import GIVEN, TaskSource, declared_by_task, same_task
+from fedmf.runs.given import GIVEN, GivenTask, TaskSource, same
 from fedmf.training import Task, kinds
 from fedmf.values import Field, Value, by_kind, value_of
 
 
 @dataclass(frozen=True)
-class NamedTask(ABC):
+class NamedTask(TaskSource, ABC):
     """A data set, a model, and what is learnt of the one by the other: loss and metrics.
 
     Args:
@@ -105,8 +105,6 @@ class NamedTask(ABC):
 
     #: What the data must have, in words.
     needs: ClassVar[str]
-    #: See `TaskSource.unread`.
-    unread: ClassVar[Mapping[str, Collection[str]]] = {}
 
     def to_dict(self) -> dict[str, Any]:
         """Kind, data and model."""
@@ -265,7 +263,7 @@ def _made(
 
 
 @dataclass(frozen=True)
-class FunctionTask(Value):
+class FunctionTask(Value, TaskSource):
     """A task that a function of a user's own makes, wherever it is needed.
 
     Raises:
@@ -273,10 +271,9 @@ class FunctionTask(Value):
     """
 
     kind: ClassVar[str] = "function"
-    unread: ClassVar[Mapping[str, Collection[str]]] = {}
     function: Annotated[str, Field("package.module:function that returns a fedmf.Task for these fields")] = ""
-    users: Annotated[int, Field("number of users", "N", ge=1)] = 360
-    seed: Annotated[
+    users: Annotated[int, Field("number of users", "N", ge=1)] = 360  # type: ignore
+    seed: Annotated[  # type: ignore
         int, Field("public seed for the function, of cohorts and order of examples", ge=0, le=2**63 - 1)
     ] = 0
     options: Annotated[str, Field("text for the function")] = ""
@@ -284,15 +281,6 @@ class FunctionTask(Value):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_function_name("the task", self.function)
-
-    @property
-    def unit(self) -> str:
-        """A user of the data set."""
-        return "user"
-
-    def public_inputs(self) -> tuple[PublicInput, ...]:
-        """What the task declares."""
-        return declared_by_task(self.users)
 
     def build(self) -> Task:
         """Call the function.
@@ -315,7 +303,7 @@ def task_of(recorded: Mapping[str, Any], task: Task | None) -> TaskSource | Task
     """What a record keeps of a task, read again; ``task`` is it where it was given as an object."""
     kind = recorded.get("kind")
     if kind == GIVEN:
-        return same_task(recorded, task)
+        return same("task", recorded, task, lambda given: GivenTask(given).to_dict())
     if kind in NAMED_TASKS:
         data = value_of(DATASETS, recorded["data"])
         return NAMED_TASKS[kind](data, value_of(MODELS, recorded["model"]))

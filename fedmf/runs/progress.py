@@ -122,19 +122,6 @@ class RunProgress:
         ]
         return f"{', '.join(said)} after {rounds} of {self._session.server.horizon} rounds" if said else ""
 
-    def warning(self) -> str | None:
-        """That a model is worse than the untrained one, and what to do; None if it is not."""
-        rows, loss = self._session.metrics, self._columns[1]
-        before, after = rows.get(0, {}).get(loss), max(rows.items())[1].get(loss)
-        if before is None or after is None or after <= before:
-            return None
-        rate = getattr(self._session.run.optimizer_source, "learning_rate", None)
-        try_this = "a smaller learning rate" if rate is None else f"server.learning-rate = {rate / 4:.2g}"
-        return (
-            f"test loss {after:.4g} is above that of the untrained model ({before:.4g}): the noise is too "
-            f"large for these learning rates. Try {try_this}, more users per round or more rounds."
-        )
-
 
 def _words(column: str) -> str:
     """A column of the metrics table for people."""

@@ -17,18 +17,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.accounting import (
-    at_least,
-)
+from fedmf.accounting import at_least
 from fedmf.cohorts import CohortSchedule
 from fedmf.data.cells import require_canonical
 from fedmf.data.dataset import NumberedUsers
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.optim import ServerOptimizer
+from fedmf.records.spent import finite
 from fedmf.records.statement import PrivacyStatement
 from fedmf.runs.directory import FAILURES, RunDirectory, read_header
-from fedmf.runs.execution import Execution
 from fedmf.runs.given import data_digest
 from fedmf.runs.header import RunHeader
 from fedmf.runs.named_tasks import NamedTask
@@ -85,14 +83,12 @@ class Session:
         self.run, self.directory, self.user_list = run, directory, user_list
         self._task = None if task is None else task.to(device)
         self.plan: Plan = directory.header.plan
-        self._rhythm: Execution = run.execution
-        every = self._rhythm.checkpoint_every
+        every = run.execution.checkpoint_every
         self.server = PrivateServer(self.plan, directory, initial, optimizer, device, every)
         self.sums = self.server.sums
         self.metrics: dict[int, dict[str, Any]] = directory.ledger.metrics()
-        self._reasons_told = set[str]()
         self._schedule = self.cohort_schedule()
-        self._divergence_told = False
+        self._told = set[str]()
 
     @property
     def task(self) -> Task:
@@ -109,10 +105,6 @@ class Session:
         if self._task is not None:
             return metric_columns(self._task, self.run.statistics)
         return ["epsilon", *(column for one in self.run.statistics for column in one.columns)]
-
-    def _keep(self, t: int, row: dict[str, Any]) -> None:
-        self.directory.ledger.put_metrics(t, row)
-        self.metrics[t] = row
 
     @classmethod
     def start(cls, path: Path, run: Run, device: str = "cpu") -> Self:
@@ -175,7 +167,6 @@ class Session:
     ) -> Self:
         with contextlib.ExitStack() as held:
             held.enter_context(directory)
-            check_constants(task, directory.header)
             initial = _initial(run, task, directory)
             session = cls(run, directory, optimizer, initial, task.dataset.user_ids, task, device)
             directory.note_data(data_digest(directory.key, task))
@@ -222,10 +213,6 @@ class Session:
                 break
         return dict(list(chosen.items())[:size])
 
-    def evaluation_due(self, t: int) -> bool:
-        """Whether the model after t rounds is evaluated."""
-        return t % self._rhythm.evaluate_every == 0 or t == self.server.horizon
-
     def evaluate(self) -> dict[str, Any] | None:
         """Make the row of metrics of the released model, if this round is due and has none.
 
@@ -236,27 +223,23 @@ class Session:
             The row.
         """
         t = self.server.t
-        if self.evaluation_due(t) and t not in self.metrics:
-            epsilon, values = self.plan.epsilon_after(t), self._central_values()
-            told = {"epsilon": epsilon if math.isfinite(epsilon) else None, **self.server.statistics()}
-            self._keep(t, {**values, **told})
+        due = t % self.run.execution.evaluate_every == 0 or t == self.server.horizon
+        if due and t not in self.metrics:
+            row = dict[str, Any]() if self._task is None else self._task.evaluate(self.server.parameters)
+            row = {central(name, self.task.dataset): value for name, value in row.items()}
+            row |= {"epsilon": finite(self.plan.epsilon_after(t)), **self.server.statistics()}
+            self.directory.ledger.put_metrics(t, row)
+            self.metrics[t] = row
             self._warn_of_divergence()
         return self.metrics.get(t)
 
     def _warn_of_divergence(self) -> None:
         """Log once if the model is worse than the untrained one, by the loss of a public test part."""
         losses = {t: row["loss"] for t, row in self.metrics.items() if row.get("loss") is not None}
-        line = None if self._divergence_told else divergence(losses, self.server.horizon)
-        if line is not None:
-            self._divergence_told = True
+        line = divergence(losses, self.server.horizon)
+        if line is not None and "divergence" not in self._told:
+            self._told.add("divergence")
             _log.warning(line)
-
-    def _central_values(self) -> dict[str, float]:
-        """What the central test part says of the released model, by column."""
-        if self._task is None:
-            return {}
-        values = self._task.evaluate(self.server.parameters)
-        return {central(name, self._task.dataset): value for name, value in values.items()}
 
     def note_failures(self, t: int, failures: Sequence[UserFailure], present: int = 0) -> None:
         """Keep for the operator which users failed in round t (0-based), in a secret file.
@@ -276,8 +259,8 @@ class Session:
         if not (most or (failed and not self.run.is_private)):
             return
         reason = reasons.most_common(1)[0][0]
-        if reason not in self._reasons_told and len(self._reasons_told) < _MOST_REASONS:
-            self._reasons_told.add(reason)
+        if reason not in self._told and len(self._told) < _MOST_REASONS:
+            self._told.add(reason)
             _log.warning(
                 "round %d: %d of %d contributions could not be used and count as zero: %s. The round spends "
                 "its epsilon all the same: stop the run and fix the clients. All reasons are in %s (secret).",
@@ -354,15 +337,6 @@ def check_device(device: str) -> None:
         )
 
 
-def check_constants(task: Task, header: RunHeader) -> None:
-    """Refuse a model whose frozen parameters or buffers are not those of the run's first day."""
-    for entry in map(dataclasses.asdict, task.constant_inputs()):
-        if entry not in header.public_inputs:
-            raise ConfigError(
-                f"{entry['name']} (of the model) must be what the run began with; got {entry['value']}."
-            )
-
-
 def _from_file(run: Run, task: Task) -> Tensor | None:
     """θ_0 from the file that a run names, where it names one.
 
@@ -379,17 +353,16 @@ def _initial(run: Run, task: Task, directory: RunDirectory) -> Tensor:
     """θ_0: the model's own, or that of the file; a run that released something goes on from its checkpoint.
 
     Raises:
-        ConfigError: the file cannot be used, or is another one than when the run began.
+        ConfigError: the file cannot be used, or it or what is frozen is not what the run began with.
     """
     given = None if directory.ledger.released else _from_file(run, task)
-    if given is None:
-        return task.model.initial()
-    declared = [dataclasses.asdict(entry) for entry in run.task_source.public_inputs()]
-    if any(entry not in directory.header.public_inputs for entry in declared):
-        raise ConfigError(
-            "initial (file of the model) must be what the run began with; its content is another."
-        )
-    return given
+    known = [*task.constant_inputs(), *(() if given is None else run.task_source.public_inputs())]
+    for entry in map(dataclasses.asdict, known):
+        if entry not in directory.header.public_inputs:
+            raise ConfigError(
+                f"{entry['name']} (of the model) must be what the run began with; got {entry['value']}."
+            )
+    return task.model.initial() if given is None else given
 
 
 def divergence(losses: Mapping[int, float], horizon: int) -> str | None:
@@ -408,7 +381,8 @@ def divergence(losses: Mapping[int, float], horizon: int) -> str | None:
     if t == 0 or 0 not in losses or not math.isfinite(losses[0]):
         return None
     newest, untrained = losses[t], losses[0]
-    worse = 4 * t >= horizon and newest > untrained + 0.1 * abs(untrained)
+    margin = 0.0 if t == horizon else 0.1 * abs(untrained)
+    worse = 4 * t >= horizon and newest > untrained + margin
     if math.isfinite(newest) and not worse:
         return None
     return (

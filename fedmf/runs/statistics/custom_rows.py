@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from importlib.machinery import SourceFileLoader
 from typing import Any, Final
 
 import torch
@@ -44,8 +41,7 @@ class CustomRows(RowStatistic):
 def tried(name: str, size: int, dimension: int) -> Callable[[Tensor], Any]:
     """The function of a name, tried once in every process before it sees a user (A-B-A).
 
-    It is called with public vectors: an ordinary one (A), hostile ones (B) and the first again, and once more
-    in a copy of its module that sees the hostile ones first.
+    It is called with public vectors: an ordinary one (A), hostile ones (B) and the first again.
 
     Args:
         name: ``package.module:function``.
@@ -63,10 +59,6 @@ def tried(name: str, size: int, dimension: int) -> Callable[[Tensor], Any]:
     with silent(), torch.random.fork_rng(devices=[]):
         rows = [_row(function, size, vector) for vector in (plain, torch.zeros_like(plain), unit)]
         afterwards = [_row(function, size, plain) for _ in _after_hostile(function, dimension)]
-        if (another := _another(name)) is not None:
-            for _ in _after_hostile(another, dimension):
-                pass
-            afterwards.append(_row(another, size, plain))
     if wrong := [row for row in rows if isinstance(row, BaseException)]:
         raise ConfigError(
             f"function (of {_OF}) must give {size} finite numbers for an update of shape ({dimension},); "
@@ -101,23 +93,3 @@ def _after_hostile(function: Callable[[Tensor], Any], dimension: int) -> Iterato
         except BaseException as error:
             pass_interrupt(error)
         yield
-
-
-_under_way: Final[set[str]] = set()
-
-
-def _another(name: str) -> Callable[[Tensor], Any] | None:
-    """The function in a second copy of its module, which has seen nobody; None if there is no such copy."""
-    module, _, function = name.partition(":")
-    with suppress(Exception):
-        spec = importlib.util.find_spec(module)
-        if spec is not None and isinstance(spec.loader, SourceFileLoader) and module not in _under_way:
-            _under_way.add(module)  # a program that is its own module begins a run while it is imported
-            try:
-                copied = importlib.util.module_from_spec(spec)
-                spec.loader.exec_module(copied)
-                found: Callable[[Tensor], Any] = getattr(copied, function)
-                return found
-            finally:
-                _under_way.discard(module)
-    return None
