@@ -78,16 +78,11 @@ def test_a_file_open_to_others_is_refused(key_file, mode):
     [
         lambda text: b"",
         lambda text: text[:-2],
-        lambda text: text + b"\n",
-        lambda text: text.replace(b"version 1", b"version 2"),
         lambda text: text.replace(b"key: 6", b"key: 7"),
-        lambda text: text.replace(b"kind: private", b"kind: secret"),
-        lambda text: text.replace(b"key: ", b"key: 00"),
         lambda text: SECRET,
-        lambda text: SECRET.hex().encode(),
         lambda text: text * 1000,
     ],
-    ids=["empty", "cut", "longer", "version", "digit", "kind", "too-long", "raw", "bare-hex", "huge"],
+    ids=["empty", "cut", "digit", "raw", "huge"],
 )
 def test_a_damaged_file_is_refused_without_showing_it(key_file, damage):
     key_file.write_bytes(damage(key_file.read_bytes()))

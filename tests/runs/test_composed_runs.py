@@ -7,7 +7,6 @@ import math
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 from support.small_runs import run_small, small_run
 from support.streams import BUDGET, run_once, sample, write_rows
@@ -81,13 +80,3 @@ def test_what_cannot_be_joined_is_refused_in_one_line(
     names: list[str], message: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert message in refused(["account", *(str(place / name) for name in names)], capsys)
-
-
-def test_a_stream_counts_each_user_by_how_often_it_took_part(place: Path) -> None:
-    costs = stream_costs(place / "state")
-    assert len(costs.spent.users) == 26
-    twice = np.array([user < "user-04" for user in costs.spent.users])
-    assert len(set(costs.spent.mu[twice])) == 1
-    assert len(set(costs.spent.mu[~twice])) == 1
-    assert costs.spent.mu[twice][0] > costs.spent.mu[~twice][0]
-    assert costs.spent.mu.max() <= costs.statement["mu"]

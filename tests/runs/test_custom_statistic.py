@@ -115,7 +115,7 @@ def test_whatever_the_function_gives_for_one_user_is_that_users_zero(what: str) 
         assert torch.equal(plain.fixed_point, together.fixed_point)
 
 
-@pytest.mark.parametrize("function", ["first_kept", "largest_kept", "poisoned", "counted", "drawn"])
+@pytest.mark.parametrize("function", ["largest_kept", "poisoned", "drawn"])
 def test_a_function_that_remembers_is_refused_before_anything_is_spent(function: str, tmp_path: Path) -> None:
     """A, hostile B, A again: other numbers for A would be B's doing."""
     own = dataclasses.replace(OWN, function=f"support.own_functions:{function}")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.directories import commit, create
+from support.directories import create
 from support.small_runs import small_run
 
 import fedmf
@@ -25,31 +23,6 @@ def opened(tmp_path: Path) -> Iterator[RunDirectory]:
     """A new run in ``tmp_path/run``."""
     with create(tmp_path / "run") as directory:
         yield directory
-
-
-def test_a_second_process_is_refused_and_reading_is_not(opened: RunDirectory) -> None:
-    script = (
-        "import sys\n"
-        "from pathlib import Path\n"
-        "from fedmf.records.ledger import Ledger\n"
-        "from fedmf.runs.directory import RunDirectory\n"
-        "from fedmf.runs.directory import LEDGER\n"
-        "path = Path(sys.argv[1])\n"
-        "print(Ledger.open(path / LEDGER, read_only=True).released - 1)\n"
-        "try:\n"
-        "    RunDirectory.open(path)\n"
-        "except ValueError as error:\n"
-        "    print(type(error).__name__)\n"
-    )
-    commit(opened, 0, 1.0)
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(opened.path)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=True,
-    )
-    assert done.stdout.split() == ["0", "LedgerError"]
 
 
 def replace_key(path: Path, key: NoiseKey) -> None:

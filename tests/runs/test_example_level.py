@@ -70,7 +70,6 @@ def reference(run: Run) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("mechanism", "cohorts"),
     [
-        ("identity", None),
         ("bisr", None),
         ("cgd", BallsInBinsCohorts(rounds=ROUNDS, users_per_round=COHORT)),
     ],

@@ -14,10 +14,8 @@ from fedmf.runs.plan import Plan
 from fedmf.runs.run import Run
 
 KEYS = [
-    {"mechanism": "identity"},
     {"mechanism": "bsr", "bands": 6},
     {"mechanism": "bisr", "bands": 3},
-    {"mechanism": "normalized-bifr", "bands": 3, "gamma": 0.7},
     {"mechanism": "optimal-diagonal", "adjacency": "replace-one"},
 ]
 

@@ -90,7 +90,7 @@ def test_an_exception_after_the_noise_was_seen_is_the_end(
             def interrupted(*_: Any) -> None:
                 raise KeyboardInterrupt
 
-            patched.setattr(session.directory, "commit", interrupted)
+            patched.setattr(session.directory.ledger, "commit_round", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 release(session, 0.1)
         with pytest.raises(LedgerError, match=r"round 1 failed \(KeyboardInterrupt\)"):
