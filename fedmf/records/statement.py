@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any, Final
 
 from fedmf.records.text import text
@@ -52,11 +51,9 @@ class PrivacyStatement(dict[str, Any]):
         """The same as indented JSON, ending in a newline."""
         return json.dumps(self, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
-    def render_text(
-        self, full: bool = True, rest: str = "", model: Sequence[tuple[str, str]] = (), place: str = ""
-    ) -> str:
+    def render_text(self, full: bool = True, rest: str = "") -> str:
         """The same in words, see `fedmf.records.text`."""
-        return text(self, full, rest, model, place)
+        return text(self, full, rest)
 
     def public(self) -> PrivacyStatement:
         """What of it may be public: nothing that depends on who took part when.

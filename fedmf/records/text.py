@@ -17,15 +17,13 @@ _LISTS: Final = {
 Facts = Sequence[tuple[str, Any]]
 
 
-def text(statement: Mapping[str, Any], full: bool, rest: str = "", model: Facts = (), place: str = "") -> str:
+def text(statement: Mapping[str, Any], full: bool, rest: str = "") -> str:
     """The guarantee in the first line, then facts, most important first.
 
     Args:
         statement: a `PrivacyStatement`, also after JSON.
         full: whether all of it is told; otherwise at most twelve lines.
         rest: of a short text: where all of it is.
-        model: of a short text: (name, value) of what is known of the model, three rows at most.
-        place: of a short text: where files are.
 
     Guarantees:
         It tells nothing about a single user but the worst user's ε, and depends on participation only through
@@ -38,8 +36,7 @@ def text(statement: Mapping[str, Any], full: bool, rest: str = "", model: Facts 
         lines = [headline(s), "", *_aligned(_facts(s), 16)]
     else:
         left = ", ".join(f"{len(s[name])} {what}" for name, (_, what) in _LISTS.items())
-        facts = [*_short(s, model), ("statement", f"{left}: {rest}"), ("files", place)]
-        lines = [headline(s), *_aligned(facts)]
+        lines = [headline(s), *_aligned([*_short(s), ("statement", f"{left}: {rest}")])]
     if full:
         inputs = [f"{entry['name']}: {entry['value']} ({entry['source']})" for entry in s["public_inputs"]]
         lists = {"Public inputs": inputs, **{title: s[name] for name, (title, _) in _LISTS.items()}}
@@ -82,7 +79,7 @@ def up(value: float | None) -> str:
     return "infinite" if value is None else at_least(value)
 
 
-def _short(s: Mapping[str, Any], model: Facts) -> Facts:
+def _short(s: Mapping[str, Any]) -> Facts:
     private, so_far, unit, times = s["epsilon"] is not None, s["epsilon_so_far"], s["unit"], _times(s)
     done = "" if so_far is None else f"{up(so_far)} after {s['rounds_released']} {times}, "
     size = f"each in {s['max_participations']} {times} at most"
@@ -106,7 +103,6 @@ def _short(s: Mapping[str, Any], model: Facts) -> Facts:
         ("unit", f"{_unit(s)}: {size}"),
         ("mechanism", private and f"{s['mechanism']}{params}, {noise}"),
         ("also counted", private and also),
-        *model,
         worst,
         (f"median {unit}", spent and f"epsilon {up(quantiles['0.5'])}{_knowing(s)}{_MARK}"),
     ]
