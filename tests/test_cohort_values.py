@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedmf.cohorts import COHORTS, Cohorts, CyclicCohorts, SampledCohorts
+from fedmf.cohorts import COHORTS, Cohorts, SampledCohorts
 from fedmf.participation import Participation
 from fedmf.values import value_of
 
@@ -66,18 +66,3 @@ def test_sampled_cohorts_follow_the_secret_seed_and_the_others_their_own(kind: t
     sampled = issubclass(kind, SampledCohorts)
     assert (drawn(0, 1) == drawn(0, 2)) is not sampled
     assert (drawn(1, 0) == drawn(2, 0)) is sampled
-
-
-@pytest.mark.parametrize(
-    ("field", "name"),
-    [
-        ("rounds", r"n \(rounds\)"),
-        ("users_per_round", r"m \(users_per_round\)"),
-        ("min_separation", r"b \(min_separation\)"),
-        ("max_participations", r"k \(max_participations\)"),
-    ],
-)
-def test_cohorts_refuse_what_is_no_positive_whole_number(field: str, name: str) -> None:
-    for value in (0, -1, 2**31, 2.5, True):
-        with pytest.raises(ValueError, match=rf"^{name} must be an integer.*; got {value!r}\.$"):
-            CyclicCohorts(**{field: value})  # type: ignore[arg-type]

@@ -51,20 +51,6 @@ def test_weight_decay_with_a_constant_rate_is_exact() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-14)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("prefix*step", "schedule .* must be one of constant, linear, cosine; got 'step'"),
-        ("prefix*cosine:x", "has no such schedule"),
-        ("prefix*cosine:30", r"w \(warm-up rounds\) must lie in 0..29"),
-        ("sum*cosine", "must be one of prefix"),
-    ],
-)
-def test_schedules_that_do_not_exist_are_refused(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        parse_workload(text, ROUNDS)
-
-
 def test_a_schedule_of_another_horizon_is_refused() -> None:
     from fedmf.mechanisms.workload import prefix, with_schedule
 

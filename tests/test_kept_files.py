@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from pathlib import Path
-
-import pytest
 
 from fedmf.kept_files import KeptFiles
 
@@ -44,28 +41,3 @@ def test_a_folder_that_others_can_enter_is_not_believed(tmp_path: Path) -> None:
     assert files.read("one") is None
     files.write("two", CONTENT)
     assert [path.name for path in files.folder.iterdir()] == ["one"]
-
-
-def test_errors_of_the_operating_system_keep_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = kept(tmp_path)
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "replace", full)
-        files.write("two", CONTENT)
-    assert [path.name for path in files.folder.iterdir()] == ["one"]
-    (tmp_path / "file").touch()
-    elsewhere = KeptFiles(tmp_path / "file", "tests", 1000, 5000)
-    elsewhere.write("one", CONTENT)
-    assert elsewhere.read("one") is None
-
-
-def test_the_oldest_make_room(tmp_path: Path) -> None:
-    files = kept(tmp_path)
-    for i in range(8):
-        files.write(f"large {i}", bytes(900))
-        os.utime(files.folder / f"large {i}", (i, i))
-    assert files.read("large 7") == bytes(900)
-    assert sum(path.stat().st_size for path in files.folder.iterdir()) <= 5000

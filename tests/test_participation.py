@@ -43,9 +43,3 @@ def test_only_positive_integers(value: object) -> None:
     with pytest.raises(ValueError, match="must be an integer of at least 1; got ") as caught:
         Participation(*arguments)  # type: ignore[arg-type]
     assert str(caught.value).startswith(symbol)
-
-
-@pytest.mark.parametrize(("rounds", "separation"), [(0, 3), (-4, 3), (5, 0), (5, -2)])
-def test_as_many_as_fit_refuses_what_the_constructor_refuses(rounds: int, separation: int) -> None:
-    with pytest.raises(ValueError, match="must be an integer of at least 1"):
-        Participation.as_many_as_fit(rounds, separation)

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from support.child_processes import in_child
 from support.small_runs import client_for, linear_task, small_run
 
 import fedmf
 from fedmf.flower.clients import run_on_grid
 from fedmf.flower.grid import InProcessGrid
-from fedmf.runs.session import Session
 
 #: Updates do not depend on the model and the server has no momentum, so the model is a sum over its rounds.
 TASK = linear_task(24, 40)
@@ -61,8 +59,6 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
 
 # (round, before or after its ledger row, rounds that this interruption loses), from 0; kept after 5, 10, 12.
 CASES = [
-    [(2, "before", range(0, 2))],
-    [(3, "after", range(0, 4))],
     [(4, "before", range(0, 4))],  # its checkpoint is written, but no row names it
     [(4, "after", range(0))],
     [(6, "after", range(5, 7)), (8, "before", range(5, 8)), (11, "before", range(10, 11))],
@@ -94,26 +90,3 @@ def test_killed_between_checkpoints_loses_work_and_repeats_nothing(
     released = [json.loads(line)["t"] for line in log.read_text().splitlines()]
     assert released == sorted(set(released)), "a round was released twice"
     assert np.abs(steps).max(axis=1).min() > 1e-3
-
-
-def test_noise_of_the_rounds_after_an_interruption_is_that_of_their_rows(tmp_path: Path) -> None:
-    """Feedback streams need the rows that were lost: they are made again inside, and added to nothing."""
-    run = small_run(TASK, mechanism="banded-toeplitz", bands=4, server_momentum=0.0, checkpoint_every=6)
-    moves = {}
-    for name, stop in (("whole", 12), ("parts", 4)):
-        with fedmf.start(run, tmp_path / name) as session:
-            moves[name] = _noise_steps(session, stop)
-    with fedmf.resume(run, tmp_path / "parts") as session:
-        assert session.server.lost == range(0, 4)
-        rest = _noise_steps(session, 8)
-    # Models differ in what was added before; each step is a float32 difference of entries below 4.
-    torch.testing.assert_close(torch.stack(rest), torch.stack(moves["whole"][4:]), atol=1e-6, rtol=0)
-
-
-def _noise_steps(session: Session, rounds: int) -> list[torch.Tensor]:
-    """What rounds without a reply add: their noise alone."""
-    steps = []
-    for _ in range(rounds):
-        before = session.server.parameters
-        steps.append(session.server.release(session.server.new_sum(), []) - before)
-    return steps

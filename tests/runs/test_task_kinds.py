@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
@@ -61,7 +60,9 @@ def test_every_kind_of_task_is_trained_with_the_default_engine(
     torch.testing.assert_close(grouped.parameters, result.parameters, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize(("broken", "engine"), [*zip(BROKEN, itertools.cycle(ENGINES), strict=False)])
+@pytest.mark.parametrize(
+    ("broken", "engine"), [("a loss that mixes examples", "auto"), ("an exception in the model", "loop")]
+)
 def test_a_broken_task_leaves_nothing(broken: str, engine: str, tmp_path: Path) -> None:
     make, parts, _ = BROKEN[broken]
     task = make()
