@@ -8,16 +8,12 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from fedmf.accounting.balls_in_bins import BallsInBinsPair
 from fedmf.accounting.equal_bins import (
     BinOverlaps,
     EqualBins,
     deterministic_delta,
-    deterministic_noise,
 )
 from fedmf.accounting.gaussian import gaussian_delta
-from fedmf.accounting.monte_carlo import estimate
-from fedmf.mechanisms.closed_forms import identity
 from fedmf.mechanisms.matrix import Dense
 from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.participation import Participation
@@ -72,21 +68,6 @@ def test_bounds_lie_above_quadrature(name: str, noise: float, epsilon: float) ->
     if name == "two equal bins":
         assert equal.remove(epsilon, remove) <= 1.01 * remove
         assert equal.add(epsilon) <= 1.01 * add + 1e-8
-
-
-@pytest.mark.weekly
-@pytest.mark.parametrize("epsilon", [0.5, 8.0])
-def test_independent_noise_needs_no_more_than_monte_carlo(epsilon: float) -> None:
-    """C = I: the convolution is the exact law but for its grid, at the δ of practice."""
-    contract = Participation(128, 2, 64)
-    C = identity(128)
-    found = deterministic_noise(BinOverlaps.of(C, contract), epsilon, 1e-5)
-    assert found is not None
-    noise, delta = found
-    sampled = estimate(BallsInBinsPair.of(C, contract), noise, epsilon, 0.02, 2**17)
-    error = Z * sampled.standard_error
-    assert sampled.delta - error <= delta
-    assert sampled.delta + error >= 0.99 * 1e-5
 
 
 def updates(kind: str, rng: np.random.Generator, past: np.ndarray, t: int) -> np.ndarray:

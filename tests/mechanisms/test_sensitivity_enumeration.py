@@ -18,6 +18,7 @@ from fedmf.mechanisms.banded import Banded
 from fedmf.mechanisms.blt import BufferedToeplitz
 from fedmf.mechanisms.matrix import Dense, Factorization, Stamped, normalized
 from fedmf.mechanisms.sensitivity import (
+    _BY_PATTERNS,
     Sensitivity,
     _Strategy,
     methods,
@@ -138,12 +139,13 @@ def _check_each_method(C: Factorization, contract: Participation, truth: float) 
         *methods(strategy),
         strategy.by_enumeration(),
         Sensitivity(row_bound(size, k, b) ** 0.5, "upper_bound", "row-wise dynamic program"),
-        strategy.by_rows(),
     ]
+    assert quick_upper_bound(C, contract) == asked[0].value
+    _BY_PATTERNS.pop(C, None)  # it keeps one method's value for a contract
+    asked.append(strategy.by_rows())
     for found in asked:
         assert found.value >= truth * (1 - EXACT), found.case
         assert found.kind == "upper_bound" or found.value <= truth * (1 + EXACT), found.case
-    assert quick_upper_bound(C, contract) == asked[0].value
 
 
 @pytest.mark.parametrize(
