@@ -68,10 +68,11 @@ def process(words: list[str]) -> tuple[float, float]:
     return time.perf_counter() - started, usage.ru_maxrss * float(unit)
 
 
-def numpy_rates(source: Path, folder: Path, rows: int, every: int) -> dict[str, float]:
-    """Rows per second of the NumPy programs."""
+def numpy_rates(source: Path, folder: Path, rows: int, dimension: int, every: int) -> dict[str, float]:
+    """Rows per second of the NumPy programs; blocks of at most 4,096 rows and 32 MiB of squares."""
     words = [sys.executable, str(PEER), str(source), str(folder / "peer.parquet"), "--every", str(every)]
-    blocks = {"NumPy, row by row": "1", "NumPy, in blocks": "4096"}
+    most = max(2, min(4096, (1 << 22) // dimension**2))
+    blocks = {"NumPy, row by row": "1", "NumPy, in blocks": str(most)}
     return {name: rows / process([*words, "--block", block])[0] for name, block in blocks.items()}
 
 
@@ -101,7 +102,7 @@ def main() -> None:
             f"json lines to json lines, every {options.every}": ("rows.jsonl", "e.jsonl", thin),
             "csv to json lines, every 1": ("rows.csv", "f.jsonl", ()),
         }
-        rates = {every: numpy_rates(paths["rows.parquet"], folder, options.rows, every)
+        rates = {every: numpy_rates(paths["rows.parquet"], folder, options.rows, options.dimension, every)
                  for every in dict.fromkeys((options.every, 1))}  # fmt: skip
         for job, (source, output, more) in jobs.items():
             if options.only not in job:
