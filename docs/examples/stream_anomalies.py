@@ -38,12 +38,15 @@ def main() -> float:
         releases = stream.push_many(seen[["patient", *columns]], users="patient")
         print(stream.statement()["epsilon"] <= 8.0, "epsilon is at most 8")
 
-    density = releases[-1].gaussian()
-    for name, mean, (low, high) in zip(
-        columns, density.mean, np.transpose(density.mean_interval()), strict=True
-    ):
+    last = releases[-1]
+    for name, mean, low, high in zip(columns, last.mean, last.mean_low, last.mean_high, strict=True):
         print(f"{name}: {mean:.2f} [{low:.2f}, {high:.2f}]")
-    benign_scores, malignant_scores = density.score(new[columns]), density.score(malignant[columns])
+    benign_scores, malignant_scores = last.score(new[columns]), last.score(malignant[columns])
+    limit = last.threshold(0.05)
+    found, false = (100 * (scores > limit).mean() for scores in (malignant_scores, benign_scores))
+    print(
+        f"above the threshold for 5 % false alarms: {found:.0f} % of malignant, {false:.0f} % of benign ones"
+    )
     truth = np.repeat([0, 1], [len(new), len(malignant)])
     area = float(roc_auc_score(truth, np.concatenate([benign_scores, malignant_scores])))
     print(f"malignant ones have the larger score in {100 * area:.0f} of 100 pairs")

@@ -21,7 +21,6 @@ from numpy.typing import ArrayLike, NDArray
 from fedmf.moments import (
     GaussianEstimate,
     NoisyMoments,
-    PrivateGaussian,
     alarm_threshold,
     calibrated_threshold,
     describe,
@@ -288,22 +287,6 @@ class PrivateRelease:
         """JSON-able, with the fields of a line of `fedmf stream --raw`; None for what cannot be told."""
         return {name: listed(value) for name, value in {"t": self.t, **self._told()}.items()}
 
-    def gaussian(self) -> PrivateGaussian:
-        """The Gaussian density of the rows as vectors, from sums: `PrivateStream` and ``--raw`` say them.
-
-        Raises:
-            ValueError: there is no covariance, its noise has no variance in closed form (post-processing), no
-                sums, or the release is by a schema, in other units than the clip norm (see `estimate`).
-        """
-        errors = self.sum_standard_error, self.sum_of_squares_standard_error
-        if self.covariance_raw is None or errors[0] is None or errors[1] is None:
-            raise ValueError(NO_DENSITY)
-        mean, error = self.mean, float(self.mean_standard_error[0])
-        weight = errors[0] / error  # of the rows, summed
-        if self.sum is None or not np.allclose(self.sum / weight, mean):
-            raise ValueError("density (of a release) must be that of a stream without a schema; got one.")
-        return PrivateGaussian.of(mean, self.covariance_raw, error, errors[1] / weight, self.clip_norm)
-
     @property
     def estimate(self) -> GaussianEstimate:
         """N(mean, covariance), in the units of the release: samples, divergences.
@@ -331,7 +314,8 @@ class PrivateRelease:
                 of this release counted in (`alarm_threshold`).
 
         Raises:
-            ValueError: there is no covariance or its errors are not known (see `gaussian`), or too few rows.
+            ValueError: there is no covariance, its errors are not known (post-processing, or a line without
+                ``--raw``), or too few rows.
         """
         if ordinary is not None:
             return calibrated_threshold(false_alarms, self.score(ordinary))

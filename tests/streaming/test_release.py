@@ -197,18 +197,19 @@ def test_a_release_scores_rows_and_is_a_density(tmp_path: Path) -> None:
         release = stream.push_many(0.3 * sample(9, 2), [f"u{i}" for i in range(9)])[-1]
     line = json.loads(json.dumps(release.to_dict()))
     again = PrivateRelease.from_dict(line, 1.0)
-    density = release.gaussian()
     assert release.covariance is not None
-    np.testing.assert_allclose(density.covariance, release.covariance, rtol=1e-12)
-    np.testing.assert_array_equal(again.gaussian().covariance, density.covariance)
-    x = [[0.7, -0.4], [0.1, 0.1]]
-    np.testing.assert_allclose(release.score(x), density.score(x), rtol=1e-12)
-    np.testing.assert_allclose(again.score(x), density.score(x), rtol=1e-12)
+    x = np.array([[0.7, -0.4], [0.1, 0.1]])
+    apart = x - release.mean
+    distances = np.einsum("ni,ij,nj->n", apart, np.linalg.inv(release.covariance), apart)
+    np.testing.assert_allclose(release.score(x), distances, rtol=1e-9)
+    np.testing.assert_allclose(again.score(x), distances, rtol=1e-9)
+    assert 0 < again.threshold(0.1) == release.threshold(0.1) < release.threshold(0.01)
+    assert release.threshold(0.4, ordinary=x) == pytest.approx(distances.max(), rel=1e-9)
     with pytest.raises(AttributeError):
         release.nothing  # noqa: B018
     plain = {name: value for name, value in line.items() if not name.startswith(("sum", "covariance_raw"))}
     with pytest.raises(ValueError, match="for a density"):
-        PrivateRelease.from_dict(plain, 1.0).gaussian()
+        PrivateRelease.from_dict(plain, 1.0).threshold()
     assert PrivateRelease.from_dict(plain, 1.0).score(x).shape == (2,)
     with PrivateStream(tmp_path / "b", **BUDGET, dimension=2, rounds=4, second_moment="trace") as stream:
         other = stream.push([0.5, 0.1], user="ann")
