@@ -74,20 +74,6 @@ def test_the_server_opens_no_file_but_the_user_list(places: Path, monkeypatch: p
     assert inputs["test part"] == "none"
 
 
-def test_central_test_data_are_the_servers_own(places: Path) -> None:
-    config = configuration(places, **{"data.test-path": str(places / "server" / "test.csv")})
-    grid = clinics(places, config, "a", "b", "c")
-    with fedmf.start(run_of(config), places / "run") as session:
-        run_on_grid(session, grid)
-        rows = session.metrics
-    assert sorted(rows) == list(range(7))
-    assert all(0 <= row["accuracy"] <= 1 and row["loss"] > 0 for row in rows.values())
-    model, _, _ = carried_out(
-        run_of(configuration(places)), places / "without", clinics(places, config, "a", "b", "c")
-    )
-    assert np.array_equal(model, session.server.parameters.numpy())
-
-
 def test_a_clinic_that_is_down_is_absent_and_comes_back_when_the_run_goes_on(places: Path) -> None:
     config = configuration(places)
     run = run_of(config)
@@ -166,19 +152,3 @@ def test_data_on_nodes_are_not_simulated(places: Path) -> None:
     run = run_of(configuration(places))
     with pytest.raises(ConfigError, match="examples must be here to simulate a run"):
         fedmf.simulate(run, places / "run")
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "what"),
-    [
-        ("data.user-list", "", "user_column and user_list must be named"),
-        ("data.class-names", "", "class_names .* must be declared"),
-        ("data.feature-columns", "", "feature_columns .* must be declared"),
-        ("data.partition", "iid", "partition must be one of by-user"),
-        ("data.test-split", "users", "test_split must be one of auto"),
-        ("data.user-column", "", "user_column and user_list must be named"),
-    ],
-)
-def test_what_must_be_declared(key: str, value: str, what: str, places: Path) -> None:
-    with pytest.raises(ConfigError, match=what):
-        run_of(configuration(places, **{key: value}))

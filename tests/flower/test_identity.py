@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,14 +9,13 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAvg
 
 import fedmf
-from fedmf import CyclicCohorts, Execution, UserLevel
+from fedmf import Execution
 from fedmf.errors import ConfigError
-from fedmf.flower import ClientReportedIdentity, CorrelatedNoise, EnrolledIdentity, InProcessGrid
+from fedmf.flower import ClientReportedIdentity, EnrolledIdentity, InProcessGrid
 from fedmf.flower.apps import WorkerPool
 from fedmf.flower.compat import NodeInfo
 from fedmf.flower.identity import Population
@@ -285,42 +283,6 @@ def test_nodes_of_our_own_app_may_claim_what_their_key_is_enrolled_for() -> None
     assert served(population) == {"ann": 0, "bob": 0, "eve": 1}
     assert sorted(link.asked) == [0, 1]
     assert sum("for whom its key is not enrolled" in line for line in lines) == 2
-
-
-def _adding(amount: Callable[[int], float]) -> ClientApp:
-    app = ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        value = next(iter(message.content.array_records.values()))["w"].numpy()
-        added = Array(value + np.float32(amount(int(context.node_config["partition-id"]))))
-        return Message(RecordDict({"arrays": ArrayRecord({"w": added})}), reply_to=message)
-
-    return app
-
-
-def test_a_run_of_enrolled_users_goes_on_after_a_restart(file: Path, tmp_path: Path) -> None:
-    """What a client adds is its user's, so strangers in the sum, or users in other places, would be seen."""
-
-    def model(name: str, keys: dict[int, int], rounds: int) -> np.ndarray:
-        strategy = CorrelatedNoise(
-            FedAvg(), UserLevel(epsilon=8.0, delta=1e-5, clip_norm=100.0, noise_seed=1),
-            CyclicCohorts(rounds=4, users_per_round=3), users=EnrolledIdentity(file), mechanism="bisr",
-            run_dir=tmp_path / name, execution=Execution(messages="per-user", handshake_timeout=0.3),
-        )  # fmt: skip
-        link = Link({node: listed(key) for node, key in keys.items()})
-        link._client = _adding(lambda node: keys[node])
-        result = strategy.start(link, ArrayRecord({"w": Array(np.zeros(3, np.float32))}), num_rounds=rounds)
-        strategy.close()
-        assert result.arrays is not None
-        return result.arrays["w"].numpy()
-
-    whole = model("whole", {3: 2, 4: 0, 5: 1, 8: 5}, 4)
-    model("stopped", {3: 2, 4: 0, 5: 1}, 2)
-    assert np.array_equal(model("stopped", {0: 1, 1: 0, 2: 2, 7: 5}, 4), whole)
-    file.write_text("\n".join(reversed(file.read_text().splitlines())))
-    with pytest.raises(ConfigError, match=r"its task\.user_list is"):
-        model("stopped", {3: 2, 4: 0, 5: 1}, 4)
 
 
 @pytest.mark.parametrize(("late", "nodes"), [(0.0, [0, 1, 0, 1]), (99.0, [0, 1, 0, 1]), (999.0, [0] * 4)])

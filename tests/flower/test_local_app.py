@@ -7,7 +7,6 @@ import logging
 import random
 import socket
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,86 +14,21 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
-from flwr.common import ndarrays_to_parameters
-from flwr.server import ServerAppComponents, ServerConfig
-from flwr.server.strategy import FedAvg as LegacyFedAvg
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg
 from support.whole_apps import (
-    NODES,
     Ask,
     asking,
     keep,
     kept,
-    linear,
     part_of,
     reply_with,
     server_of,
-    trained,
     value,
 )
 
 from fedmf.errors import ConfigError
-from fedmf.flower import InProcessGrid, run_app
-
-
-def test_federated_averaging_is_what_flower_s_rule_gives_by_hand() -> None:
-    start = {"weight": torch.tensor([[0.3, 0.1, -0.2]]), "bias": torch.tensor([0.5])}
-
-    def main(grid: Grid, context: Context) -> None:
-        result = FedAvg(min_available_nodes=NODES).start(
-            grid=grid,
-            initial_arrays=ArrayRecord(dict(start)),
-            num_rounds=int(context.run_config["rounds"]),
-            train_config=ConfigRecord({"lr": 0.1}),
-        )
-        context.state["arrays"] = result.arrays
-        context.state["evaluation"] = result.evaluate_metrics_clientapp[3]
-
-    context = run_app(server_of(main), linear, num_supernodes=NODES, run_config={"rounds": 3})
-    expected = {name: tensor.double() for name, tensor in start.items()}
-    weights = np.arange(4, 4 + NODES) / np.arange(4, 4 + NODES).sum()
-    for _ in range(3):
-        sent = {name: tensor.float() for name, tensor in expected.items()}
-        locally = [trained(sent, part, 0.1)[0] for part in range(NODES)]
-        expected = {
-            name: sum(w * state[name].double() for w, state in zip(weights, locally, strict=True))
-            for name in start
-        }
-    arrays = context.state["arrays"].to_torch_state_dict()
-    for name, tensor in expected.items():  # float32 sums of five
-        torch.testing.assert_close(arrays[name].double(), tensor, rtol=1e-5, atol=1e-6)
-    assert context.state["evaluation"]["accuracy"] == 1.0
-
-
-def test_an_app_of_the_older_interface_runs() -> None:
-    class Client(NumPyClient):
-        def __init__(self, part: int) -> None:
-            self.part = part
-
-        def fit(self, parameters: list[np.ndarray], config: dict) -> tuple[list[np.ndarray], int, dict]:
-            return [array + self.part for array in parameters], 1, {}
-
-        def evaluate(self, parameters: list[np.ndarray], config: dict) -> tuple[float, int, dict]:
-            return float(parameters[0][0]), 1, {}
-
-    losses: list[float] = []
-
-    def on_evaluation(number: int, arrays: list[np.ndarray], config: dict) -> tuple[float, dict]:
-        losses.append(float(arrays[0][0]))
-        return losses[-1], {}
-
-    def server_fn(context: Context) -> ServerAppComponents:
-        least = dict.fromkeys(("min_available_clients", "min_fit_clients", "min_evaluate_clients"), 3)
-        initial = ndarrays_to_parameters([np.zeros(2, np.float32)])
-        strategy = LegacyFedAvg(**least, initial_parameters=initial, evaluate_fn=on_evaluation)
-        return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=2))
-
-    client = ClientApp(client_fn=lambda context: Client(part_of(context)).to_client())
-    run_app(ServerApp(server_fn=server_fn), client, num_supernodes=3)
-    assert losses == [0.0, 1.0, 2.0]
+from fedmf.flower import run_app
 
 
 def test_what_a_client_writes_reaches_nobody_else() -> None:
@@ -127,27 +61,6 @@ def test_what_a_client_writes_reaches_nobody_else() -> None:
         )
 
     run_app(server_of(main), app, num_supernodes=3)
-
-
-def test_records_are_each_ones_own_and_large_arrays_are_shared() -> None:
-    app, seen = ClientApp(), list[int]()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        seen.append(id(message.content["arrays"]["w"].data))
-        mine = context.state.setdefault("mine", MetricRecord({"value": 1.0}))
-        content = {"m": mine, "arrays": message.content["arrays"]}
-        return Message(RecordDict(content), reply_to=message)
-
-    grid, arrays = InProcessGrid(app, 1), ArrayRecord({"w": Array(np.zeros(1000))})
-    for _ in range(2):
-        (reply,) = grid.send_and_receive(
-            [Message(RecordDict({"arrays": arrays}), grid.get_node_ids()[0], "train")]
-        )
-        assert value(reply) == 1.0
-        reply.content["m"]["value"] = 7.0
-        seen.append(id(reply.content["arrays"]["w"].data))
-    assert set(seen) == {id(arrays["w"].data)}
 
 
 def test_state_of_a_client_lives_on_its_node_and_a_failed_call_leaves_none() -> None:
@@ -191,48 +104,6 @@ def test_replies_may_be_pulled_in_any_order_and_once() -> None:
 
     context = run_app(server_of(main), app, num_supernodes=12)
     assert kept(context) == [100 * part + call for call in (2, 1) for part in reversed(range(12))]
-
-
-def test_mods_and_lifespans_and_actions_run_around_each_call() -> None:
-    events: list[str] = []
-
-    def doubling(message: Message, context: Context, call_next: Callable[..., Message]) -> Message:
-        reply = call_next(message, context)
-        reply.content["m"]["value"] = 2 * value(reply)
-        return reply
-
-    app = ClientApp(mods=[doubling])
-
-    @app.lifespan()
-    def lifespan(context: Context) -> Iterator[None]:
-        context.state["life"] = MetricRecord({"open": 1})
-        yield
-        context.state["life"]["open"] = 0
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        return reply_with(10.0 + context.state["life"]["open"], message)
-
-    @app.query("size", mods=[doubling])
-    def size(message: Message, context: Context) -> Message:
-        return reply_with(1.0, message)
-
-    def body(ask: Ask, context: Context) -> None:
-        events.append("main")
-        keep(context, [*ask(0), *ask(1, kind="query.size")])
-        (reply,) = ask(0, kind="query.unknown")
-        assert "No query function registered with name 'unknown'" in reply.error.reason
-
-    server = asking(body)
-
-    @server.lifespan()
-    def around(context: Context) -> Iterator[None]:
-        events.append("begin")
-        yield
-        events.append("end")
-
-    assert kept(run_app(server, app, num_supernodes=2)) == [22.0, 4.0]
-    assert events == ["begin", "main", "end"]
 
 
 def test_an_error_of_a_client_is_an_error_reply(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,6 +1,5 @@
 """Pulling: what is wrong with a reply stays with it; Flower's link is pulled as the pinned version does."""
 
-from collections.abc import Iterable
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +11,6 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.superlink.grid import HttpGrid
 
 from fedmf.flower.compat import arrived, claim_task_identity, empty_run, set_message_id
-from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.pulling import Wait, pull_until
 
 pytestmark = pytest.mark.usefixtures("own_time")
@@ -32,30 +30,6 @@ def answer(message: Message) -> Message:
     numbers = Array(np.arange(5, dtype=np.float32) + message.metadata.dst_node_id)
     content = RecordDict({"arrays": ArrayRecord({"update": numbers}), "config": ConfigRecord({"round": 1})})
     return Message(content, reply_to=message)
-
-
-class SlowGrid(InProcessGrid):
-    """Has the second half of its replies only after a while."""
-
-    def __init__(self, seconds: float, clock) -> None:
-        self.ready, self.clock = seconds, clock
-        self.left = {message.metadata.message_id: answer(message) for message in asked()}
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        there = [name for name in self.left if name in ("m0", "m1") or self.clock.now >= self.ready]
-        return [self.left.pop(name) for name in there]
-
-
-@pytest.mark.parametrize(
-    ("wait", "late", "expected"),
-    [
-        (Wait(0.2), 3.0, 2),
-        (Wait(10.0), 0.3, 4),
-    ],
-)
-def test_stragglers_are_not_waited_for_after_enough(wait: Wait, late: float, expected: int, own_time) -> None:
-    assert len(list(pull_until(SlowGrid(late, own_time), ["m0", "m1", "m2", "m3"], wait))) == expected
-    assert own_time.now < 2.5
 
 
 class Link(HttpGrid):

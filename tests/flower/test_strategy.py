@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -273,56 +272,3 @@ def test_a_run_to_which_nobody_replies_any_more_goes_on_to_its_horizon(
     assert failures.stat().st_mode & 0o777 == 0o600
     assert len(rows) == 9 * 6
     assert "client error 2" in rows[0]["reason"]
-
-
-def test_the_bits_do_not_depend_on_how_many_users_a_message_asks(tmp_path: Path) -> None:
-    models, keys = [], {"mechanism": "bisr", "bands": 4, "rounds": 6, "server_optimizer": "jme-adam"}
-    cases = [({"users_per_message": 1}, 1), ({}, 6), ({"users_per_message": 3, "workers": 3}, 3)]
-    for place, (more, most) in enumerate(cases):
-        counts: list[int] = []
-
-        def note(request: Message, reply: Message, counts: list[int] = counts) -> Message:
-            counts.append(len(named(request)))
-            return reply
-
-        run = small_run(messages="per-user", **keys, **more)
-        models.append(
-            run_small(tmp_path / f"{place}", run, lambda s, note=note: tampering(client_for(s), note))
-        )
-        assert max(counts) <= most
-    assert np.array_equal(models[0], models[1])
-    assert np.array_equal(models[0], models[2])
-
-
-def test_a_node_that_does_not_say_whom_it_serves_holds_up_the_first_round_alone(
-    tmp_path: Path,
-    own_time,  # type: ignore[no-untyped-def]
-) -> None:
-    """It is asked in the round after its answer came."""
-    run = small_run(TASK, messages="per-user", noise_seed=1)
-    waiting = dataclasses.replace(run.execution, handshake_timeout=0.5)
-    seconds, present = list[float](), list[int]()
-    with fedmf.start(dataclasses.replace(run, execution=waiting), tmp_path / "run") as session:
-        grid = InProcessGrid(client_for(session), nodes=3)
-        pull, push, held = grid.pull_messages, grid.push_messages, set[str]()
-
-        def pushing(messages: Iterable[Message]) -> list[str]:
-            sent = [(message, *push([message])) for message in messages]
-            for message, name in sent:
-                of_last = message.metadata.dst_node_id == 2**63 + 1002
-                held.update([name] * (of_last and message.metadata.message_type == "query"))
-            return [name for _, name in sent]
-
-        def pulling(names: Iterable[str]) -> Iterator[Message]:
-            return pull(name for name in names if name not in held or len(seconds) >= 4)
-
-        grid.push_messages, grid.pull_messages = pushing, pulling  # type: ignore[method-assign]
-
-        def observe(report: RoundReport) -> None:
-            seconds.append(own_time.now)
-            present.append(report.present)
-
-        run_on_grid(session, grid, seeing(observe))
-    assert seconds == pytest.approx([0.5] * 12)
-    assert sum(present[:4]) < 4 * 6
-    assert present[4:] == [6] * 8

@@ -40,13 +40,12 @@ from support.wrapped_apps import (
     update_of,
 )
 
-from fedmf import Execution, load_model
+from fedmf import load_model
 from fedmf.cohorts import AvailableCohorts
 from fedmf.errors import ConfigError
 from fedmf.flower import ClientReportedIdentity, CorrelatedNoise, InProcessGrid
 from fedmf.flower.layout import ArrayLayout
-from fedmf.optim import Adam, JmeAdam, Sgd
-from fedmf.runs.directory import read_header
+from fedmf.optim import JmeAdam, Sgd
 from fedmf.runs.released_model import ReleasedModel
 from fedmf.runs.statistics import QuantileClipping
 
@@ -336,8 +335,6 @@ def test_another_run_is_not_continued(keys: dict[str, Any], difference: str, tmp
 
 
 RUNS: dict[str, dict[str, Any]] = {
-    "momentum": {"server": Sgd(learning_rate=0.5, momentum=0.8)},
-    "Adam": {"server": Adam(learning_rate=0.05)},
     "second moments": {"server": JmeAdam(learning_rate=0.05)},
     "a moving clip norm": {"clipping": MOVING},
     "available cohorts": {
@@ -352,13 +349,6 @@ def test_options_give_what_a_run_gives(name: str, tmp_path: Path) -> None:
     same_as_a_run(
         dataclasses.replace(small_run(TASK, mechanism="bisr", epsilon=20.0), **RUNS[name]), tmp_path
     )
-
-
-def test_records_say_what_is_read_and_nothing_else(tmp_path: Path) -> None:
-    waiting = Execution(messages="per-user", checkpoint_every=3)
-    released(private(FedAvg(), tmp_path / "run", execution=waiting), num_rounds=3)
-    recorded = read_header(tmp_path / "run").run
-    assert recorded["execution"] == dataclasses.replace(waiting, users_per_message=1).to_dict()
 
 
 def none_of_flower(name: str) -> Any:

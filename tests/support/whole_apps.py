@@ -1,16 +1,12 @@
-"""Parts of small Flower apps: a server that asks nodes by partition, a linear model, federated averaging."""
+"""Parts of small Flower apps: a server that asks nodes by partition."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid, ServerApp
-from torch import Tensor
 
-NODES = 5
 Ask = Callable[..., list[Message]]
 
 
@@ -54,44 +50,3 @@ def reply_with(number: float, message: Message) -> Message:
 
 def part_of(context: Context) -> int:
     return int(context.node_config["partition-id"])
-
-
-def examples(part: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(part)
-    x = torch.randn(4 + part, 3, generator=generator)
-    return x, x @ torch.tensor([1.0, -2.0, 0.5]) + 0.1 * part
-
-
-def trained(state: dict[str, Tensor], part: int, rate: float) -> tuple[dict[str, Tensor], float]:
-    model = torch.nn.Linear(3, 1)
-    model.load_state_dict(state)
-    x, y = examples(part)
-    loss = torch.nn.functional.mse_loss(model(x).flatten(), y)
-    loss.backward()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            assert parameter.grad is not None
-            parameter -= rate * parameter.grad
-    return {name: tensor.clone() for name, tensor in model.state_dict().items()}, loss.item()
-
-
-linear = ClientApp()
-
-
-@linear.train()
-def _train(message: Message, context: Context) -> Message:
-    config = message.content["config"]
-    state, loss = trained(
-        message.content["arrays"].to_torch_state_dict(),
-        part_of(context),
-        float(config["lr"]),
-    )
-    metrics = MetricRecord({"loss": loss, "num-examples": 4 + part_of(context)})
-    return Message(RecordDict({"arrays": ArrayRecord(state), "metrics": metrics}), reply_to=message)
-
-
-@linear.evaluate()
-def _evaluate(message: Message, context: Context) -> Message:
-    return Message(
-        RecordDict({"metrics": MetricRecord({"accuracy": 1.0, "num-examples": 1})}), reply_to=message
-    )
