@@ -1,10 +1,11 @@
 """How far a thing travels: functions and files of fedmf from its arrival to its commit.
 
-    python simulations/call_counts.py [start | reply | row ...] [--files]
+    python simulations/call_counts.py [config | start | reply | row ...] [--files]
 
-`start`: a session of a run is planned and opened. `reply`: one user's update is read, added, released with
-noise and committed, in a round after the first. `row`: one row is pushed into a stream and released, after
-the first. Calls are counted by sys.setprofile; what is loaded or compiled once is done before.
+`config`: a TOML file is read for the first time. `start`: a session of a run is planned and opened. `reply`:
+one user's update is read, added, released with noise and committed, in a round after the first. `row`: one
+row is pushed into a stream and released, after the first. Calls are counted by sys.setprofile; what is loaded
+or compiled once is done before.
 """
 
 from __future__ import annotations
@@ -42,6 +43,13 @@ def counted(what: str, act: Callable[[], object]) -> None:
     if "--files" in sys.argv:
         for file, functions in sorted(Counter(file for file, _, _ in calls).items()):
             print(f"  {functions:3} {Path(file).relative_to(PACKAGE)}")
+
+
+def config(folder: Path) -> None:
+    import fedmf.runs.tables.configuration  # what is imported is not counted
+
+    file = Path(PACKAGE).parent / "configs/digits.toml"
+    counted("TOML file to run", lambda: fedmf.Run.from_config(file))
 
 
 def start(folder: Path) -> None:
@@ -86,7 +94,7 @@ def row(folder: Path) -> None:
         counted("row to commit", lambda: stream.push([0.3, 0.1], user="b"))
 
 
-MODES = {"start": start, "reply": reply, "row": row}
+MODES = {"config": config, "start": start, "reply": reply, "row": row}
 
 if __name__ == "__main__":
     for mode in [mode for mode in MODES if mode in sys.argv[1:]] or MODES:

@@ -27,7 +27,7 @@ from fedmf.sweeps import Sweep, SweepResult, mean_interval
 
 FILE = """
 base = "base.toml"
-seeds = [0, 1]
+seeds = [1]
 tuning-seeds = [100]
 [variants]
 identity = { mechanism.kind = "identity" }
@@ -59,7 +59,7 @@ def test_values_are_those_of_single_runs_and_the_best_mean_is_chosen(
     result: SweepResult, tmp_path: Path
 ) -> None:
     sweep, cell = result.sweep, result.sweep.cells[4]
-    assert single(sweep, 4, result.tuned(cell), 2, tmp_path / "one") == result.values(cell)[2]
+    assert single(sweep, 4, result.tuned(cell), 1, tmp_path / "one") == result.values(cell)[1]
     means = [
         statistics.fmean(
             single(sweep, 4, tuned, seed, tmp_path / f"{i}-{seed}") for seed in sweep.tuning_seeds
@@ -69,7 +69,7 @@ def test_values_are_those_of_single_runs_and_the_best_mean_is_chosen(
     assert result.tuned(cell) == sweep.candidates[means.index(max(means))]
     noiseless = [cell for cell in sweep.cells if cell.variant == "no noise"]
     assert result.values(noiseless[0]) == result.values(noiseless[1])  # the same runs
-    assert len([*(result.path / "finished").iterdir()]) >= len(sweep.promises) - 15
+    assert len([*(result.path / "finished").iterdir()]) >= len(sweep.promises) - 10
     assert [*(result.path / "runs").iterdir()] == []
     assert all("a better one may lie beyond" in line for line in result.warnings)
 
@@ -90,7 +90,7 @@ def test_what_it_writes_says_the_same(result: SweepResult) -> None:
     assert result.table["variant"].tolist() == [*VARIANTS] * 2
     assert r"\midrule" in (result.path / "table.tex").read_text()
     rows = pd.read_parquet(result.path / "runs.parquet")
-    assert len(rows) == len(result.sweep.cells) * (2 * 2 + 3) * 3  # evaluated after 0, 5 and 10 rounds
+    assert len(rows) == len(result.sweep.cells) * (2 * 1 + 2) * 3  # evaluated after 0, 5 and 10 rounds
     pytest.importorskip("matplotlib")
     assert (result.path / "comparison.png").stat().st_size > 10_000
 
@@ -200,7 +200,7 @@ def test_a_dry_run_names_cells_time_and_privacy_and_a_mistake_is_one_line(
     monkeypatch.chdir(written(tmp_path))
     assert command(["sweep", "sweep.toml", "--dry-run", "--set", "task.options=fine"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("identity: 2 tuning and 2 reported runs of about ")
+    assert lines[0].startswith("identity: 2 tuning and 1 reported runs of about ")
     assert lines[-1].startswith("Privacy of the whole sweep: (")
     assert not (tmp_path / "sweeps").exists()
     assert command(["sweep", "sweep.toml", "--set", "tuning-seeds=[1]"]) == 2
