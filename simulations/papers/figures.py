@@ -36,20 +36,24 @@ BEST: Final = "best"
 
 @dataclass(frozen=True)
 class Claim:
-    """Who is ahead in a paper's figure: what a verdict is about.
+    """Who is ahead according to a sentence of a paper: what a verdict is about.
 
     Args:
+        sentence: of the paper, which it tests.
         ahead: a line; empty for every line.
         over: the line that is behind; empty for the figure's baseline, or for the same line at the place of
             the baseline if places are compared.
         panel: how the panels begin that it is about.
-        place: `BEST` for the best one; empty for every place.
+        place: one place, or `BEST` for the best one; empty for every place.
+        within: if two lines are claimed to be equal, the largest difference that counts as none; else 0.
     """
 
+    sentence: str
     ahead: str = ""
     over: str = ""
     panel: str = ""
     place: str = ""
+    within: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,6 @@ class Figure:
         by_place: whether places are compared with one another, as λ with 0, rather than lines.
         unknown: what the text does not give, and what was taken instead.
         needs: what the full form needs that is not here.
-        runs_of: the figure whose runs these are, shown otherwise; empty for runs of its own.
         claims: of the paper, which the reduced form is compared with.
     """
 
@@ -145,7 +148,6 @@ class Figure:
     needs: str
     by_place: bool = False
     y: Literal["accuracy", "loss"] = "accuracy"
-    runs_of: str = ""
     claims: tuple[Claim, ...] = ()
 
     def form(self, name: str) -> Form:

@@ -38,10 +38,11 @@ FIGURES: Final = (
         shows="mechanisms against ε on images (examples) and language (users)",
         x="ε",
         baseline="DP-SGD, amplified",
-        claims=(
-            Claim("ν-DP-FTRL"),
-            Claim("ν-DP-FTRL", "independent"),
-            Claim("ν-DP-FTRL", "tree"),
+        claims=tuple(
+            Claim(
+                "ν-DP-FTRL outperforms all other efficient and anytime mechanisms (Fig. 4)", "ν-DP-FTRL", line
+            )
+            for line in ("DP-SGD, amplified", "independent", "tree")
         ),
         full=Form(
             keys={},

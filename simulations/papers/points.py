@@ -67,19 +67,26 @@ class Finding:
     """A claim of a paper beside the reported runs.
 
     Args:
+        sentence: of the paper, which is tested.
         says: who is ahead of whom, where.
         estimate: mean difference paired by seed, in the better direction: percentage points, or nats.
         low, high: 95 % Student interval.
+        within: of a claim that both are equal, see `Claim`.
     """
 
+    sentence: str
     says: str
     estimate: float
     low: float
     high: float
+    within: float = 0.0
 
     @property
     def outcome(self) -> str:
-        """What the interval says: "agrees", "against", or "tie" where it holds 0."""
+        """What the interval says: "agrees", "against", or "tie" where it decides nothing."""
+        if self.within:
+            apart = self.low > self.within or self.high < -self.within
+            return "against" if apart else "agrees" if max(-self.low, self.high) <= self.within else "tie"
         return "agrees" if self.low > 0 else "against" if self.high < 0 else "tie"
 
 
@@ -118,19 +125,24 @@ class Points:
         figure = self.figure
         pairs: dict[tuple[str, str], list[Spot]] = {}
         for panel, line, place in self.found:
-            if panel.startswith(claim.panel) and claim.ahead in ("", line):
+            if (
+                panel.startswith(claim.panel)
+                and claim.ahead in ("", line)
+                and claim.place in ("", BEST, place)
+            ):
                 pairs.setdefault((panel, line), []).append((panel, line, place))
         for (panel, line), spots in pairs.items():
             if claim.place == BEST:
                 others = [spot for spot in spots if spot[2] != figure.baseline]
                 best = min(others, key=lambda spot: self._tuned(spot))
                 says = f"{panel}, {line}: best {figure.x} = {best[2]} over {figure.baseline}"
-                yield Finding(says, *self.gain(best, (panel, line, figure.baseline)))
+                yield Finding(claim.sentence, says, *self.gain(best, (panel, line, figure.baseline)))
                 continue
             over = claim.over or figure.baseline
             for spot in spots:
                 says = f"{panel}, {figure.x} = {spot[2]}: {line} over {over}"
-                yield Finding(says, *self.gain(spot, (panel, over, spot[2])))
+                gain = self.gain(spot, (panel, over, spot[2]))
+                yield Finding(claim.sentence, says, *gain, claim.within)
 
     def _tuned(self, spot: Spot) -> tuple[float, float]:
         """Mean (y, loss) on the tuning seeds at the chosen rate, smaller being better."""
@@ -167,13 +179,13 @@ def verdict(points: Points) -> str:
 
 
 def read_points(path: Path) -> dict[str, Points]:
-    """The figures of a file, by name; those that show the runs of another one too."""
+    """The figures of a file, by name."""
     if not path.exists():
         return {}
     kept = json.loads(path.read_text(encoding="utf-8"))
     found: dict[str, Points] = {}
     for name, figure in FIGURES.items():
-        entry = kept.get(figure.runs_of or name)
+        entry = kept.get(name)
         if entry is not None:
             made = [Point(**point) for point in entry["points"]]
             found[name] = Points(figure, made, entry["runs"], entry["seconds"])

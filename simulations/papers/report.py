@@ -10,7 +10,7 @@ from points import Points
 
 __all__ = ["page", "write_pages"]
 
-_WORDS = {"agrees": "agrees", "tie": "tie: the interval holds 0", "against": "against the paper"}
+_WORDS = {"agrees": "agrees", "tie": "undecided", "against": "against the paper"}
 
 
 def write_pages(found: Mapping[str, Points], output: Path, names: Sequence[str]) -> None:
@@ -42,14 +42,14 @@ def page(points: Points, stem: str) -> str:
         "",
         f"![{figure.shows}]({stem}.png)",
         "",
-        "## The paper's claims",
+        "## Sentences of the paper that are tested",
         "",
-        f"| claim | difference ({'points' if unit == '%' else unit}) | verdict |",
-        "|---|---|---|",
+        f"| sentence | here | difference ({'points' if unit == '%' else unit}) | verdict |",
+        "|---|---|---|---|",
     ]
     for finding in points.findings():
         told = f"{finding.estimate:+.{digits}f} [{finding.low:+.{digits}f}, {finding.high:+.{digits}f}]"
-        lines.append(f"| {finding.says} | {told} | {_WORDS[finding.outcome]} |")
+        lines.append(f"| {finding.sentence} | {finding.says} | {told} | {_WORDS[finding.outcome]} |")
     for panel in dict.fromkeys(spot[0] for spot in points.found):
         lines += [
             "",
@@ -86,13 +86,12 @@ def draw(points: Points, path: Path) -> None:
     panels = list(dict.fromkeys(spot[0] for spot in points.found))
     picture = Picture(figsize=(4.6 * len(panels), 3.8), layout="constrained")
     FigureCanvasAgg(picture)
-    error = {"bandmf-fig3": 0, "bandmf-fig9": 1}.get(figure.name)
-    single = error is None and len({spot[2] for spot in points.found}) == 1
+    single = len({spot[2] for spot in points.found}) == 1
     for axes, panel in zip(picture.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         names = list(dict.fromkeys(spot[1] for spot in points.found if spot[0] == panel))
         for at, line in enumerate(names):
             spots = [spot for spot in points.found if spot[:2] == (panel, line)]
-            xs = [float(at)] if single else [_place(points, spot, error) for spot in spots]
+            xs = [float(at)] if single else [float(spot[2]) for spot in spots]
             ends = [interval(points.values(spot)) for spot in spots]
             means = [mean for mean, _, _ in ends]
             bars = [[mean - low for mean, low, _ in ends], [high - mean for mean, _, high in ends]]
@@ -100,17 +99,11 @@ def draw(points: Points, path: Path) -> None:
             axes.errorbar(xs, means, bars, markersize=4, capsize=2, **style)
         if single:
             axes.set_xticks(range(len(names)), names, rotation=20, ha="right")
-        elif figure.x == "ε" or error is not None:
+        elif figure.x in ("ε", "RMSE"):
             axes.set_xscale("log")
-        labels = {None: figure.x, 0: "RMSE of prefix sums, per ζ", 1: "MaxSE of prefix sums, per ζ"}
-        axes.set(title=panel, xlabel="" if single else labels[error])
+        axes.set(title=panel, xlabel="" if single else figure.x)
         axes.grid(alpha=0.3)
         if not single:
             axes.legend(fontsize=7)
     picture.axes[0].set_ylabel("test accuracy (%)" if figure.y == "accuracy" else "test loss (nats)")
     picture.savefig(path, dpi=110)
-
-
-def _place(points: Points, spot: tuple[str, str, str], error: int | None) -> float:
-    """Where a point stands on the x axis: at its place, or at an error of its mechanism."""
-    return float(spot[2]) if error is None else float(points.found[spot].errors[error])

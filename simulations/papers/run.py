@@ -63,9 +63,8 @@ def main() -> None:
     if not options.tables:
         torch.set_num_threads(1)
         cells = Cells(options.cells, Calibrations(RESULTS / "calibrations.jsonl"))
-        names = dict.fromkeys(FIGURES[name].runs_of or name for name in options.name or FIGURES)
         options.output.mkdir(parents=True, exist_ok=True)
-        for figure in compare([FIGURES[name] for name in names], options.form, cells):
+        for figure in compare([FIGURES[name] for name in options.name or FIGURES], options.form, cells):
             write_points(kept, figure, options.form, cells)
     found = read_points(kept)
     write_pages(found, options.output, options.name or list(FIGURES))

@@ -21,7 +21,7 @@ _OPTIMISED = "another program optimised the strategy, without regard to the samp
 
 
 def _picture(
-    name: str, paper: str, item: str, setting: str, script: str, *arguments: str, unrun: str = ""
+    name: str, paper: str, item: str, setting: str, script: str, *arguments: str, grade: str = ""
 ) -> Item:
     """A picture of a script in design/, whose numbers lie beside it."""
     command = (script, *arguments)
@@ -31,9 +31,9 @@ def _picture(
         item,
         setting,
         (f"{name}.json", f"{name}.png"),
-        () if unrun else command,
         command,
-        unrun=unrun,
+        command,
+        grade=grade,
     )
 
 
@@ -67,6 +67,7 @@ _ITEMS = (
         ("gamma-bifr.md", "gamma-bifr-fig1.json", "gamma-bifr-fig1.png"),
         ("design/gamma_bifr.py", "--quick"), ("design/gamma_bifr.py",), within=0.005,
         known=(Known("banded-inverse", _INVERSE),), unrun="the optimised inverse takes minutes",
+        grade="restored",
     ),
     Item(
         "gamma-bifr-tables6-7", _BIFR, "Tables 6 and 7, amplified", _AMPLIFIED_BIFR,
@@ -81,7 +82,7 @@ _ITEMS = (
             Known("BandMF + heuristic", "the paper does not say where its taper begins; ours is searched"),
             Known("BandInvMF", _INVERSE),
         ),
-        unrun=_HOURS,
+        unrun=_HOURS, grade="restored",
     ),
     Item(
         "gamma-bifr-gammas", _BIFR, "Table 1, Figure 2", "n = 1940, b = 97 and n = 480, b = 48 (inferred)",
@@ -93,22 +94,25 @@ _ITEMS = (
         # Searches on few draws.
         repeats=0.06,
         known=(Known("", "the optimum is flat: at the paper's γ our error is at most 1.4 % larger"),),
-        unrun="two of five budgets and one bandwidth",
+        unrun="two of five budgets and one bandwidth", grade="restored",
     ),
     _picture(
         "bandmf-fig1a", _BANDMF, "Figure 1 (a)", "RMSE against b", _SCRIPT, "--figure", "1a",
     ),
     _picture("bandmf-fig1b", _BANDMF, "Figure 1 (b)", "amplified", _SCRIPT, "--figure", "1b"),
-    _picture("bandmf-fig2", _BANDMF, "Figure 2", "amplified, best bands", _SCRIPT, "--figure", "2"),
+    _picture("bandmf-fig2", _BANDMF, "Figure 2", "amplified, best bands", _SCRIPT, "--figure", "2",
+             grade="reduced"),
     Item(
         "bandmf-fig4", _BANDMF, "Figure 4", "time of the objective, n = 10² … 10⁷",
         ("bandmf-fig4.json", "bandmf-fig4.png"),
         ("design/bandmf_objective.py", "--largest", "100000"), ("design/bandmf_objective.py",),
         # Times of a machine: only what has become many times slower is stale.
-        repeats=50.0, unrun="larger n take a minute",
+        repeats=50.0, unrun="larger n take a minute", grade="reduced",
     ),
-    _picture("bandmf-fig6", _BANDMF, "Figure 6", "sampling, correlation", _SCRIPT, "--figure", "6"),
-    _picture("bandmf-fig7", _BANDMF, "Figure 7", "by rounds and by epochs", _SCRIPT, "--figure", "7"),
+    _picture("bandmf-fig6", _BANDMF, "Figure 6", "sampling, correlation", _SCRIPT, "--figure", "6",
+             grade="restored"),
+    _picture("bandmf-fig7", _BANDMF, "Figure 7", "by rounds and by epochs", _SCRIPT, "--figure", "7",
+             grade="restored"),
     _picture("bandmf-fig8", _BANDMF, "Figure 8", "as Figure 2 (a), at ε = 8", _SCRIPT, "--figure", "8"),
     Item(
         "bandmf-claims", _BANDMF, "Figures 1, 2, 6, 7, 8 in words", "n = 16384, δ = 1e-8",
@@ -125,7 +129,7 @@ _ITEMS = (
         "nu-dp-ftrl", _NU, "Figures 1, 2, Tables 1, 2, 4, §2.3", "least squares, d = 8 … 1024",
         ("nu-dp-ftrl.md", "nu-dp-ftrl-fig1.png", "nu-dp-ftrl-fig2.png", "nu-dp-ftrl-finite.png"),
         ("stationary/nu_dp_ftrl.py", "--replicas", "4"), ("stationary/nu_dp_ftrl.py", "--full"), within=0.06,
-        known=(Known("slope in T", "the paper omits logarithms, whose slopes stand beside"),),
+        known=(Known("slope in T", "the paper omits logarithms, whose slopes stand beside"),), grade="fitted",
     ),
     Item(
         "nu-dp-ftrl-fig3", _NU, "Figure 3", "bounds against κ",
@@ -142,7 +146,7 @@ _ITEMS = (
         ("moments-density.md", "moments-fig5.png"),
         ("moments/density.py", "--runs", "40"), ("moments/density.py",),
         # A few heavy-tailed runs, whose ± is one standard error.
-        repeats=0.2, unrun="960 of 1000 runs",
+        repeats=0.2, unrun="960 of 1000 runs", grade="reduced",
     ),
     Item(
         "jme-fig4", _JME, "Figure 4 (error of v)", "n = 1000, d = 1e6",

@@ -44,7 +44,7 @@ def reproduce(
             command = item.command(full)
             say(f"[{at}/{len(items)}] {item.name}: {item.paper}, {item.item} ({item.setting})")
             if not command:
-                verdict = Verdict(item.name, f"not run because {item.unrun}.", True)
+                verdict = Verdict(item.name, f"because {item.unrun}.", True, "not run")
             else:
                 started = time.monotonic()
                 if command not in done:

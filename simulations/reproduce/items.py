@@ -42,6 +42,8 @@ class Item:
         known: differences that are understood.
         kept: files below docs/results that the script reads or goes on from.
         unrun: what the quick form leaves out and why; empty if nothing.
+        grade: "reduced" where data, model or range are smaller than the paper's, "fitted" where a slope or
+            constant was fitted, "restored" where lost formulas or settings were inferred, else empty.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Item:
     known: tuple[Known, ...] = ()
     kept: tuple[str, ...] = ()
     unrun: str = ""
+    grade: str = ""
 
     def __post_init__(self) -> None:
         if not self.full:

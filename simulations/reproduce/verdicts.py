@@ -20,14 +20,16 @@ class Verdict:
         name: of the item.
         text: one line.
         good: whether nothing is stale and every difference is understood.
+        word: for what was done if it is good: "ok" only if the figures were computed anew.
     """
 
     name: str
     text: str
     good: bool
+    word: str = "ok"
 
     def __str__(self) -> str:
-        return f"{'ok  ' if self.good else 'FAIL'} {self.name}: {self.text}"
+        return f"{self.word if self.good else 'FAIL'} {self.name}: {self.text}"
 
 
 def judge(item: Item, fresh: Path, committed: Path, full: bool = False) -> Verdict:
@@ -46,8 +48,9 @@ def judge(item: Item, fresh: Path, committed: Path, full: bool = False) -> Verdi
     agreement, understood = _agreement(item, found)
     current, stale = _currency(item, found, committed)
     left_out = f"left out: {item.unrun}" if item.unrun and not full else ""
-    parts = [part for part in (agreement, current, left_out) if part]
-    return Verdict(item.name, "; ".join(parts) + ".", understood and not stale)
+    parts = [part for part in (item.grade, agreement, current, left_out) if part]
+    word = "redrawn" if "--tables" in item.command(full) else "ok"
+    return Verdict(item.name, "; ".join(parts) + ".", understood and not stale, word)
 
 
 def _agreement(item: Item, found: Sequence[Figure]) -> tuple[str, bool]:
