@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fedmf.cohorts import BallsInBinsCohorts, CyclicCohorts, MinSeparatedCohorts, RandomCohorts
     from fedmf.data import Dataset, Digits
     from fedmf.mechanisms.choice import NamedMechanism
+    from fedmf.mechanisms.imported import import_strategy
     from fedmf.models import Mlp
     from fedmf.moments import MomentStream
     from fedmf.optim import Adam, JmeAdam, Sgd
@@ -89,6 +90,7 @@ __all__ = [
     "account",
     "classification",
     "design",
+    "import_strategy",
     "load_model",
     "next_token",
     "plan",

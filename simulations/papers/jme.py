@@ -65,6 +65,8 @@ FIGURES: Final = (
             lines=_LINES,
             places={"10": epochs(1438, 64, 10)},
             rates=(0.004, 0.008, 0.016),
+            seeds=5,
+            tuning_seeds=(1000, 1001),
         ),
         unknown="the CNN; what σ multiplies: the ε of a Gaussian mechanism over 10 epochs without "
         "amplification is taken (its table's ε assume sampling, which no theorem covers with a second "

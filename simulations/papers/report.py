@@ -36,7 +36,7 @@ def page(points: Points, stem: str) -> str:
         f"The {figure.y} ({unit}) after the last round, mean of {len(first.accuracy)} seeds (lowest to",
         f"highest), and how much better that is than {figure.x + ' = ' if figure.by_place else ''}"
         f"{figure.baseline}, paired by seed, with its",
-        "95 % Student interval. η was chosen on four other seeds, in a grid of factors of 2 that was made",
+        f"95 % Student interval. η was chosen on {len(figure.reduced.tuning_seeds)} other seeds, in a grid of factors of 2 that was made",
         "longer until the best lies inside. Verdicts are computed from these intervals.",
         f"{points.runs:,} runs in {points.seconds:,.0f} s of a processor, choosing η included.",
         "",
