@@ -30,7 +30,7 @@ class Imported:
 
     @property
     def under_noised(self) -> bool:
-        """Whether noise for the stated sensitivity is too small: some user surely moves the output further."""
+        """Whether noise for the stated sensitivity is too small: some user moves the output further."""
         return (
             self.stated is not None
             and self.sensitivity.kind == "exact"
@@ -42,9 +42,9 @@ def import_strategy(strategy: Any, participation: Participation, stated: float |
     """Judge a strategy matrix that another library made.
 
     Args:
-        strategy: the first column of a Toeplitz C, shape (p,); C itself, shape (n, n); a BLT with ``buf_decay``
-            and ``output_scale`` (jax_privacy); or a recipe with ``coefficients`` and ``sensitivity``, which
-            take n_steps, min_sep and max_participations (Opake).
+        strategy: the first column of a Toeplitz C, shape (p,); C itself, shape (n, n); a BLT with
+            ``buf_decay`` and ``output_scale`` (jax_privacy); or a recipe with ``coefficients`` and
+            ``sensitivity``, which take n_steps, min_sep and max_participations (Opake).
         participation: (n, k, b), for which it is judged.
         stated: the sensitivity that its library gives; asked of a recipe if None.
 

@@ -174,6 +174,8 @@ def _attempt(
     try:
         if not file.is_file():
             run = run_of(keys)
+            if run.execution.checkpoint_every > 1 and run.privacy.noise_seed is not None:
+                shutil.rmtree(place, ignore_errors=True)  # resumed, it would lack rounds since its checkpoint
             with (resume if (place / LEDGER).is_file() else start)(run, place) as session:
                 run_in_process(session)
                 if keep:

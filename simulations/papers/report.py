@@ -26,7 +26,7 @@ def write_pages(found: Mapping[str, Points], output: Path, names: Sequence[str])
 def page(points: Points, stem: str) -> str:
     """Verdict and tables of a figure."""
     figure, unit = points.figure, "%" if points.figure.y == "accuracy" else "nats"
-    first = next(iter(points.found.values()))
+    first, tuning = next(iter(points.found.values())), len(figure.reduced.tuning_seeds)
     digits = 2 if unit == "%" else 3
     lines = [
         f"# {figure.paper}, {figure.item}: {figure.shows}",
@@ -36,8 +36,8 @@ def page(points: Points, stem: str) -> str:
         f"The {figure.y} ({unit}) after the last round, mean of {len(first.accuracy)} seeds (lowest to",
         f"highest), and how much better that is than {figure.x + ' = ' if figure.by_place else ''}"
         f"{figure.baseline}, paired by seed, with its",
-        f"95 % Student interval. η was chosen on {len(figure.reduced.tuning_seeds)} other seeds, in a grid of factors of 2 that was made",
-        "longer until the best lies inside. Verdicts are computed from these intervals.",
+        f"95 % Student interval. η was chosen on {tuning} other seeds, in a grid of factors of 2 that was",
+        "made longer until the best lies inside. Verdicts are computed from these intervals.",
         f"{points.runs:,} runs in {points.seconds:,.0f} s of a processor, choosing η included.",
         "",
         f"![{figure.shows}]({stem}.png)",
