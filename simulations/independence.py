@@ -195,7 +195,9 @@ def faults() -> Iterator[tuple[str, bool]]:
         sys.path.insert(0, folder)
         source = Path(steps.__file__).read_text().replace("    clear(arena, 0, arena.size)\n", "")
         Path(folder, "uncleared.py").write_text(source)
-        with patch.object(engine, "steps", importlib.import_module("uncleared")):
+        uncleared: Any = importlib.import_module("uncleared")
+        uncleared.Examples, uncleared.SIGNATURE = steps.Examples, steps.SIGNATURE
+        with patch.object(engine, "steps", uncleared):
             engine.program.cache_clear()
             yield "arena not cleared", bool(dependence(trainer_on("compiled"), network, LOCAL))
         engine.program.cache_clear()
