@@ -86,8 +86,8 @@ class OnNodes(Table):
             rows = tests.read(tests.batches((self.user_column,)))
             if not rows.readable.any():
                 raise ValueError(f"test_path must hold a readable row; got none in {self.test_path}.")
-            x, y = self.examples_of(rows)
-            test = x[rows.readable], y[rows.readable]
+            readable, (x, y) = torch.from_numpy(rows.readable), self.examples_of(rows)
+            test = x[readable], y[readable]
         return UserListDataset(people, self.structure, test)
 
     def here(self, path: str = "", user_list: str = "", schema: str = "") -> InMemoryDataset:
