@@ -23,6 +23,7 @@ import fedmf
 from fedmf.cli.app import run as command
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.records.lock import WriterLock
+from fedmf.runs.simulation import run_in_process
 from fedmf.sweeps import Sweep, SweepResult, mean_interval
 
 FILE = """
@@ -205,3 +206,27 @@ def test_a_dry_run_names_cells_time_and_privacy_and_a_mistake_is_one_line(
     assert not (tmp_path / "sweeps").exists()
     assert command(["sweep", "sweep.toml", "--set", "tuning-seeds=[1]"]) == 2
     assert "tuning_seeds must share none of the reported seeds" in one_line(capsys)
+
+
+def test_an_interrupted_run_with_rare_checkpoints_begins_anew(tmp_path: Path) -> None:
+    """Resumed it would lack the rounds since its checkpoint, which no table would say."""
+    base = {**BASE, "execution.checkpoint-every": 10}
+    sweep = small_sweep(
+        base=base,
+        variants={"a": {"mechanism.kind": "identity"}},
+        grid={},
+        tuned={},
+        tuning_seeds=(),
+        seeds=(0,),
+    )
+    cell = sweep.cells[0]
+    place = tmp_path / "sweep/runs" / sweep.planned(cell, {}, 0).digest
+    (tmp_path / "sweep/finished").mkdir(parents=True)
+
+    def killed(*_: Any) -> bool:
+        raise OSError("killed")
+
+    with pytest.raises(OSError, match="killed"), fedmf.start(sweep.run(cell, {}, 0), place) as session:
+        run_in_process(session, killed)
+    found = fedmf.run_sweep(sweep, tmp_path / "sweep").values(cell)[0]
+    assert found == single(sweep, 0, {}, 0, tmp_path / "alone")
