@@ -51,13 +51,6 @@ def test_weight_decay_with_a_constant_rate_is_exact() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-14)
 
 
-def test_a_schedule_of_another_horizon_is_refused() -> None:
-    from fedmf.mechanisms.workload import prefix, with_schedule
-
-    with pytest.raises(ValueError, match=r"n \(rounds\) must be 30 for the schedule too; got 8"):
-        with_schedule(prefix(ROUNDS), LearningRateSchedule("linear", 1.0, 8))
-
-
 @pytest.mark.parametrize("text", ["momentum:0.9", "nesterov:0.9", "prefix*linear", "momentum:0.9*cosine:4"])
 def test_a_matrix_made_for_the_workload_beats_that_for_prefix_sums(text: str) -> None:
     contract, work = Participation(ROUNDS, 3, 10), parse_workload(text, ROUNDS)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import itertools
 import math
 import statistics
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import fedmf
 from fedmf.data import DATASETS
 from fedmf.models import MODELS
 from fedmf.runs.tables.configuration import render_toml, run_of
@@ -29,7 +26,6 @@ settings = importlib.import_module("settings")
 sys.path.remove(str(FOLDER))
 
 FIGURES = catalogue.FIGURES
-RESULTS = ROOT / "docs" / "results" / "papers"
 
 
 def configurations(name: str, form_name: str) -> list[dict[str, object]]:
@@ -66,63 +62,6 @@ def test_configurations_parse_and_render(name: str, form: str) -> None:
         assert run.task_source.unit == ("example" if keys.get("data.partition") == "each-example" else "user")
     assert f'kind = "{run.privacy.kind}"' in render_toml(run)
     assert all(contract.rounds >= contract.min_separation for contract in contracts)
-
-
-def test_a_point_keeps_the_keys_of_its_paper() -> None:
-    """Table 3 of λCGD: ε = 4, B = 128, ζ = 8, λ = 0.95, η = 0.5; 50,000/128 batches of 10 epochs."""
-    form = FIGURES["lambda-cgd-fig4"].full
-    keys = form.configuration(
-        figures.Cell("lambda-cgd-fig4", "full", "CIFAR-10, B = 128", "DP-λCGD", "4", 9.0, 0)
-    )
-    assert (keys["mechanism.kind"], keys["mechanism.params"], keys["server.learning-rate"]) == (
-        "cgd",
-        "lambda=0.95",
-        0.5,
-    )
-    assert (keys["cohorts.users-per-round"], keys["cohorts.rounds"], keys["privacy.clip-norm"]) == (
-        128,
-        3900,
-        8.0,
-    )
-    assert keys["cohorts.kind"] == "balls-in-bins"
-
-
-def test_a_grid_grows_until_its_best_rate_is_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Accuracy is largest at a rate that is far from the first grid; tuning and reported seeds are apart."""
-    figure = FIGURES["jme-fig6"]
-    made = cells.Cells(tmp_path / "cells.jsonl", calibration.Calibrations(tmp_path / "calibrations.jsonl"))
-    best = 16 * max(figure.reduced.rates)
-
-    def make(wanted: Iterable[Any]) -> None:
-        for cell in wanted:
-            score = 90.0 - 10.0 * abs(math.log2(cell.rate / best))
-            made.found[cell] = {"accuracy": score, "loss": 1.0, "seconds": 0.1}
-
-    monkeypatch.setattr(made, "make", make)
-    comparison.compare([figure], "reduced", made)
-    for spot in figure.reduced.spots():
-        tried = comparison.tried(figure, "reduced", made, spot)
-        assert comparison.best_rate(figure, "reduced", made, spot) == best
-        assert comparison.is_inside(best, list(tried))
-        assert all(b <= 2 * a for a, b in itertools.pairwise(sorted(tried)))
-    assert len(figure.reduced.tuning_seeds) >= 4
-    assert figure.reduced.seeds >= 20
-    reported = {cell.seed for cell in made.found} - {*figure.reduced.tuning_seeds}
-    assert reported == set(range(figure.reduced.seeds))
-
-
-def test_a_calibrated_run_has_the_noise_of_the_amplified_one(tmp_path: Path) -> None:
-    """Without amplification, at the ε that its noise has so; kept, not computed again."""
-    form = FIGURES["gamma-bifr-fig4"].reduced
-    kept = calibration.Calibrations(RESULTS / "calibrations.jsonl")
-    keys = form.configuration(figures.Cell("gamma-bifr-fig4", "reduced", "digits", "DP-SGD", "2", 1.0, 0))
-    made = kept.keys(keys)
-    assert not made["privacy.amplified"]
-    plan = fedmf.plan(run_of(made))
-    noise = plan.noise_multiplier * plan.sensitivity.value
-    own = {name: value for name, value in keys.items() if name in kept.keys_of_a_point(keys)}
-    assert noise == pytest.approx(kept.entry(own)["noise_std"], rel=1e-6)
-    assert made["privacy.epsilon"] > keys["privacy.epsilon"]  # it is far less noise
 
 
 def a_point(place: str, accuracy: list[float], rate: float = 1.0, best: float = 80.0) -> Any:

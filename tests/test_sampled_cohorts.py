@@ -155,33 +155,3 @@ def test_separation_and_cap_hold_for_many_shapes(name: str) -> None:
             for path in paths(schedule_of(name, users, m, contract, seed=b)):
                 assert len(path) <= contract.max_participations
                 assert all(t - s >= b for s, t in itertools.pairwise(path))
-
-
-@pytest.mark.parametrize(
-    ("name", "contract", "m", "seed", "message"),
-    [
-        ("b-min-sep", (20, 5, 4), 26, 0, r"m \(cohort size\) must be at most U/b .*; got m=26 with U=100"),
-        (
-            "cyclic-poisson",
-            (20, 4, 4),
-            5,
-            0,
-            r"k \(max_participations\) must be 5 = ceil\(n/b\) .*; got k=4",
-        ),
-        (
-            "balls-in-bins",
-            (20, 5, 4),
-            20,
-            0,
-            r"b \(min_separation\) must be floor\(U/m\) = 5 .*; got b=4\. 4 bins",
-        ),
-        ("b-min-sep", (20, 5, 4), 5, 2**256, r"seed \(of the cohorts\) must lie in"),
-        ("b-min-sep", (20, 5, 4), 5, -1, r"seed \(of the cohorts\) must lie in"),
-        ("b-min-sep", (20, 5, 4), 0, 0, r"m \(cohort size\) must be at least 1"),
-    ],
-)
-def test_impossible_samplings_say_why(
-    name: str, contract: tuple[int, int, int], m: int, seed: int, message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        schedule_of(name, 100, m, Participation(*contract), seed)

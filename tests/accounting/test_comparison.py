@@ -31,11 +31,6 @@ def test_rows_of_several_processes_are_those_of_one(monkeypatch: pytest.MonkeyPa
     assert sorted(told) == sorted(NAMES) == sorted(row["mechanism"] for row in shown)
 
 
-def test_a_refusal_elsewhere_is_a_refusal_here() -> None:
-    with pytest.raises(ValueError, match="between 1 and n=64; got 600"):
-        design(CONTRACT, ["banded-toeplitz", "banded"], bands=600, processes=2)
-
-
 def test_the_noise_of_a_searched_mechanism_does_not_depend_on_the_search(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -114,11 +114,6 @@ def test_separation_one_is_poisson_sampling():
     assert abs(found.delta - exact) < Z * found.standard_error + 2e-3 * exact
 
 
-def test_wide_bands_are_refused():
-    with pytest.raises(ValueError, match="banded strategies only"):
-        MinSeparatedPair.of(bsr(4, 12), 3, 0.2)
-
-
 def quadrature(means: np.ndarray, weights: np.ndarray, epsilon: float) -> tuple[float, float]:
     """(δ_remove, δ_add) of Σ w N(m, I) against N(0, I) in three dimensions, midpoint rule."""
     axis = np.arange(-6.0, 8.0, 0.2)

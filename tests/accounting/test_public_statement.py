@@ -65,14 +65,3 @@ def test_ledgers_that_differ_in_participation_alone_publish_the_same(tmp_path: P
     assert shown.keys() == busy.to_dict().keys() - {*OPERATORS, "not_private"}
     assert shown["epsilon"] == busy["epsilon"]
     assert at_least(shown["epsilon"]) in text
-
-
-def test_public_inputs_are_shown(tmp_path: Path) -> None:
-    header = make_header(public_inputs=INPUTS)
-    shown, text, statement = published(tmp_path / "run", header, BUSY)
-    assert shown["public_inputs"] == list(INPUTS)
-    for content in (text, statement.render_text()):
-        assert "Public inputs" in content
-        assert "classes: 0 to 9 (configuration)" in content
-    with pytest.raises(ValueError, match="public_inputs must hold strings"):
-        make_header(public_inputs=({"name": "classes", "value": 3, "source": "x"},))

@@ -13,12 +13,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 from sklearn.datasets import load_digits
 
 from fedmf.data import Dataset, Digits, Idx, Synthetic
-from fedmf.data.dataset import NumberedUsers
-from fedmf.data.synthetic import KeyedDraws, normals
 
 laws = settings(derandomize=True, max_examples=30, deadline=None, database=None)
 
@@ -48,19 +45,6 @@ def test_what_every_data_set_promises(make: Callable[[int], Dataset]) -> None:
     assert data.indices(list(data.user_ids)[::-1]).tolist() == list(range(30))[::-1]
     with pytest.raises(KeyError, match="nobody"):
         data.index_of("nobody")
-
-
-@laws
-@given(st.integers(1, 5000), st.data())
-def test_numbered_users_are_found_where_they_are(users: int, data: st.DataObject) -> None:
-    names = NumberedUsers(users)
-    u = data.draw(st.integers(0, users - 1))
-    assert names.index_of(names[u]) == u
-    start, stop, step = (data.draw(st.integers(*bounds)) for bounds in ((0, users), (0, users), (1, 9)))
-    part = names[start:stop:step]
-    assert list(part) == [f"user-{i:0{len(str(users - 1))}d}" for i in range(start, stop, step)]
-    for stranger in ("user-1_", "user-٠٣", "01", "user--1", "", f"user-{users}"):
-        assert stranger not in names
 
 
 def test_digits_are_what_scikit_learn_loads_split_without_loss() -> None:
@@ -121,25 +105,6 @@ def test_a_synthetic_user_is_a_function_of_seed_and_number(users: list[int], see
         x, y = few.examples(np.array([user]))
         assert torch.equal(x, features[5 * i : 5 * i + 5])
         assert torch.equal(y, labels[5 * i : 5 * i + 5])
-
-
-def test_a_million_synthetic_users_keep_nothing() -> None:
-    few, many = (Synthetic(users).load() for users in (2_000, 2**31 - 1))
-    held = [{name: getattr(value, "nbytes", 0) for name, value in vars(data).items()} for data in (few, many)]
-    assert sum(held[1].values()) < 2**22
-    assert held[0].keys() == held[1].keys()
-    assert many.examples(np.array([2**31 - 2]))[0].shape == (20, 60)
-
-
-def test_keyed_words_are_uniform_and_differ_by_user_counter_seed_and_purpose() -> None:
-    users, counters = np.arange(200), np.tile(np.arange(50), (200, 1))
-    words = KeyedDraws(0, "a").words(users, counters)
-    assert len(np.unique(words)) == words.size
-    for other in (KeyedDraws(1, "a"), KeyedDraws(0, "b")):
-        assert not np.isin(other.words(users, counters), words).any()
-    assert stats.kstest(normals(words).ravel(), "norm").pvalue > 1e-6
-    # 19,900 pairs of users, each a mean of 200 products: 6 standard errors.
-    assert np.abs(np.corrcoef(normals(words).astype(np.float64)) - np.eye(200)).max() < 6 / np.sqrt(200)
 
 
 REFUSED: dict[str, tuple[Any, dict[str, Any]]] = {

@@ -202,36 +202,3 @@ def test_what_is_no_data_or_model_is_named() -> None:
         fedmf.regression(of_frame(), nn.Linear(2, 1))
     with pytest.raises(ValueError, match="data must suit task 'next-token': tokens as features"):
         fedmf.next_token(of_frame(), nn.Linear(2, 1))
-
-
-TINY: dict[str, Any] = {
-    "features": torch.arange(6.0).reshape(3, 2),
-    "labels": torch.zeros(3, dtype=torch.int64),
-    "owned": (np.array([0, 2]), np.array([1])),
-    "user_ids": ("a", "b"),
-    "test_features": torch.zeros(1, 2),
-    "test_labels": torch.zeros(1, dtype=torch.int64),
-    "classes": 2,
-}
-IMPOSSIBLE: dict[str, dict[str, Any]] = {
-    "user ids must be unique; got 1 different of 2": {"user_ids": ("a", "a")},
-    "canonical_id writes them; got '1.0', not '1'": {"user_ids": ("a", "1.0")},
-    "user ids must be text; got 1": {"user_ids": ("a", 1)},
-    "one array for each of 2 user ids; got 3. Dataset.from_arrays": {"owned": np.array(["a", "b", "a"])},
-    "must be a sequence in the order of user_ids; got a dict": {"owned": {"a": [0], "b": [1]}},
-    "must be indices of rows; got bool for user 0": {"owned": ([True, False], [True])},
-    "features must be torch tensors; got ndarray": {"features": np.zeros((3, 2))},
-    "must be like test_features": {"features": torch.zeros(3, 4)},
-}
-
-
-def test_impossible_data_sets_are_refused() -> None:
-    for message, changes in IMPOSSIBLE.items():
-        with pytest.raises(ValueError, match=message):
-            InMemoryDataset(**{**TINY, **changes})
-
-
-def test_examples_keep_order() -> None:
-    data = InMemoryDataset(**TINY)
-    features, _ = data.examples(np.array([1, 0, 1]))
-    assert features[:, 0].tolist() == [2.0, 0.0, 4.0, 2.0]

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.datasets import load_digits
 
 from fedmf.data import Digits
 from fedmf.data.partitions import (
     Partition,
     hold_out,
     hold_out_of_each_user,
-    partition_by_label,
     partition_evenly,
 )
 
@@ -54,37 +49,9 @@ def test_every_example_belongs_to_one_user(
         assert np.ptp(parts.sizes) <= 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_as_many_users_as_examples_and_no_more(kind: str) -> None:
-    labels = np.array([0, 2, 2, 0, 2, 0, 2])
-    plan = Digits(7, kind)  # type: ignore[arg-type]
-    check_complete(plan.split(labels, np.random.default_rng(0)), 7, 7)
-    with pytest.raises(ValueError, match="number of training examples"):
-        replace(plan, users=8).split(labels, np.random.default_rng(0))
-
-
 def test_an_even_split_is_random_whatever_the_order_of_rows() -> None:
     labels = np.repeat(np.arange(10), 60)  # sorted: parts in order would have one label each
     assert min(len(set(labels[part])) for part in partition_evenly(600, 20, np.random.default_rng(0))) >= 6
-
-
-def test_skew_grows_as_alpha_falls() -> None:
-    labels = load_digits().target
-    everybody = np.bincount(labels) / labels.size
-
-    def skew(parts: Partition) -> float:
-        shares = [np.bincount(labels[part], minlength=10) / part.size for part in parts]
-        return float(np.mean([np.abs(share - everybody).sum() / 2 for share in shares]))
-
-    by_alpha = [
-        skew(partition_by_label(labels, 60, alpha, np.random.default_rng(0)))
-        for alpha in (1e-3, 0.1, 0.5, 2.0, 100.0)
-    ]
-    assert all(more > less + 0.02 for more, less in pairwise(by_alpha))
-    assert by_alpha[0] > 0.7
-    # Labels' pools run dry at different times, so the last users are a little skewed whatever α is.
-    even = skew(partition_evenly(labels.size, 60, np.random.default_rng(0)))
-    assert by_alpha[-1] == pytest.approx(even, abs=0.06)
 
 
 @laws

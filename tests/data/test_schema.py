@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as arrow
 import pytest
 from pyarrow import parquet
-from support.command_line import one_line
 
 from fedmf.cli.app import run
 from fedmf.data import Schema, read_schema
@@ -85,20 +84,6 @@ def test_what_is_no_schema_is_refused_by_name() -> None:
             schema(**changes)
         assert message in str(found.value)
         assert "\n" not in str(found.value)
-
-
-def test_headers_are_held_against_it() -> None:
-    declared, names = schema(), list(DECLARED)
-    declared.check_header(names, "rows.csv")
-    for wrong, message in (
-        ([*names, "weight"], "columns must all be declared in the schema; got 'weight' in rows.csv"),
-        (names[1:], "no such column for 'user'"),
-        ([*names, "age"], "twice or more for 'age'"),
-        (["user;age"], "got 'user;age'"),
-    ):
-        with pytest.raises(ValueError, match="columns must") as found:
-            declared.check_header(wrong, "rows.csv")
-        assert message in str(found.value)
 
 
 def test_a_draft_asks_for_what_a_header_does_not_tell(tmp_path: Path) -> None:
@@ -190,27 +175,3 @@ def test_rows_are_held_against_it_and_that_is_called_not_private(
     assert found["private"] is False
     assert found["columns"]["x"] == {"missing": 2, "unreadable": 1, "clipped": 1}
     assert found["columns"]["y"] == {"missing": 2, "unreadable": 0, "clipped": 0}
-
-
-DRAFTS: dict[str, tuple[bytes, str]] = {
-    "no header": (b"1,2\n3,4\n", "must have a first line with the names of its columns"),
-    "JSON lines": (b'{"a": 1}\n', "must have a first line with the names of its columns"),
-    "semicolons": (b"a;b\n1;2\n", "must separate cells by commas; got ';'"),
-    "nothing": (b"", "must have rows"),
-    "a latin header": (b"caf\xe9\n", "must be UTF-8 text"),
-}
-
-
-def test_what_has_no_header_is_not_drafted(tmp_path: Path) -> None:
-    for content, message in DRAFTS.values():
-        (tmp_path / "rows").write_bytes(content)
-        with pytest.raises(ValueError, match=message):
-            draft_schema(tmp_path / "rows")
-
-
-def test_a_draft_replaces_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "rows.csv").write_text("a,b\n")
-    assert run(["schema", str(tmp_path / "rows.csv"), "--output", str(tmp_path / "s.toml")]) == 0
-    capsys.readouterr()
-    assert run(["schema", str(tmp_path / "rows.csv"), "--output", str(tmp_path / "s.toml")]) == 2
-    assert "s.toml" in one_line(capsys)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmf.data.cells import cells_of, ids, lists_of_numbers, numbers
+from fedmf.data.cells import cells_of, ids, numbers
 from fedmf.data.lines import LONGEST_LINE, Lines, TooLong
 from fedmf.data.table_reader import CsvTable, InputError, open_table
 
@@ -118,21 +118,6 @@ def test_lines_of_json_are_rows_in_any_company(tmp_path: Path) -> None:
         assert rows_of(tmp_path / "rows.jsonl", ("who", "a"), most) == [row for _, row in JSON.values()]
 
 
-def test_vectors_of_json_are_lists(tmp_path: Path) -> None:
-    lines = ["[1, 2.5]", "[3]", '["4", true]', "{}", "[1e999, NaN]", "[[1], 2]"]
-    (tmp_path / "rows").write_text("\n".join(lines) + "\n")
-    with open_table(tmp_path / "rows") as table:
-        assert table.names == ("",)
-        table.select(table.names)
-        batch = table.read(10)
-    assert batch is not None
-    assert batch.faults == {3: "must be a JSON array of numbers"}
-    found = lists_of_numbers(batch.columns[""], 2)
-    nan, inf = np.nan, np.inf
-    expected = [[1, 2.5], [nan, nan], [4, nan], [nan, nan], [inf, nan], [nan, 2]]
-    assert np.array_equal(found, expected, equal_nan=True)
-
-
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
 def test_rows_are_skipped_and_found_again(tmp_path: Path, form: str) -> None:
     path = tmp_path / f"rows.{form}"
@@ -172,19 +157,6 @@ def test_a_table_that_cannot_be_read_is_refused_in_one_line(tmp_path: Path) -> N
         with pytest.raises(InputError, match=message) as caught:
             rows_of(tmp_path / name, columns)
         assert "\n" not in str(caught.value)
-
-
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
-    for path, message in (
-        (tmp_path, "cannot be opened: Is a directory"),
-        (tmp_path / "x.csv", "No such file"),
-    ):
-        with pytest.raises(InputError, match=message), open_table(path):
-            pass
-    with pytest.raises(InputError, match="format must be one of csv, jsonl, parquet"), open_table(0, "xml"):
-        pass
-    with pytest.raises(InputError, match="must be a file for Parquet"), open_table(0, "parquet"):
-        pass
 
 
 @laws

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -180,17 +179,6 @@ def test_the_same_rows_in_every_format_and_in_parts(tmp_path: Path) -> None:
     assert data.owned.order.tolist() == expected.owned.order.tolist()
 
 
-def test_a_column_of_lists_is_all_features(tmp_path: Path) -> None:
-    pixels = [[float(i), 1.0, 2.0] if i != 7 else [1.0] for i in range(ROWS)]
-    for kind in (arrow.list_(arrow.float32()), arrow.large_list(arrow.float64())):
-        columns = {"pixels": arrow.array(pixels, kind), "y": [i % 2 for i in range(ROWS)]}
-        parquet.write_table(arrow.table(columns), tmp_path / "rows.parquet")
-        named = {"label_column": "y", "feature_columns": ("pixels",), "class_names": ("0..1",)}
-        data = Table(users=5, path=str(tmp_path / "rows.parquet"), input_shape=(3, 1, 1), **named).load()
-        assert data.features.shape == (ROWS, 3, 1, 1)
-        assert data.owned.order.size + len(data.test_labels) == ROWS - 1
-
-
 def test_by_a_schema_features_are_coordinates_and_labels_categories(tmp_path: Path) -> None:
     data = by_schema(tmp_path).load()
     for u, name in enumerate(data.user_ids):
@@ -273,20 +261,6 @@ def test_what_a_schema_declares_otherwise_is_refused_whatever_the_rows(tmp_path:
     for message, changes in BY_SCHEMA.items():
         with pytest.raises(ValueError, match=message):
             by_schema(tmp_path, [["u0", "old", "", "?", ""]], **changes).load()
-
-
-def test_bad_types_of_parquet_are_one_line(tmp_path: Path) -> None:
-    good: dict[str, Any] = {"a": [1, 2], "b": [1, 2], "y": [0, 1]}
-    for changes, message in (
-        ({"a": [[1.0], [2.0]]}, "column 'a' must hold numbers; got list"),
-        ({"b": [date(2026, 1, 1)] * 2}, "column 'b' must hold numbers; got date"),
-        ({"y": [[1], [2]]}, "column 'y' must hold text, numbers or times"),
-        ({"a": [], "b": [], "y": []}, "must hold at least one row"),
-    ):
-        parquet.write_table(arrow.table({**good, **changes}), tmp_path / "t.parquet")
-        with pytest.raises(ValueError, match=message) as caught:
-            Table(path=str(tmp_path / "t.parquet"), **PLAIN).load()
-        assert "\n" not in str(caught.value)
 
 
 USER_LISTS: dict[str, tuple[str, bytes, str | None]] = {

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from fedmf.data import Table
-from fedmf.data.tokens import padded, public_vocabulary, word_vocabulary
+from fedmf.data.tokens import public_vocabulary
 
 laws = settings(derandomize=True, max_examples=60, deadline=None, database=None)
 PUBLIC = "the cat sat on the mat . the dog sat too\n"
@@ -111,30 +111,6 @@ def test_every_form_is_tokens_and_a_users_text_moves_nobody_else(
 def test_a_vocabulary_is_never_made_of_the_rows(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"vocabulary_path .* must be declared; got none"):
         options(tmp_path, path="rows.csv", vocabulary="words")
-
-
-def test_a_text_keeps_its_first_tokens_and_its_label(tmp_path: Path) -> None:
-    write(tmp_path, ROWS)
-    data = options(tmp_path, **CASES["labels"])
-    dataset = data.load()
-    mine = ROWS[ROWS["user"] == dataset.user_ids[0]]
-    features, labels = dataset.examples(np.array([0]))
-    assert bytes((features[0] - 1).tolist()) == mine["text"].iloc[0].encode()[:8]
-    assert [("y", "n")[label] for label in labels] == mine["label"].tolist()
-    write(tmp_path, ROWS.assign(label=ROWS["label"].where(ROWS.index != mine.index[1], "other")))
-    assert len(data.load().examples(np.array([0]))[0]) == 2
-    assert padded(np.arange(1, 9), 3).tolist() == [[1, 2, 3]]
-
-
-@laws
-@given(st.text(max_size=80), st.integers(258, 300))
-def test_words_are_numbered_by_how_often_they_occur(text: str, size: int) -> None:
-    words = word_vocabulary(text.encode(), size)
-    numbers = words.encode(text.encode())
-    assert words.size <= size
-    assert numbers.size == 0 or 2 <= numbers.min() <= numbers.max() < words.size
-    assert (np.diff(np.bincount(numbers, minlength=words.size)[2:]) <= 0).all()
-    assert words.encode(b"\x00unseen").min(initial=1) >= 1
 
 
 def test_a_tokenizers_file_is_used_as_it_is(tmp_path: Path) -> None:

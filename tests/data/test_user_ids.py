@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 from support.streams import BUDGET, run_once
 
-import fedmf
 from fedmf.data import canonical_id
 from fedmf.data.cells import ids
 from fedmf.streaming.settings import Settings
@@ -92,15 +91,3 @@ def test_five_people_take_five_steps_in_two_parts(tmp_path: Path, ending: str, f
     run_once(tmp_path, settings, tmp_path / f"a.{ending}")
     counts = run_once(tmp_path, settings, tmp_path / f"b.{ending}", first_row=6)["counts"]
     assert (counts["steps"], counts["beyond_k"], counts["zeroed"]) == (6, 5, 1)  # one row nobody's
-
-
-def test_a_program_that_writes_ids_in_another_way_is_told(tmp_path: Path) -> None:
-    aggregator = fedmf.PrivateAggregator(
-        fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=1.0),
-        fedmf.CyclicCohorts(rounds=2, users_per_round=2),
-        users=["bob", "cid", "dan", "12.0"],
-        run_dir=tmp_path / "run",
-    )
-    with pytest.raises(ValueError, match=r"user ids must be as fedmf\.data\.canonical_id writes them; got"):
-        aggregator.begin({"w": np.zeros(2, dtype=np.float32)})
-    assert not (tmp_path / "run").exists()

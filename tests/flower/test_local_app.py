@@ -84,28 +84,6 @@ def test_state_of_a_client_lives_on_its_node_and_a_failed_call_leaves_none() -> 
     assert kept(context, "later") == [202, 102, 4]
 
 
-def test_replies_may_be_pulled_in_any_order_and_once() -> None:
-    app = ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        record = context.state.setdefault("count", MetricRecord({"calls": 0}))
-        record["calls"] = record["calls"] + 1
-        return reply_with(100 * part_of(context) + record["calls"], message)
-
-    def main(grid: Grid, context: Context) -> None:
-        messages = [Message(RecordDict(), node, "train") for node in [*grid.get_node_ids()] * 2]
-        names = list(grid.push_messages(messages))
-        replies = [reply for name in reversed(names) for reply in grid.pull_messages([name])]
-        assert [reply.metadata.reply_to_message_id for reply in replies] == names[::-1]
-        keep(context, replies)
-        assert list(grid.pull_messages(names)) == []
-        assert [node.node_id for node in grid.get_nodes()] == list(grid.get_node_ids())
-
-    context = run_app(server_of(main), app, num_supernodes=12)
-    assert kept(context) == [100 * part + call for call in (2, 1) for part in reversed(range(12))]
-
-
 def test_an_error_of_a_client_is_an_error_reply(caplog: pytest.LogCaptureFixture) -> None:
     app = ClientApp()
 
@@ -265,19 +243,3 @@ def test_bad_arguments_are_refused_in_one_line(changes: dict[str, Any], error: s
     with pytest.raises(ConfigError, match=error) as caught:
         run_app(**arguments)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "error"),
-    [
-        ("", "must name serverapp and clientapp under"),
-        ("no_such:app", "cannot import 'no_such:app' of the app in"),
-        ("json:nothing", "Unable to load attribute nothing from module json"),
-        ("json:loads", "server_app must be a ServerApp; got function"),
-    ],
-)
-def test_a_folder_without_an_app_is_refused(name: str, error: str, tmp_path: Path) -> None:
-    both = f'serverapp = "{name}"\nclientapp = "{name}"' if name else ""
-    (tmp_path / "pyproject.toml").write_text(f"[tool.flwr.app.components]\n{both}\n")
-    with pytest.raises(ConfigError, match=error):
-        run_app(tmp_path, num_supernodes=2)

@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedmf.kept_files import KeptFiles
-from fedmf.mechanisms import registry
 from fedmf.mechanisms.cache import remembered
-from fedmf.mechanisms.closed_forms import bisr
 from fedmf.mechanisms.matrix import Factorization, normalized
-from fedmf.mechanisms.registry import build
 from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.participation import Participation
 
@@ -79,14 +75,6 @@ def test_a_damaged_entry_is_replaced(folder: Path, damage: str) -> None:
     assert entry.read_bytes() == whole
 
 
-def test_many_at_once(folder: Path) -> None:
-    wrapped = another_process()
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda i: wrapped(CONTRACT, i % 3), range(100)))
-    assert all(same(own, random_strategy(CONTRACT, i % 3)) for i, own in enumerate(found))
-    assert len(list(folder.iterdir())) == 3
-
-
 @pytest.mark.parametrize("place", ["off", "file/inside"])
 def test_without_a_writable_place_every_process_computes(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -95,26 +83,3 @@ def test_without_a_writable_place_every_process_computes(
     monkeypatch.setenv("FEDMF_CACHE", place if place == "off" else str(tmp_path / place))
     assert same(another_process()(CONTRACT, 3), another_process()(CONTRACT, 3))
     assert CALLS == [3, 3]
-
-
-def test_arguments_without_content_are_refused() -> None:
-    with pytest.raises(TypeError, match="content"):
-        remembered(lambda made: made(), version=1)(lambda: bisr(2, 4))
-
-
-def test_optimised_mechanisms_are_remembered(folder: Path) -> None:
-    build("banded-toeplitz", Participation(57, 3, 19), bands=7)
-    assert len(list(folder.iterdir())) == 1
-
-
-@pytest.mark.parametrize("name", ["cgd", "normalized-bifr"])
-def test_parameters_are_searched_for_once_on_a_machine(
-    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = build(name, CONTRACT)
-    monkeypatch.setattr(registry._Search, "_chosen", lambda *_: pytest.fail("searched for again"))
-    again = build(name, CONTRACT)
-    assert again.params == first.params
-    assert same(again.factorization, first.factorization)
-    with pytest.raises(pytest.fail.Exception):
-        build(name, Participation(64, 2, 9))

@@ -5,7 +5,7 @@ import pytest
 
 from fedmf.mechanisms.choice import NamedMechanism
 from fedmf.mechanisms.lti import quadratic_lti, quadratic_suboptimality
-from fedmf.mechanisms.registry import build, least_on, names
+from fedmf.mechanisms.registry import build
 from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.mechanisms.strongly_convex import strongly_convex_lti
 from fedmf.mechanisms.workload import prefix
@@ -49,22 +49,6 @@ def test_bad_requests_are_refused_by_name():
         with pytest.raises(ValueError, match=message) as refusal:
             build(name, CONTRACT, **given)
         assert "\n" not in str(refusal.value)
-
-
-def test_smallest_horizon():
-    for name in names():
-        mechanism = build(name, Participation(1, 1, 1))
-        C = mechanism.factorization
-        assert C.rounds == 1
-        assert build(name, Participation(1, 1, 1), params=mechanism.params).params == mechanism.params
-        assert stated_sensitivity(C, Participation(1, 1, 1)).kind == "exact"
-
-
-def test_line_search_prefers_the_deeper_of_two_minima_and_skips_infinity():
-    def objective(x: float) -> float:
-        return float("inf") if x < 0.2 else min((x - 0.3) ** 2 + 0.1, (x - 0.8) ** 2)
-
-    assert least_on(objective, 0.0, 1.0, 17, 1e-4) == pytest.approx(0.8, abs=1e-3)
 
 
 def test_noise_for_the_last_iterate_by_name_is_made_for_its_curvatures():

@@ -139,20 +139,6 @@ def test_what_is_described_is_what_runs():
     assert stored.to_dict() == Toeplitz([1.0, 0.5], 12).to_dict()
 
 
-@pytest.mark.parametrize("name", ["bisr", "normalized-bsr", "", "  ", "two\nlines"])
-def test_a_given_factorization_does_not_take_the_name_of_a_mechanism(name):
-    with pytest.raises(ValueError, match="must be printable and not that of a mechanism"):
-        GivenFactorization(GIVEN[0], name)
-
-
-def test_a_given_factorization_is_for_its_own_number_of_rounds():
-    choice = GivenFactorization(GIVEN[0])
-    with pytest.raises(ValueError, match="that of the given C, 12; got 13"):
-        choice.build(Participation(13, 1, 13))
-    with pytest.raises(ValueError, match="that of the given C, 12; got 11"):
-        choice.build(CONTRACT, prefix(11))
-
-
 @pytest.mark.parametrize(
     "description",
     [

@@ -63,12 +63,6 @@ def test_a_longer_workload_is_cut_and_a_shorter_one_refused():
         fast_query_variances(C, prefix(4))
 
 
-@pytest.mark.parametrize("sigma", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_noise_multiplier_that_is_no_noise_is_refused(sigma):
-    with pytest.raises(ValueError, match="noise_multiplier"):
-        errors(bsr(2, 5), prefix(5), stated_sensitivity(bsr(2, 5), Participation(5, 1, 5)), sigma)
-
-
 def test_family_members_coincide():
     n = 40
     assert np.array_equal(bifr(0.5, 7, n).coefficients, bisr(7, n).coefficients)

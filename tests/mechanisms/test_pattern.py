@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from support.oracles import contracts, patterns, vector_sensitivity
 
-from fedmf.mechanisms import histories as pattern_module
 from fedmf.mechanisms.closed_forms import bisr, cgd
-from fedmf.mechanisms.histories import equal_length_sensitivities, pattern_sensitivities, pattern_sensitivity
+from fedmf.mechanisms.histories import pattern_sensitivities, pattern_sensitivity
 from fedmf.mechanisms.matrix import normalized
 from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.mechanisms.toeplitz import Toeplitz
@@ -67,14 +66,3 @@ def test_a_stopped_run_spends_less_and_never_more_than_its_leading_block():
 def test_bad_histories_are_refused(pattern, released, message):
     with pytest.raises(ValueError, match=message):
         pattern_sensitivity(cgd(0.5, N), pattern, released)
-
-
-@pytest.mark.parametrize("table_bytes", [1, 3 * 8 * N, 1 << 20])
-def test_batches_of_gaps_and_of_users_change_nothing(table_bytes, monkeypatch):
-    """Tables of one gap, of a few and of all, in chunks of three users."""
-    monkeypatch.setattr(pattern_module, "_TABLE_BYTES", table_bytes)
-    monkeypatch.setattr(pattern_module, "_CHUNK_PAIRS", 3 * 9)
-    for C in NON_NEGATIVE:
-        rows = np.array([pi for pi in patterns(N, 3, 1) if len(pi) == 3])
-        expected = np.linalg.norm(C.materialize()[:, rows].sum(axis=2), axis=0)
-        assert np.allclose(equal_length_sensitivities(C, rows), expected, rtol=1e-12)

@@ -9,7 +9,6 @@ from support.oracles import query_variances, scalar_sensitivity
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
 from fedmf.mechanisms.closed_forms import power_series
 from fedmf.mechanisms.errors import QuickError, errors
-from fedmf.mechanisms.errors import query_variances as variances
 from fedmf.mechanisms.registry import build, names
 from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.mechanisms.series import factored_power, multiply, power, reciprocal
@@ -77,25 +76,6 @@ def test_weights_are_in_the_errors_of_every_mechanism(name):
     found = errors(C, workload, stated)
     assert found.rmse == pytest.approx(expected.mean() ** 0.5 * stated.value, rel=1e-9)
     assert found.max_se == pytest.approx(expected.max() ** 0.5 * stated.value, rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("name", "params"),
-    [("banded-inverse", {"bands": 2}), ("banded-toeplitz", {"bands": 2})],
-)
-def test_beyond_4096_rounds_learning_rates_count_in_the_errors_only(name, params):
-    n = 4100
-    contract, rates = Participation(n, 1, n), np.linspace(1.0, 0.5, n)
-    workload = weighted(prefix(n), columns=rates)
-    C = build(name, contract, workload, params=params).factorization
-    assert C.to_dict() == build(name, contract, params=params).factorization.to_dict()
-    # Query t is a sum over columns i of the prefix sums of eta_i h_(i-j).
-    h, expected = C.correlation, np.zeros(n)
-    sums = np.zeros(n)
-    for t in range(n):
-        sums[: t + 1] += rates[t] * h[t::-1]
-        expected[t] = sums @ sums
-    np.testing.assert_allclose(variances(C, workload), expected, rtol=1e-9)
 
 
 def test_millions_of_rounds():

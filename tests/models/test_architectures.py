@@ -111,29 +111,6 @@ def test_tokens_and_numbers_are_told_apart(name: str) -> None:
             value.build((1, 8, 8), 3, 5)
 
 
-@pytest.mark.parametrize(
-    ("kind", "fields", "message"),
-    [
-        (PflLstm, {"dense_units": 0}, "as wide as the embedding, 96; got 256. Set dense_units to 96"),
-        (Mlp, {"hidden_units": (8, 0)}, "hidden_units must be .*; got"),
-        (Transformer, {"heads": 3}, "width must be a multiple of heads; got 64 and 3"),
-        (Transformer, {"width": 9, "heads": 3}, "width must be even with sinusoidal positions; got 9"),
-    ],
-)
-def test_impossible_fields_are_refused(
-    kind: type[Architecture], fields: dict[str, object], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        kind(**fields)  # type: ignore[arg-type]
-
-
-def test_what_does_not_suit_the_data_is_refused() -> None:
-    with pytest.raises(ValueError, match="'tied' needs an output for each of the 9 tokens; got 3"):
-        PflTransformer().build((4,), 3, 9)
-    with pytest.raises(ValueError, match="bert needs examples of at most 512 positions; got 513"):
-        Bert().build((513,), 3, 9)
-
-
 SMALL = [
     Lstm(embedding=6, hidden=5, layers=2),
     Transformer(width=8, heads=2, feed_forward=12),

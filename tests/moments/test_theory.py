@@ -31,11 +31,6 @@ def agrees(measured: Array, expected: Array) -> None:
     assert np.abs(mean.sum() / expected.sum() - 1) < 0.02
 
 
-def squares(rows: Array) -> Array:
-    """x⊗x for rows in the last axis, flattened."""
-    return (rows[..., :, None] * rows[..., None, :]).reshape(*rows.shape[:-1], -1)
-
-
 def noise(C: Factorization, std: float, runs: int, width: int, seed: int) -> Array:
     z = np.random.default_rng(seed).normal(size=(runs, N, width))
     return std * np.linalg.inv(C.materialize()) @ z
@@ -64,24 +59,6 @@ def test_moments_with_noise_of_their_own() -> None:
                 together = second.reshape(RUNS, N, d, d)
                 symmetric = (together + together.swapaxes(2, 3)) / 2
                 agrees((symmetric**2).sum((2, 3)), th.second_moment_errors(made, A, d * (d + 1) // 2))
-
-
-def test_squares_of_private_rows() -> None:
-    for debiased in [True, False]:
-        for name in STRATEGIES:
-            for d in [1, 3]:
-                C, X, tau = STRATEGIES[name], data(d), 0.9
-                private = X + noise(C, tau, RUNS, d, seed=4)
-                error = squares(private) - squares(X)
-                if debiased:
-                    variance = tau**2 * np.diag(
-                        np.linalg.inv(C.materialize()) @ np.linalg.inv(C.materialize()).T
-                    )
-                    error = error - variance[:, None] * np.eye(d).reshape(-1)
-                for A in WORKLOADS.values():
-                    agrees(
-                        ((A @ error) ** 2).sum(2), th.second_moment_errors_by_squaring(tau, C, A, X, debiased)
-                    )
 
 
 def harmonic(n: int, power: int) -> float:

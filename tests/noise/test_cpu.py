@@ -41,11 +41,6 @@ PASSES = {
 }
 
 
-@pytest.fixture(params=[CpuKernels, ReferenceKernels])
-def kernels(request: pytest.FixtureRequest):
-    return request.param(KEY, Domain.TRAINING)
-
-
 def close(got: torch.Tensor, expected: torch.Tensor) -> bool:
     """Equal, but for one unit in the last place where two roundings of nearly equal numbers part."""
     a, b = got.double(), expected.double()
@@ -85,11 +80,6 @@ def test_cuts_and_threads_do_not_change_a_bit(name):
         assert torch.equal(got[1], whole[1][:, low:high]), (low, high)
 
 
-OUT = torch.zeros(8)
-STORED = torch.zeros(2, 8, dtype=torch.float64)
-RING = RowPass((0,), (1.0,), 1.0, (0,), (1.0,), (1,), (0.0,))
-
-
 def test_a_row_without_meaning_cannot_be_made():
     for fields in (
         {"weights": ()},
@@ -103,26 +93,6 @@ def test_a_row_without_meaning_cannot_be_made():
     ):
         with pytest.raises(ValueError, match=r"^row \(of noise\) must have .* No noise was added"):
             RowPass(**{"rounds": (0,), "weights": (1.0,), **fields})
-
-
-def test_unfit_tensors_are_refused_before_anything_is_written(kernels):
-    for row, arguments, message in [
-        (ONE, (torch.zeros(8, dtype=torch.float16), 0), r"^out \(vector\) must be"),
-        (ONE, (torch.zeros(16)[::2], 0), r"^out \(vector\) must be"),
-        (ONE, (OUT, -1), r"^start, stop"),
-        (ONE, (OUT, MAX_DIMENSION - 7), r"^start, stop"),
-        (RING, (OUT, 0), "^stored .* got None"),
-        (RING, (OUT, 0, torch.zeros(2, 9, dtype=torch.float64)), "^stored"),
-        (RING, (OUT, 0, torch.zeros(16, dtype=torch.float64)), "^stored"),
-        (RING, (OUT, 0, torch.zeros(8, 2, dtype=torch.float64).T), "^stored"),
-        (RING, (OUT, 0, STORED.float()), "^stored"),
-        (RING, (OUT, 0, torch.zeros(2, 8, dtype=torch.float64, device="meta")), "^stored"),
-        (RING, (OUT, 0, STORED[:1]), "^stored"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            kernels.add_(row, *arguments)
-        assert not OUT.any()
-        assert not STORED.any()
 
 
 def test_noise_is_imported_without_the_compiler():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 
 import numpy as np
@@ -245,25 +244,3 @@ def test_many_rows_at_once_are_those_of_single_steps(mechanism, start, length):
     again.load_state(together.state_dict(kept_vectors=True))
     again.add_rows_(got[8:], 0.7)
     assert torch.equal(got, expected)
-
-
-@pytest.mark.parametrize("whole", [True, False])
-def test_stored_vectors_move_to_another_layout_without_replay(mechanism, whole, monkeypatch):
-    d, inverse = 300, mechanism.recurrence()
-    noise = make(inverse, d=d, rounds=12, **({} if whole else {"start": 40, "stop": 200}))
-    rows(noise, 7)
-    state = noise.state_dict(kept_vectors=True)
-    expected = rows(make(inverse, d=d, rounds=12), 12)[7:, 50:90]
-    resumed = make(inverse, d=d, rounds=12, start=50, stop=90)
-    resumed.load_state(state)
-    rule, made = type(resumed._rule), []
-    real = rule.row_
-    monkeypatch.setattr(rule, "row_", lambda self, *args: (made.append(args[-2]), real(self, *args))[1])
-    assert torch.equal(rows(resumed, 5), expected)
-    assert made == list(range(7, 12)), "rounds before the saved one must not be made again"
-    outside = make(inverse, d=d, rounds=12, start=0, stop=90)
-    outside.load_state(json.loads(json.dumps({**state, "kept": None})))
-    assert torch.equal(rows(outside, 5)[:, 50:], expected)
-    if "kept" in state:
-        with pytest.raises(ValueError, match=r"^kept \(vectors of the saved noise\) must be float64"):
-            resumed.load_state({**state, "kept": state["kept"].float()})

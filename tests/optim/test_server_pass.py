@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 import torch
@@ -108,25 +106,3 @@ def test_a_mean_in_parts_is_the_mean(std: float, count: int) -> None:
             assert torch.equal(work.mean(t, summed(t), torch.empty(D)), mean)
     with pytest.raises(HorizonExceededError):
         work.mean(ROUNDS, summed(0), torch.empty(D))
-
-
-def test_a_part_that_fails_fails_the_round_which_can_be_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    work = ServerPass(NoiseStream(source(), FORMS["past outputs"], ROUNDS), SIZE, STD)
-    like, draw = torch.empty(D), cpu.Worker.make
-    here, elsewhere = threading.get_ident(), list[bool]()
-
-    def failing(self: cpu.Worker, *arguments: Any) -> None:
-        elsewhere.append(threading.get_ident() != here)
-        if arguments[-2] > 3000:
-            raise MemoryError
-        draw(self, *arguments)
-
-    expected = list(means("past outputs", STD))
-    with threads(3):
-        assert torch.equal(work.mean(0, summed(0), like), expected[0])
-        with monkeypatch.context() as patched:
-            patched.setattr(cpu.Worker, "make", failing)
-            with pytest.raises(MemoryError):
-                work.mean(1, summed(1), like)
-        assert all(elsewhere)
-        assert torch.equal(work.mean(1, summed(1), like), expected[1])

@@ -63,24 +63,6 @@ def test_lemmas_3_and_4_and_corollary_1_coefficients(gamma: float) -> None:
     np.testing.assert_allclose(np.cumsum(c), powers(1.0 - gamma, N), rtol=1e-9)
 
 
-def test_lemmas_5_and_6_coefficients_fall_and_end_geometrically() -> None:
-    """Non-increasing from 1, at most r_j, equal to it below p; beyond p each p steps lose a fixed share."""
-    for p in [2, 3, 8, 64]:
-        for gamma in GAMMAS:
-            c = column(bifr(gamma, p, N))
-            assert c[0] == 1.0
-            assert (np.diff(c) <= 1e-15).all()
-            assert (c >= 0).all()
-            np.testing.assert_allclose(c[:p], powers(gamma, p), rtol=1e-12)
-            assert (c <= powers(gamma, N) * (1 + 1e-12)).all()
-            share = c[2 * p : N] / np.maximum(c[p : N - p], 1e-300)
-            # The generating function has least root 1 + Θ(1/p): a fixed share for every p, below 1.
-            assert share[c[p : N - p] > 1e-250].max() < 1.0
-            decays = [column(bifr(gamma, q, 4000)) for q in (8, 16, 32)]
-            rates = [-np.log(c[40 * q] / c[20 * q]) / 20 for c, q in zip(decays, (8, 16, 32), strict=True)]
-            assert max(rates) / min(rates) < 1.3
-
-
 @pytest.mark.parametrize(("n", "k", "b"), [(12, 3, 4), (16, 4, 4), (30, 2, 15), (64, 8, 8)])
 def test_lemma_2_sensitivity_by_operator_norms(n: int, k: int, b: int) -> None:
     """sens² ≤ k‖c‖₂² + (k/b)‖c‖₁², what the steps of its proof give, for falling c ≥ 0."""

@@ -90,30 +90,6 @@ def test_theorems_c14_c15_c18_bound_the_exact_limit() -> None:
             assert 2 * limit >= (2 * eta * residual + eta**2 / 2) * trace / 4
 
 
-def test_theorem_c18_as_printed_exceeds_the_limit() -> None:
-    """With the ½ of (8), as Theorem C.14 has it, white noise and small steps are below the printed bound."""
-    problem = exact.Regression((1.0, 0.5), 0.001, residual=0.3)
-    printed = 0.001 * 0.3 / 2 * 1.5 + 0.001**2 / (4 * math.pi) * integral(problem, exact.WHITE)
-    assert problem.limit(exact.WHITE) < 0.6 * printed
-
-
-@pytest.mark.parametrize("step", [0.01, 0.3, 0.9])
-@pytest.mark.parametrize("name", NOISES)
-def test_lemmas_c4_to_c6_time_and_frequency(step: float, name: str) -> None:
-    """½⟨β, T_jβ⟩ ≤ (ηλ/2π)∫|B|²/|1 − ηλ − e^{iω}|² ≤ ⟨β, T_jβ⟩, which is not negative; β from its series."""
-    noise = NOISES[name]
-    beta = noise.coefficients(4000)
-    decay, carried, product = 1.0 - step, 0.0, 0.0
-    for value in beta:
-        product += value * (value + 2.0 * carried)
-        carried = decay * (carried + value)
-    frequency = (
-        step / (2 * math.pi) * over_circle(lambda w: float(noise.power(np.array([w]))[0]) / distance(step, w))
-    )
-    assert product >= 0
-    assert product / 2 * (1 - 1e-6) <= frequency <= product * (1 + 1e-6)
-
-
 @pytest.mark.parametrize("nu", [0.5, 0.05, 0.003])
 def test_property_c1_the_limiting_sensitivity(nu: float) -> None:
     """γ_∞² = (1/2π)∫dω/|B|² is the squared length of C's first column as n grows."""
@@ -122,48 +98,6 @@ def test_property_c1_the_limiting_sensitivity(nu: float) -> None:
     column = nu_ftrl(nu, 20_000).columns([0])[:, 0]
     assert noise.sensitivity_square() == pytest.approx(by_integral, rel=1e-8)
     assert float(column @ column) == pytest.approx(by_integral, rel=1e-6)
-
-
-def gaussian_inputs(eigenvalues: Array) -> tuple[Array, Array]:
-    """Points x and masses with all moments of N(0, diag(λ)) up to the seventh, shapes (m, d) and (m,)."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(4)
-    grid = np.array(np.meshgrid(*[nodes] * len(eigenvalues), indexing="ij")).reshape(len(eigenvalues), -1)
-    mass = np.prod(np.meshgrid(*[weights / weights.sum()] * len(eigenvalues), indexing="ij"), axis=0).ravel()
-    return grid.T * np.sqrt(eigenvalues), mass
-
-
-def weighted_products(x: Array, mass: Array, eta: float, beta: Array) -> float:
-    """E Tr VVᵀ of V = β_τ I + β_{τ−1}Q + … + β_0 Q … Q over every sequence of inputs."""
-    d = x.shape[1]
-    steps = np.eye(d) - eta * np.einsum("mi,mj->mij", x, x)
-    V, chances = beta[0] * np.eye(d)[None], np.ones(1)
-    for value in beta[1:]:
-        V = value * np.eye(d) + np.einsum("mij,njk->nmik", steps, V).reshape(-1, d, d)
-        chances = np.outer(chances, mass).ravel()
-    return float(chances @ (V**2).sum((1, 2)))
-
-
-def test_lemma_d10_traces_with_noise() -> None:
-    """E Tr VVᵀ ≤ d(Σ|β_k|(1 − ημ)^{(τ−k)/2})²; without the outer square, as printed, it is false."""
-    rng, d = np.random.default_rng(0), 2
-    eigenvalues = np.array([1.0, 0.3])
-    x, mass = gaussian_inputs(eigenvalues)
-    square = float(2 * max(eigenvalues) + sum(eigenvalues))
-    for eta in (0.01 / square, 0.3 / square, 1.0 / square):
-        for beta in [np.array([1.0, 0.9]), np.array([1.0, -0.4, -0.2]), *rng.normal(size=(4, 4))]:
-            decay = (1 - eta * 0.3) ** (np.arange(len(beta))[::-1] / 2)
-            assert weighted_products(x, mass, eta, beta) <= d * float(np.abs(beta) @ decay) ** 2
-    beta, eta = np.array([1.0, 0.9]), 0.01 / square
-    printed = d * float(np.abs(beta) @ (1 - eta * 0.3) ** np.array([0.5, 0.0]))
-    assert weighted_products(x, mass, eta, beta) > 1.8 * printed
-    for _ in range(200):
-        beta, V = rng.normal(size=5), np.zeros((3, 3))
-        for value in beta:
-            q, _ = np.linalg.qr(rng.normal(size=(3, 3)))
-            V = value * np.eye(3) + (q * rng.uniform(0, 1, 3)) @ q.T @ V
-        assert (V**2).sum() <= 3 * np.abs(beta).sum() ** 2
-    whole = sum(np.eye(3) * value for value in (1.0, 0.5, 0.2))
-    assert (np.asarray(whole) ** 2).sum() == pytest.approx(3 * 1.7**2)
 
 
 def loss(x: Array | float, T: float, A: float, B: float, C: float) -> Array:

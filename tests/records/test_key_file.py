@@ -49,17 +49,6 @@ def test_a_key_is_never_overwritten(key_file, tmp_path):
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_failed_save_leaves_nothing_and_shows_nothing(tmp_path, monkeypatch):
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space") as caught:
-        save_key(tmp_path / "key", KEY)
-    assert not (tmp_path / "key").exists()
-    assert not shows_secret(chain_text(caught.value))
-
-
 def refused(path, message) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         load_key(path)

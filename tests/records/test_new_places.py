@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from pathlib import Path
 
@@ -10,8 +9,6 @@ import pytest
 
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.records.new_places import create_directory, new_file
-
-REAL_FSYNC = os.fsync
 
 
 def content(folder: Path) -> list[str]:
@@ -63,16 +60,3 @@ def test_a_file_is_whole_with_its_mode(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="three exists already"), new_file(tmp_path / "three") as file:
         (tmp_path / "three").symlink_to("nowhere")
     assert content(tmp_path) == ["one", "three"]
-
-
-def test_what_cannot_be_written_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing_for_folders(handle: int) -> None:
-        if stat.S_ISDIR(os.fstat(handle).st_mode):
-            raise OSError(5, "Input/output error")
-        REAL_FSYNC(handle)
-
-    monkeypatch.setattr(os, "fsync", failing_for_folders)
-    with pytest.raises(ConfigError, match=r"cannot write .*: Input/output error"):  # noqa: SIM117
-        with new_file(tmp_path / "k") as file:
-            file.write(b"secret")
-    assert content(tmp_path) == []

@@ -15,18 +15,14 @@ from support.oracles import ltt
 from support.small_runs import client_for, run_small
 
 import fedmf
-from fedmf.cohorts import BallsInBinsCohorts
-from fedmf.errors import ConfigError
 from fedmf.flower.clients import run_on_grid
 from fedmf.flower.grid import InProcessGrid
 from fedmf.noise import Domain, GaussianSource, NoiseKey
-from fedmf.optim import JmeAdam
 from fedmf.runs.loop import RoundRecord
 from fedmf.runs.outputs import account
 from fedmf.runs.plan import Plan
 from fedmf.runs.run import Run
 from fedmf.runs.statistics import FixedClipping, QuantileClipping, update_factor
-from fedmf.runs.tables.configuration import dotted_keys, run_of
 from fedmf.training import SIGNS, LocalTrainer
 
 DIMENSION = 4000
@@ -155,15 +151,6 @@ def test_a_resumed_run_has_the_same_norms_and_models(every: int, seen, tmp_path:
     np.testing.assert_array_equal(model, watched.models[-1].astype(np.float32))
 
 
-def test_a_round_that_is_tried_again_has_its_own_row_of_noise(tmp_path: Path) -> None:
-    """Its commit failed, or rounds before it were lost: no row goes to a round that is not its own."""
-    with fedmf.start(moving_run(TASK, **KEYS), tmp_path / "run") as session:
-        session.server.keys.open_in(session.directory.ledger)
-        release, total = session.server._statistics[0], session.server.new_sum()
-        norms = [release.after(t, total)["clip_norm"] for t in (0, 3, 3, 0)]
-    assert norms[1] == norms[2] != norms[0] == norms[3]
-
-
 def test_the_statement_tells_the_rule_and_the_epsilon_of_a_fixed_norm(seen, tmp_path: Path) -> None:
     _, statement, path = seen
     run_small(tmp_path / "run", dataclasses.replace(moving_run(TASK, **KEYS), clipping=FixedClipping()))
@@ -174,27 +161,3 @@ def test_the_statement_tells_the_rule_and_the_epsilon_of_a_fixed_norm(seen, tmp_
     text = account(path).render_text()
     assert "follows the noisy 0.4-quantile of norms, for 25 % of mu^2" in text
     assert "epsilon is that of a fixed clip norm" in text
-
-
-def refused(match: str, **changes: object) -> None:
-    with pytest.raises(ConfigError, match=match):
-        fedmf.plan(dataclasses.replace(moving_run(TASK), **changes))  # type: ignore[arg-type]
-
-
-def test_what_no_theorem_covers_is_refused_in_a_line() -> None:
-    run = moving_run(TASK)
-    amplified = dataclasses.replace(run.privacy, amplified=True)  # type: ignore[call-arg]
-    refused(
-        "with an amplified run", privacy=amplified, cohorts=BallsInBinsCohorts(rounds=12, users_per_round=6)
-    )
-    refused("needs a second moment", server=JmeAdam())
-
-
-def test_a_configuration_says_it(tmp_path: Path) -> None:
-    run = run_of({"clipping.kind": "quantile", "clipping.quantile": 0.3, "clipping.rounds-per-update": 10})
-    assert run.clipping == QuantileClipping(quantile=0.3, rounds_per_update=10)
-    assert run_of(dotted_keys(run)).clipping == run.clipping
-    assert Run.from_dict(run.to_dict()).clipping == run.clipping
-    for wrong in ({"quantile": 1.0}, {"share": 0.0}, {"learning_rate": -1.0}, {"rounds_per_update": 0}):
-        with pytest.raises(ValueError, match="must"):
-            QuantileClipping(**wrong)  # type: ignore[arg-type]

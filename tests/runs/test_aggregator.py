@@ -158,20 +158,6 @@ def test_an_update_that_is_wrong_in_any_way_is_zero_for_its_user_alone(tmp_path:
         assert all(np.array_equal(released[0][name], released[1][name]) for name in SHAPES)
 
 
-def test_what_a_program_does_to_the_model_it_got_reaches_nobody_else(tmp_path: Path) -> None:
-    start = {**START, "kept": np.ones(2, np.float32), "batches": np.array(5)}
-    with aggregator(tmp_path / "run", frozen=("kept",)).begin(start) as opened:
-        mine = opened.model
-        for array in mine.values():
-            array += 1
-        theirs = opened.model
-        assert all(np.array_equal(theirs[name], array) for name, array in start.items())
-        for user in opened.cohort(0):
-            opened.add(user, {name: np.array(array) for name, array in theirs.items()})
-        opened.release()["kept"][:] = 7
-        assert np.array_equal(opened.model["kept"], start["kept"])
-
-
 def test_slips_of_programs_are_refused_and_add_nothing(tmp_path: Path) -> None:
     run = aggregator(tmp_path / "run")
     with pytest.raises(ConfigError, match="begin must be called first"):

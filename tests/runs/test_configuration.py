@@ -222,26 +222,6 @@ def test_the_defaults_can_be_run_and_an_empty_string_is_as_good_as_nothing() -> 
     assert Run().participation == Participation(240, 24, 10)
 
 
-def test_a_list_of_toml_is_the_text_with_commas_that_it_stands_for() -> None:
-    runs = [run_of({"model.hidden-units": units}) for units in ([16, 8], "16,8", "16, 8")]
-    assert same(runs[0], runs[1])
-    assert same(runs[0], runs[2])
-    assert same(run_of({"model.hidden-units": 64}), run_of({"model.hidden-units": "64"}))
-    assert dotted_keys(run_of({"model.hidden-units": "none"}))["model.hidden-units"] == "none"
-    with pytest.raises(ValueError, match="must list values without commas"):
-        Hub(path="x", class_names=("a,b", "c"))
-
-
-def test_a_function_brings_its_own_data_and_model() -> None:
-    task = {"task.kind": "function", "task.function": "tasks:make"}
-    assert same(run_of(task), Run(task=FunctionTask("tasks:make")))
-    for name, value in {"data.users": 7, "model.kind": "cnn"}.items():
-        assert (
-            f"must be left out with task 'function', which brings its own data and model; got {value!r}."
-            in (refusal({**task, name: value}))
-        )
-
-
 def test_overrides_win_and_a_kind_leaves_out_what_only_that_of_the_file_has(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(
@@ -285,17 +265,6 @@ def test_files_that_are_no_configuration_are_refused(tmp_path: Path, content: by
     for absent in (tmp_path / "absent.toml", tmp_path, tmp_path / ("n" * 300)):
         with pytest.raises(ConfigError, match=f"cannot read configuration {re.escape(str(absent))}: "):
             load_run(absent)
-
-
-def test_assignments() -> None:
-    given = "a=1|b=1.5|c=true|d=word|e='q'|f=a=b|g=| h = 2 |a=3|i=x y|j=/tmp/x"
-    assert parse_assignments(given.split("|")) == {
-        **{"a": 3, "b": 1.5, "c": True, "d": "word", "e": "q", "f": "a=b", "g": "", "h": 2, "i": "x y"},
-        "j": "/tmp/x",
-    }
-    for bad in ("epsilon", "=3", " =3", "", "epsilon=1\nrounds=3"):
-        with pytest.raises(ConfigError, match=r"--set takes (one )?table\.key=value; got "):
-            parse_assignments([bad])
 
 
 def test_what_is_generated_is_what_is_committed_and_flower_takes_the_shipped_files() -> None:

@@ -22,7 +22,6 @@ from fedmf.records.ledger import Ledger
 from fedmf.runs.run import Run
 from fedmf.runs.statistics import CustomStatistic, update_factor
 from fedmf.runs.statistics.custom_rows import CustomRows
-from fedmf.runs.tables.configuration import dotted_keys, run_of
 from fedmf.training import FixedPointSum
 
 OWN = CustomStatistic("support.own_functions:halves", ("first", "last"), 0.8, share=0.3)
@@ -136,45 +135,6 @@ def test_the_first_user_moves_nobody_elses_part() -> None:
         total.add_updates(torch.cat([first, others]))
         sums.append(total.told_vector(statistic))
     assert float((sums[0] - sums[1]).norm()) <= 0.8
-
-
-def test_the_trial_moves_no_generator_and_a_pure_function_passes(tmp_path: Path) -> None:
-    torch.manual_seed(5)
-    before = torch.get_rng_state()
-    dataclasses.replace(OWN).require_runnable(50)
-    assert torch.equal(before, torch.get_rng_state())
-
-
-def test_its_value_survives_records_and_its_words_are_marked_as_its_authors(seen, tmp_path: Path) -> None:
-    _, path, statement = seen
-    named = dataclasses.replace(small_run(), extra_releases=(OWN,))
-    assert (
-        Run.from_dict(named.to_dict()).extra_releases == run_of(dotted_keys(named)).extra_releases == (OWN,)
-    )
-    (stated,) = (one for one in statement["statistics"] if one["name"] == "statistic")
-    assert stated == {**OWN.to_dict(), "name": "statistic", "description": OWN.description}
-    text = " ".join((path / "statement.txt").read_text().split())
-    assert "mean of first, last in every round (support.own_functions:halves)" in text
-    assert "norm at most 0.8, for 30 % of mu^2" in text
-    assert "what the numbers mean is their author's word" in text
-    assert "is pure: what it gives for one user depends on its argument alone" in text
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"function": "halves"}, r"function \(of the custom statistic\) must read package\.module:function"),
-        ({"entries": ()}, "entries .* must be 1 to 64 different names"),
-        ({"entries": ("a", "a")}, "entries .* must be 1 to 64 different names"),
-        ({"entries": ("A b",)}, "entries .* must be 1 to 64 different names"),
-        ({"bound": 0.0}, r"c \(bound\) must lie in .0, ∞.; got 0\.0"),
-        ({"bound": math.nan}, r"c \(bound\) must lie in"),
-        ({"share": 1.0}, r"b² \(share\) must lie in"),
-    ],
-)
-def test_values_out_of_range_are_refused_in_a_line(changed: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        dataclasses.replace(OWN, **changed)
 
 
 @pytest.mark.parametrize(

@@ -62,14 +62,6 @@ def test_a_directory_with_anything_in_it_is_refused_untouched(tmp_path: Path) ->
     assert snapshot(tmp_path) == before
 
 
-def test_another_runs_directory_is_refused_untouched(tmp_path: Path) -> None:
-    create(tmp_path / "run").close()
-    before = snapshot(tmp_path)
-    with pytest.raises(ConfigError, match=r"holds another run; resume it, or use another place"):
-        create(tmp_path / "run")
-    assert snapshot(tmp_path) == before
-
-
 STEPS = {
     "config": (directory, "write_durably"),
     "key": (directory, "save_key"),

@@ -5,15 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 from support.named_features import TRAINED, MaskedWords, UnregisteredWords, masked_task
 from support.small_runs import Recorder, client_for, run_small, small_run
 from torch import nn
 
 import fedmf
-from fedmf.cli.app import run as cli
-from fedmf.records.tensor_files import read_tensors
-from fedmf.training import Task
 
 SIZES = [4, 7, 2, 3, 5, 1, 6, 4, 4, 3, 2, 8]
 
@@ -42,28 +38,3 @@ def test_noise_ledger_and_messages_have_the_trained_dimension(
     with fedmf.resume(run, tmp_path / "a") as session:
         assert session.directory.header.dimension == TRAINED
         assert [name for name, _ in session.directory.header.arrays] == ["embedding.weight", "head.bias"]
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "jme-adam"])
-def test_a_run_stops_resumes_and_is_exported(optimizer: str, tmp_path: Path) -> None:
-    run = run_of(server_optimizer=optimizer)
-    expected = fedmf.simulate(run, tmp_path / "whole").parameters
-    with fedmf.start(run, tmp_path / "cut") as session:
-        session.server.release(session.server.new_sum(), [])
-    with fedmf.resume(run, tmp_path / "cut") as session:
-        assert session.server.t == 1
-    result = fedmf.simulate(run, tmp_path / "cut")
-    assert result.parameters.shape == expected.shape == (TRAINED,)
-    model = fedmf.load_model(tmp_path / "whole")
-    task = run.task
-    assert isinstance(task, Task)
-    assert {name: tuple(t.shape) for name, t in model.items()} == dict(task.model.arrays)
-    loaded = MaskedWords()
-    missing, unexpected = loaded.load_state_dict(model, strict=False)
-    assert (missing, unexpected) == (["mixing.weight", "mixing.bias", "head.weight"], [])
-    whole = MaskedWords()
-    whole.load_state_dict(task.model.state(expected))
-    features = task.dataset.test_features
-    torch.testing.assert_close(whole(**features), task.model.forward(expected, features))
-    assert cli(["export", str(tmp_path / "whole"), "--output", str(tmp_path / "model.pt")]) == 0
-    assert read_tensors(tmp_path / "model.pt").keys() == model.keys()

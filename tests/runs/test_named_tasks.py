@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from torch import nn
 
 import fedmf
@@ -109,25 +108,6 @@ def test_data_that_do_not_suit_a_task_are_refused(
         fedmf.start(run_of(values), tmp_path / "run")
     assert "\n" not in str(refusal.value)
     assert not (tmp_path / "run").exists()
-
-
-def test_what_stands_in_a_row_of_numbers_moves_nobody_else(rows: str, tmp_path: Path) -> None:
-    lines = Path(rows).read_text().splitlines()
-    clean = run_of(tables("regression", rows, "y")).task_source.build().dataset
-    victim = clean.user_ids[2]
-    place = next(i for i, line in enumerate(lines) if f",{victim}," in line)
-    for broken in ("1,2,x,?,1,1,1", "1,2,3,?,,1,1", "1,2,3,?,inf,1,1", "1,2,3,?", '1,"2,3,?,1,1,1'):
-        changed = [*lines[:place], broken.replace("?", victim), *lines[place + 1 :]]
-        path = tmp_path / "rows.csv"
-        path.write_text("\n".join(changed) + "\n")
-        path.with_name("users.txt").write_text(Path(rows).with_name("users.txt").read_text())
-        hostile = run_of(tables("regression", str(path), "y")).task_source.build().dataset
-        assert list(hostile.user_ids) == list(clean.user_ids)
-        assert torch.equal(hostile.test_features, clean.test_features)
-        for user in range(USERS):
-            mine, before = (data.examples(np.array([user])) for data in (hostile, clean))
-            same = [torch.equal(a, b) for a, b in zip(mine, before, strict=True)]
-            assert all(same) == (user != 2)
 
 
 @dataclass(frozen=True)

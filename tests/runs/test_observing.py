@@ -46,22 +46,6 @@ def test_every_round_is_seen_after_its_commit(tmp_path: Path) -> None:
     assert {*seen[2].metrics} == {"loss", "accuracy", "epsilon"}
 
 
-def test_one_that_raises_ends_the_run_which_can_be_continued(tmp_path: Path) -> None:
-    seen: list[int] = []
-
-    def fails(record: RoundRecord) -> None:
-        seen.append(record.rounds)
-        if record.rounds == 5:
-            raise RuntimeError("tracker is gone")
-
-    with pytest.raises(RuntimeError, match="tracker is gone"):
-        fedmf.simulate(RUN, tmp_path / "run", on_round=fails)
-    assert (tmp_path / "run/statement.json").is_file()
-    again = fedmf.simulate(RUN, tmp_path / "run", on_round=lambda record: seen.append(record.rounds))
-    assert seen == [1, 2, 3, 4, 5, *range(5, 13)]
-    assert again.metrics == fedmf.simulate(RUN, tmp_path / "whole").metrics
-
-
 @pytest.mark.parametrize("public", [True, False])
 def test_exact_figures_of_users_decide_about_no_private_run(public: bool, tmp_path: Path) -> None:
     """Their columns are for the operator: a run that ended by them would tell about users' data."""

@@ -8,22 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib.image
-import matplotlib.pyplot
 import numpy as np
 import pandas as pd
-import pytest
-from matplotlib.figure import Figure
 from support.small_runs import linear_task
 
 from fedmf.runs.outputs import (
     METRICS,
-    PICTURE,
-    draw_learning_curve,
     metric_columns,
     write_metrics,
 )
-from fedmf.training.metrics import ACCURACY, MAE, RMSE
+from fedmf.training.metrics import MAE, RMSE
 
 ROWS: dict[int, dict[str, Any]] = {
     2: {"loss": 1.0, "accuracy": 0.75, "epsilon": 3.5, "seconds": 9},
@@ -58,30 +52,3 @@ def test_metrics_have_the_columns_of_their_task(tmp_path: Path) -> None:
     (read,) = pd.read_parquet(tmp_path / METRICS).to_dict("records")
     assert {name: value for name, value in read.items() if not math.isnan(value)} == {"round": 0, **row}
     assert list(read) == ["round", *named]
-
-
-@pytest.mark.parametrize(
-    "epsilons",
-    [(0.0, 2.0, 3.5), (0.0, math.inf, None)],
-    ids=str,
-)
-def test_epsilon_is_drawn_exactly_where_some_was_spent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epsilons: tuple[float | None, ...]
-) -> None:
-    drawn: list[Figure] = []
-    save = Figure.savefig
-
-    def noted(figure: Figure, *args: Any, **keys: Any) -> None:
-        drawn.append(figure)
-        save(figure, *args, **keys)
-
-    monkeypatch.setattr(Figure, "savefig", noted)
-    rows = {t: {**ROWS[t], "epsilon": epsilon} for t, epsilon in enumerate(epsilons)}
-    assert draw_learning_curve(tmp_path, rows, "title", (ACCURACY,))
-    (figure,) = drawn
-    labels = [axes.get_ylabel() for axes in figure.axes]
-    spent = any(epsilon is not None and 0 < epsilon < math.inf for epsilon in epsilons)
-    assert labels == (["test accuracy (%)", "ε spent"] if spent else ["test accuracy (%)"])
-    assert figure.axes[0].get_lines()[0].get_xydata().tolist() == [[0, 10], [1, 50], [2, 75]]
-    assert matplotlib.image.imread(tmp_path / PICTURE).shape == (504, 900, 4)
-    assert matplotlib.pyplot.get_fignums() == []

@@ -74,18 +74,6 @@ def test_a_hostile_slice_is_refused_whole_and_uses_up_both_rows_of_noise(kind: s
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_both_kinds_of_message_release_the_same_pair(form: str, tmp_path: Path) -> None:
-    found = []
-    for messages in ("aggregate", "per-user"):
-        optimizer = RecordedPair(BLOCKS, form)  # type: ignore[arg-type]
-        keys = {"messages": messages, "workers": 2}
-        run_small(tmp_path / messages, pair_run(optimizer, TASK, **keys))
-        found.append((optimizer.means(), optimizer.seconds()))
-    for by_slice, by_user in zip(*found, strict=True):
-        np.testing.assert_allclose(by_slice, by_user, atol=1e-7)  # single updates are float32
-
-
-@pytest.mark.parametrize("form", FORMS)
 def test_a_run_is_resumed_with_its_own_second_moment_only(form: str, tmp_path: Path) -> None:
     """Other blocks of the same number, or another form, would be calibrated all the same."""
     run = pair_run(RecordedPair(BLOCKS, form), TASK)  # type: ignore[arg-type]

@@ -15,9 +15,7 @@ import torch
 from flwr.app import ArrayRecord, Message, MessageType
 from numpy.typing import NDArray
 from support.pair_runs import RecordedPair, pair_run
-from support.small_runs import small_run
 
-import fedmf
 from fedmf.flower.compat import claim_task_identity
 from fedmf.flower.messages import answer_reply, read_slice_reply, request_content
 from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment, SecondMoment
@@ -190,17 +188,6 @@ def test_more_users_than_planned_cannot_lengthen_the_squared_mean(monkeypatch: p
         second_moment_module, "clip_to_fixed_point", lambda rows, zeta: (exact(rows / 8, zeta)[0] * 8, None)
     )
     assert moved() > 1.0
-
-
-def test_other_features_or_noise_than_planned_are_refused() -> None:
-    plan, _ = plan_of(DiagonalMoment(2), "per-user")
-    for moment, form in ((DiagonalMoment(2), "squared-mean"), (BlockEnergies([2]), "per-user")):
-        other = RecordedPair(moment, form)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match=r"second moment \(of the optimizer\) must be the planned one"):
-            released(plan, other, [np.zeros((1, 2))])
-    alone = fedmf.plan(small_run(**KEYS))
-    with pytest.raises(ValueError, match=r"planned one \(none\)"):
-        released(alone, RecordedPair(DiagonalMoment(2)), [np.zeros((1, 2))])
 
 
 @pytest.mark.parametrize(("form", "adjacency"), [("per-user", "zero-out"), ("squared-mean", "replace-one")])

@@ -9,7 +9,6 @@ import torch
 from support.small_runs import small_run
 
 import fedmf
-from fedmf import load_model
 from fedmf.errors import ConfigError
 from fedmf.records.tensor_files import write_tensors
 from fedmf.runs.named_tasks import Classification
@@ -44,17 +43,6 @@ def test_training_starts_from_the_file(suffix: str, run: Run, tmp_path: Path) ->
         declared = {entry["name"]: entry for entry in session.statement().to_dict()["public_inputs"]}
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     assert declared["initial parameters"]["value"] == f"model.{suffix}, SHA-256 {digest}"
-
-
-def test_a_run_goes_on_from_the_model_that_another_one_released(run: Run, tmp_path: Path) -> None:
-    fedmf.simulate(run, tmp_path / "first")
-    write_tensors(tmp_path / "first.safetensors", load_model(tmp_path / "first"), {})
-    second = starting(run, tmp_path / "first.safetensors")
-    released = fedmf.simulate(second, tmp_path / "second").parameters
-    module = run.task_source.build().model.module
-    module.load_state_dict(load_model(tmp_path / "second"))
-    assert torch.equal(torch.cat([p.detach().reshape(-1) for p in module.parameters()]), released)
-    assert not torch.equal(released, fedmf.simulate(run, tmp_path / "other").parameters)
 
 
 def test_files_that_do_not_suit_are_refused_in_one_line_and_leave_nothing(run: Run, tmp_path: Path) -> None:

@@ -10,13 +10,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from support.broken_tasks import BROKEN
 from support.training_cases import KINDS, task_of_kind
 
 import fedmf
-from fedmf.errors import ConfigError
 
-ENGINES = ("auto", "vectorised", "loop")
 ROUNDS = 12
 
 
@@ -58,18 +55,3 @@ def test_every_kind_of_task_is_trained_with_the_default_engine(
     assert again.difference(run) is None
     grouped = fedmf.simulate(replace(run, client=replace(run.client, engine="loop")), tmp_path / "loop")
     torch.testing.assert_close(grouped.parameters, result.parameters, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("broken", "engine"), [("a loss that mixes examples", "auto"), ("an exception in the model", "loop")]
-)
-def test_a_broken_task_leaves_nothing(broken: str, engine: str, tmp_path: Path) -> None:
-    make, parts, _ = BROKEN[broken]
-    task = make()
-    run = run_of_task(task, engine)
-    with pytest.raises(ConfigError) as refusal:
-        fedmf.start(run, tmp_path / "run")
-    message = str(refusal.value)
-    assert "\n" not in message
-    assert all(part in message for part in parts), message
-    assert list(tmp_path.iterdir()) == []

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from decimal import Decimal
@@ -147,30 +145,6 @@ def test_rows_of_any_library_have_the_same_bits(tmp_path: Path) -> None:
     assert all(release == got[0] for release in got)
 
 
-def test_tables_of_any_library_have_the_same_bits(tmp_path: Path) -> None:
-    x = 0.4 * sample(N, D)
-    frame = pd.DataFrame(x, columns=NAMES)
-    frame.insert(1, "who", USERS)
-    frame["order"] = [f"o{i}" for i in range(N)]
-    lacking = frame.assign(load=[None, *x[1:, 1]])
-    forms: dict[str, Any] = {
-        "pandas": (frame, "who", "order"),
-        "shuffled": (frame[["order", "heat", "speed", "who", "load"]], "who", "order"),
-        "arrow": (pa.table(frame), "who", "order"),
-        "array": (x, USERS, list(frame["order"])),
-        "dictionaries": ([dict(zip(NAMES, row, strict=True)) for row in x.tolist()], USERS, None),
-    }
-    got = {}
-    for name, (table, users, keys) in forms.items():
-        with opened(tmp_path / name, columns=NAMES) as stream:
-            got[name] = [shown(release) for release in stream.push_many(table, users, keys)]
-            assert stream.counts()["zeroed"] == 0
-    assert all(told == got["array"] for told in got.values())
-    with opened(tmp_path / "lacking", columns=NAMES) as stream:
-        stream.push_many(lacking, "who")
-        assert stream.counts()["zeroed"] == 1
-
-
 def test_a_block_is_one_commit_and_none_is_larger_than_may_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,23 +197,6 @@ def test_a_block_that_is_refused_has_cost_nothing(tmp_path: Path) -> None:
         pytest.raises(ValueError, match="open the stream with columns="),
     ):
         stream.push_many(frame, ["a", "b"])
-
-
-def test_releases_as_a_table(tmp_path: Path) -> None:
-    with opened(tmp_path / "a", columns=NAMES) as stream:
-        told = stream.push_many(0.4 * sample(N, D), USERS)
-        frame, part = stream.table().to_pandas(), stream.table(3, 5, raw=True).to_pandas()
-        for first, last in ((0, 3), (5, 4), (1, N + 1)):
-            with pytest.raises(ValueError, match="must be within"):
-                stream.table(first, last)
-    assert list(frame["t"]) == list(range(1, N + 1))
-    assert list(frame["mean:load"]) == [release.mean[1] for release in told]
-    covariance, raw = told[-1].covariance, told[4].covariance_raw
-    assert covariance is not None
-    assert raw is not None
-    assert frame["covariance:speed:heat"].iloc[-1] == covariance[0, 2]
-    assert "covariance_raw:speed:heat" not in frame
-    assert part["covariance_raw:speed:heat"].iloc[-1] == raw[0, 2]
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
@@ -332,16 +289,6 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=message):
             opened(tmp_path / "other", **changes)
         assert not (tmp_path / "other").exists()
-
-
-def test_a_stream_that_nobody_closes_ends_in_silence(tmp_path: Path) -> None:
-    program = (
-        "import fedmf; stream = fedmf.PrivateStream('state', epsilon=8, delta=1e-5, clip_norm=1, "
-        "dimension=2, rounds=4, max_participations=4, min_separation=1, seed=1); "
-        "stream.push([0.1, 0.2], 'somebody')"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 SCHEMA = """

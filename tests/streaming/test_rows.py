@@ -101,34 +101,6 @@ def test_rows_of_a_pipe_come_as_they_arrive() -> None:
         os.close(kept)
 
 
-def test_json_lines(tmp_path: Path) -> None:
-    size, number = "column 'x1' must be a finite number", "column 'x2' must be a finite number"
-    lines = [
-        ('{"user": 7, "x": [1, 2.5]}', "7", [1.0, 2.5], None),
-        ('{"user": "ann", "x": [1]}', "ann", BAD, size),
-        ('{"user": "ann", "x": [1, null]}', "ann", BAD, number),
-        ('{"user": "ann", "x": [NaN, 1]}', "ann", BAD, size),
-        ('{"user": "ann", "x": [1' + "0" * 400 + ", 1]}", "ann", BAD, size),
-        ('{"x": [1, 2]}', None, BAD, "column 'user' must name a user"),
-        ('{"user": "\\ud800", "x": [1, 2]}', None, BAD, "column 'user' must name a user"),
-        ('{"user": "ann"}', "ann", BAD, size),
-        ("[1, 2", None, BAD, "must be a JSON object"),
-        ("[" * 100_000, None, BAD, "must be a JSON object"),
-        ('{"user": "ann", "x": [3, 4]}', "ann", [3.0, 4.0], None),
-    ]
-    (tmp_path / "rows.jsonl").write_text("".join(line + "\n" for line, *_ in lines))
-    for most in (1, 100):
-        with open_reader(tmp_path / "rows.jsonl", settings(user_column="user")) as reader:
-            assert reader.layout.columns == ("x1", "x2")
-            assert rows_of(reader, most) == [tuple(rest) for _, *rest in lines]
-    (tmp_path / "rows.jsonl").write_text('{"a": 1, "b": 2}\n{"b": 4, "a": 3, "c": 9}\n{"a": 1}\n')
-    with open_reader(tmp_path / "rows.jsonl", settings()) as reader:
-        assert [row for _, row, _ in rows_of(reader)] == [[1.0, 2.0], [3.0, 4.0], BAD]
-    (tmp_path / "rows.jsonl").write_text("[1, 2]\n[3]\n[3, 4]\n")
-    with open_reader(tmp_path / "rows.jsonl", settings()) as reader:
-        assert [row for _, row, _ in rows_of(reader)] == [[1.0, 2.0], BAD, [3.0, 4.0]]
-
-
 def test_parquet_and_its_labels(tmp_path: Path) -> None:
     place = tmp_path / "rows.parquet"
     table = arrow.table(

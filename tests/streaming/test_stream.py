@@ -278,15 +278,6 @@ def test_spent_epsilon_is_that_of_the_recorded_contract(tmp_path: Path) -> None:
     assert got["epsilon_spent"] < 0.7 * got["epsilon"]
 
 
-NAMES = ["speed", "load"]
-
-
-def frame(first: int, names: list[str] = NAMES) -> pd.DataFrame:
-    x = 0.4 * sample(24, 2)[first : first + 12]
-    columns = dict(zip(NAMES, x.T, strict=True))
-    return pd.DataFrame({name: columns.get(name, x[:, 0]) for name in names})
-
-
 def write(path: Path, rows: pd.DataFrame) -> Path:
     if path.suffix == ".csv":
         rows.to_csv(path, index=False)
@@ -295,25 +286,6 @@ def write(path: Path, rows: pd.DataFrame) -> Path:
     else:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows.to_dict("records")))
     return path
-
-
-@pytest.mark.parametrize("ending", ["csv", "parquet", "jsonl"])
-def test_a_second_file_is_read_by_name(tmp_path: Path, ending: str) -> None:
-    settings, got = Settings(**{**BUDGET, "rounds": 24}), []
-    for columns in (NAMES, NAMES[::-1], ["income", "debt"], ["speed", "load", "debt"]):
-        folder = tmp_path / "-".join(columns)
-        folder.mkdir()
-        run_once(folder, settings, write(folder / f"first.{ending}", frame(0)))
-        second = write(folder / f"second.{ending}", frame(12, columns))
-        if "debt" in columns:
-            with pytest.raises(InputError, match=r"'speed', 'load'.*got .*'debt'"):
-                run_once(folder, settings, second, first_row=13)
-            assert len(releases(folder / "out.jsonl")) == 12
-        else:
-            run_once(folder, settings, second, first_row=13)
-            got.append(releases(folder / "out.jsonl"))
-    assert len(got[0]) == 24
-    assert got[0] == got[1]
 
 
 LABELS: dict[str, Any] = {**BUDGET, "rounds": 12, "timestamp": "when", "row_id": "id", "columns": ("x",)}

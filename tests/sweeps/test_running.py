@@ -21,8 +21,6 @@ from support.sweeps import BASE, VARIANTS, small_sweep
 
 import fedmf
 from fedmf.cli.app import run as command
-from fedmf.errors import ConfigError, LedgerError
-from fedmf.records.lock import WriterLock
 from fedmf.runs.simulation import run_in_process
 from fedmf.sweeps import Sweep, SweepResult, mean_interval
 
@@ -94,22 +92,6 @@ def test_what_it_writes_says_the_same(result: SweepResult) -> None:
     assert len(rows) == len(result.sweep.cells) * (2 * 1 + 2) * 3  # evaluated after 0, 5 and 10 rounds
     pytest.importorskip("matplotlib")
     assert (result.path / "comparison.png").stat().st_size > 10_000
-
-
-def test_metrics_that_runs_lack_and_directories_of_others_are_refused(
-    result: SweepResult, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=r"metric .* must be one of accuracy, loss; got 'perplexity'"):
-        fedmf.run_sweep(small_sweep(metric="perplexity"), result.path)
-    with pytest.raises(ValueError, match=r"processes .* must be an integer in 1..*; got 0"):
-        fedmf.run_sweep(small_sweep(), tmp_path / "new", processes=0)
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="must be new or a sweep's"):
-        fedmf.run_sweep(small_sweep(), tmp_path)
-    lock = WriterLock(result.path / "sweep")
-    with pytest.raises(LedgerError, match="being written by another process"):
-        fedmf.run_sweep(small_sweep(), result.path)
-    lock.release()
 
 
 def base_of(options: str) -> dict[str, Any]:

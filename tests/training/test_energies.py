@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment, FullMatrix
+from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment
 from fedmf.training.clipping import ClippedSums
 from fedmf.training.clipping.features import fixed_point_energies
-from fedmf.training.clipping.fixed_point import FixedPointSum
 from fedmf.training.clipping.integers import clip_to_fixed_point
 
 UNIT = 2**40
@@ -81,21 +80,3 @@ def test_impossible_seconds_are_refused_and_add_nothing(kind: str) -> None:
     assert "\n" not in str(caught.value)
     assert pair.users == 0
     assert not any(part.any() for part in pair.parts.values())
-
-
-def test_other_moments_and_shapes_are_refused() -> None:
-    rows = torch.zeros(2, 3, dtype=torch.int64)
-    with pytest.raises(ValueError, match="squares or block energies; got FullMatrix"):
-        fixed_point_energies(rows, FullMatrix(3))
-    with pytest.raises(ValueError, match=r"shape \(users, 4\)"):
-        fixed_point_energies(rows, DiagonalMoment(4))
-
-
-def test_one_row_for_all_users_is_read_as_often() -> None:
-    """Rows that share their memory, and rows that overlap."""
-    row = torch.tensor([0.3, -0.2, 0.1])
-    for rows in (row.expand(4, 3), torch.arange(6.0).as_strided((4, 3), (1, 1)) / 100):
-        seen, copied = FixedPointSum(3, 1.0), FixedPointSum(3, 1.0)
-        seen.add_updates(rows)
-        copied.add_updates(rows.clone(memory_format=torch.contiguous_format))
-        assert torch.equal(seen.fixed_point, copied.fixed_point)

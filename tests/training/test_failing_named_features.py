@@ -20,8 +20,6 @@ from fedmf.training import (
     LocalSGD,
     LocalTrainer,
 )
-from fedmf.training.barrier import Group
-from fedmf.training.batches import StepRows
 
 SIZES = [5, 9, 4, 1, 8, 3]
 PLAN = LocalSGD(epochs=2, batch_size=4, learning_rate=0.3, momentum=0.5)
@@ -67,15 +65,3 @@ def test_a_failing_user_of_named_features_moves_nobody_else(fault: str, engine: 
     clean[VICTIM] = 0.0
     expected.add_updates(clean)
     assert torch.equal(total.fixed_point, expected.fixed_point)
-
-
-def test_who_gives_way_gives_way_in_every_tensor() -> None:
-    features = {"tokens": torch.arange(1, 7), "mask": torch.ones(6, 2)}
-    nothing = StepRows(np.zeros((0, 3, 1), np.int64), np.zeros((0, 3, 1), np.float32), np.zeros(0, np.int64))
-    edges, seeds = np.array([0, 2, 3, 6]), np.zeros(3, np.uint64)
-    group = Group(np.arange(3), 1, edges, features, torch.arange(1, 7), nothing, seeds)
-    cut = group.without([1])
-    assert cut.features["tokens"].tolist() == cut.labels.tolist() == [1, 2, 0, 4, 5, 6]
-    assert cut.features["mask"].sum(dim=1).tolist() == [2, 2, 0, 2, 2, 2]
-    assert group.features["tokens"].tolist() == [1, 2, 3, 4, 5, 6]
-    assert cut.absent == {1}

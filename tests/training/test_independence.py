@@ -31,7 +31,7 @@ from fedmf.training.barrier import Failures, Group
 from fedmf.training.batches import user_orders
 from fedmf.training.compiled import Compiled
 from fedmf.training.draws import draw_seed
-from fedmf.training.engines import OneByOne, OwnRows, Together, _embedding
+from fedmf.training.engines import OneByOne, OwnRows, Together
 from fedmf.training.independence import HOSTILE, Fill, hostile_users, integers
 from fedmf.training.local import Path, trainer_on
 from fedmf.training.losses import cross_entropy
@@ -280,18 +280,6 @@ def test_a_token_that_is_none_reaches_no_row_of_another_user(monkeypatch: pytest
 
 def test_a_token_that_is_flattened_into_a_neighbour_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert beside_the_token_beyond(monkeypatch, flattens=True) == (False, [])
-
-
-@pytest.mark.parametrize("padding", [None, 2, -1])
-def test_looked_up_rows_are_those_of_torch(padding: int | None) -> None:
-    tokens, weight = torch.tensor([[0, 2, 4], [4, 4, 2]]), torch.randn(5, 3, requires_grad=True)
-    other = weight.detach().clone().requires_grad_()
-    found = _embedding(tokens, weight, padding)
-    expected = nn.functional.embedding(tokens, other, padding)
-    assert torch.equal(found, expected)
-    (found**2).sum().backward()
-    (expected**2).sum().backward()
-    torch.testing.assert_close(weight.grad, other.grad)
 
 
 @pytest.mark.parametrize("fault", ["buffers kept", "the last user's model kept", "a group of one"])

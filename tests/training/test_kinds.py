@@ -9,15 +9,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.training_cases import KINDS, cohort, task_of_kind
+from support.training_cases import KINDS, task_of_kind
 from support.wrapped_data import WrappedData
 from torch import Tensor, nn
 
 from fedmf.data import InMemoryDataset
-from fedmf.models import FlatModel, mlp
-from fedmf.training import LocalSGD, LocalTrainer, Metric, preflight
+from fedmf.models import FlatModel
+from fedmf.training import LocalSGD, LocalTrainer, preflight
 from fedmf.training.clipping import FixedPointSum
-from fedmf.training.kinds import classification
 from fedmf.training.losses import PADDING, token_cross_entropy
 from fedmf.training.metrics import ACCURACY, F1, MAE, PERPLEXITY, RMSE, TOKEN_ACCURACY
 
@@ -74,26 +73,6 @@ def test_metrics_by_hand() -> None:
     assert F1.of(torch.tensor([[1.0, 1.0, -1.0]]), torch.tensor([[1.0, 0.0, 1.0]])) == 0.5
     assert math.isnan(F1.of(torch.tensor([[-1.0]]), torch.tensor([[0.0]])))
     assert PERPLEXITY.of(1e4 * logits, tokens) == math.inf
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"name": "F 1"}, "name .of a metric. must be lower-case letters, digits and underscores; got 'F 1'"),
-        ({"clip_range": (1.0, 1.0)}, "clip_range .of metric m. must be finite with low < high"),
-        ({"clip_range": (0.0, math.inf)}, "clip_range .of metric m. must be finite with low < high"),
-    ],
-)
-def test_impossible_metrics_are_refused(fields: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Metric(**{"name": "m", "terms": ACCURACY.terms, "higher_is_better": True, **fields})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", ["loss", "epsilon", "round", "accuracy"])
-def test_metrics_of_a_task_have_names_of_their_own(name: str) -> None:
-    task = classification(cohort([1]), mlp(6, (), 4, 0))
-    with pytest.raises(ValueError, match=f"metrics must have names of their own, .* got '{name}'"):
-        replace(task, metrics=(ACCURACY, replace(ACCURACY, name=name)))
 
 
 PRINT_FINGERPRINT = """

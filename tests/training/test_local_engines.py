@@ -136,11 +136,6 @@ def test_the_path_that_is_chosen(module: nn.Module, engine: str, path: str) -> N
     assert trainer.path == path
 
 
-def test_group_sizes_below_one_are_refused() -> None:
-    with pytest.raises(ValueError, match="group size must be at least 1; got -1"):
-        trainer_for(mlp(6, (), 4, seed=0), cohort([3]), LocalSGD(), group_size=-1)
-
-
 def test_steps_hold_each_users_examples_in_its_own_order() -> None:
     sizes, batch, epochs = np.array([7, 5, 2]), 3, 2
     (first,) = [shape for shape, _ in groups_of(sizes[:1], batch, epochs, 1)]
@@ -160,13 +155,3 @@ def test_steps_hold_each_users_examples_in_its_own_order() -> None:
         assert np.isin(steps.rows[:, u], np.arange(start, start + size)).all()
         sums = steps.weights[:, u].sum(axis=1)
         np.testing.assert_allclose(sums, np.arange(sums.size) < epochs * -(-size // batch), rtol=1e-6)
-
-
-@pytest.mark.parametrize("examples", [1, 5, 64])
-def test_orders_are_permutations_and_uniform(examples: int) -> None:
-    orders = user_orders(0, 0, "u", examples, epochs=4000)
-    assert (np.sort(orders, axis=1) == np.arange(examples)).all()
-    # Each place holds each example equally often: 6σ of a binomial count, 2e-9 for each of at most 4,096.
-    counts = np.array([np.bincount(orders[:, place], minlength=examples) for place in range(examples)])
-    spread = np.sqrt(4000 * (1 / examples) * (1 - 1 / examples)) or 1.0
-    assert (np.abs(counts - 4000 / examples) <= 6 * spread).all()
