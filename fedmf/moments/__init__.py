@@ -1,6 +1,5 @@
 """Private moments of a stream: Joint Moment Estimation of mean and covariance, and its baselines."""
 
-from fedmf.moments.anomalies import alarm_threshold, calibrated_threshold
 from fedmf.moments.density import GaussianEstimate, PrivateGaussian, describe, shrunk_covariances
 from fedmf.moments.methods import (
     METHODS,
@@ -41,10 +40,8 @@ __all__ = [
     "NoisyRatio",
     "PrivateGaussian",
     "SecondMoment",
-    "alarm_threshold",
     "best_pair",
     "best_weight",
-    "calibrated_threshold",
     "default_weight",
     "describe",
     "fieller",

@@ -21,11 +21,10 @@ from numpy.typing import ArrayLike, NDArray
 from fedmf.moments import (
     GaussianEstimate,
     NoisyMoments,
-    alarm_threshold,
-    calibrated_threshold,
     describe,
     fieller,
 )
+from fedmf.streaming.anomalies import alarm_threshold, calibrated_threshold
 from fedmf.streaming.plan import StreamPlan
 from fedmf.streaming.state import Releases
 from fedmf.typing import Array

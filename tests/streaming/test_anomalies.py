@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 from support.released_moments import drawn
 
-from fedmf.moments import alarm_threshold, calibrated_threshold, describe
+from fedmf.moments import describe
+from fedmf.streaming.anomalies import alarm_threshold, calibrated_threshold
 
 RATE, RUNS = 0.05, 60
 
