@@ -127,11 +127,15 @@ def _times(steps: list[int], stamps: list[str]) -> tuple[Any, str]:
     >>> _times([1, 2], ["3", "5.5"])[0].tolist(), _times([1, 2], ["3", "x"])[0]
     ([3.0, 5.5], [1, 2])
     """
+    import warnings
+
     import pandas as pd
 
     for read in (pd.to_numeric, pd.to_datetime):
         try:
-            times = pd.Series(read(pd.Series(stamps, dtype=str)))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of times of no single format
+                times = pd.Series(read(pd.Series(stamps, dtype=str)))
         except (ValueError, TypeError):  # neither numbers nor dates
             continue
         if stamps and times.is_monotonic_increasing:

@@ -84,7 +84,7 @@ def simulate(
             _conclude(session, view, full)
 
 
-def _engine(name: str) -> Callable[[Session, RunProgress], None]:
+def _engine(name: str) -> Callable[[Session, RunProgress], object]:
     """What carries a run out.
 
     Raises:

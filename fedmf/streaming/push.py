@@ -189,6 +189,8 @@ class PrivateStream:
         """
         with self._lock:
             run, table = self._open_run(), _table(rows)
+            if table is None and not len(rows):
+                return []
             if table is not None:
                 block, named_keys = self._form.table(table, users, keys)
             else:

@@ -214,7 +214,7 @@ class Sweep:
                 found, {name: value for name, value in layer.items() if name.endswith(".kind")}
             )
             found |= {name: value for name, value in layer.items() if takes_key(found, name)}
-        return found | (self.tuning_set if seed in self.tuning_seeds else {})
+        return {**found, **(self.tuning_set if seed in self.tuning_seeds else {})}
 
     def tuned_of(self, cell: Cell, tuned: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """The tuned values that a cell has."""

@@ -21,7 +21,7 @@ from torch import Tensor
 import fedmf
 from fedmf.flower import CorrelatedNoise, InProcessGrid
 from fedmf.records.ledger import Ledger
-from fedmf.runs.directory import RunDirectory
+from fedmf.runs.server import PrivateServer
 from guarantees.small import ROUNDS, linear_task, random_rows, run_of, stream
 
 #: What a run keeps for itself (key, ledger, failures, rows that were pushed); times, which nobody promises.
@@ -168,11 +168,12 @@ def test_nothing_but_noised_values_differs(way: str, tmp_path: Path) -> None:
 
 
 def test_an_evaluation_before_the_commit_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks, right = [], RunDirectory.commit
+    tasks, right = [], PrivateServer._stepped
 
-    def early(self, t, users, parameters, *more):
+    def early(self, total):
+        parameters, state = right(self, total)
         tasks[-1].evaluate(parameters)
-        return right(self, t, users, parameters, *more)
+        return parameters, state
 
     start = fedmf.training.Task.evaluate
 
@@ -181,7 +182,7 @@ def test_an_evaluation_before_the_commit_is_seen(tmp_path: Path, monkeypatch: py
         return start(self, parameters)
 
     monkeypatch.setattr(fedmf.training.Task, "evaluate", noted)
-    monkeypatch.setattr(RunDirectory, "commit", early)
+    monkeypatch.setattr(PrivateServer, "_stepped", early)
     with pytest.raises(AssertionError, match="not committed"):
         check(run, tmp_path)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 import triton
@@ -11,6 +13,10 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from fedmf.loops import fma
 from fedmf.noise import gpu_kernels
+from fedmf.noise.gpu import TritonKernels
+from fedmf.noise.key import Domain, NoiseKey
+from fedmf.training.clipping.gpu import add_clipped_on_gpu
+from support.openings import schedule_of
 
 words = gpu_kernels._keystream
 add_row = gpu_kernels.add_row
@@ -27,6 +33,28 @@ def _create_fma(self, x, y, z):
 
 
 InterpreterBuilder.create_fma = _create_fma  # Triton's own rounds twice; a GPU does not
+
+
+class Interpreted(TritonKernels):
+    """On CPU tensors."""
+
+    def _check_device(self) -> None:
+        pass
+
+
+def run(secret: bytes, arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Make a pass and return its tensors as it leaves them."""
+    Interpreted(NoiseKey(secret), Domain.TRAINING, torch.device("cpu")).add_(**arguments)
+    return {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
+
+
+def run_eras(
+    secret: bytes, openings: list[tuple[int, bytes]], arguments: dict[str, Any]
+) -> dict[str, torch.Tensor]:
+    """The same with a key schedule."""
+    keys = schedule_of(NoiseKey(secret), openings)
+    Interpreted(keys, Domain.TRAINING, torch.device("cpu")).add_(**arguments)
+    return {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
 
 
 @triton.jit
@@ -54,3 +82,26 @@ def keystream(secret: bytes, nonce: bytes, counters: list[int]) -> list[bytes]:
     tensors = [torch.from_numpy(np.frombuffer(data, "<i4").copy()) for data in (packed, secret, nonce)]
     _blocks[(1,)](out, *tensors, COUNT=len(counters))
     return [row.numpy().astype("<i4").tobytes() for row in out]
+
+
+@triton.jit
+def _quotients_and_roots(quotients, f, roots, w, COUNT: tl.constexpr):
+    at = tl.arange(0, COUNT)
+    tl.store(quotients + at, quotient(tl.load(f + at)))
+    tl.store(roots + at, root(tl.load(w + at)))
+
+
+def quotients_and_roots(f: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """f/(f + 2) and √w of as many float64 numbers each, a power of two of them, by the kernels."""
+    quotients, roots = torch.zeros_like(f), torch.zeros_like(w)
+    _quotients_and_roots[(1,)](quotients, f, roots, w, COUNT=len(f))
+    return quotients, roots
+
+
+def clip_and_sum(
+    rows: torch.Tensor, width: int, origin: torch.Tensor | None, clip_norm: float, scale: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Sum, signs, mask and squares of rows of so many entries, which may begin further apart."""
+    total = torch.zeros(width, dtype=torch.int64)
+    signs, squares, finite = add_clipped_on_gpu(rows[:, :width], origin, clip_norm, scale, total)
+    return total, signs, finite, squares
