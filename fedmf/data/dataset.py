@@ -204,8 +204,9 @@ class Dataset(ABC):
         """
         labels = [label] if isinstance(label, str) else list(label)
         frame, test = (part.to_pandas() if hasattr(part, "to_pandas") else part for part in (frame, test))
-        if not hasattr(frame, "columns"):
-            raise TypeError(f"frame must be a data frame; got {type(frame).__name__}.")
+        for name, part in (("frame", frame), ("test", test)):
+            if not hasattr(part, "columns") and (name == "frame" or part is not None):
+                raise TypeError(f"{name} must be a data frame; got {type(part).__name__}.")
         every = [name for name in map(str, frame.columns) if name not in (user, *labels)]
         names = every if features is None else list(features)
 
