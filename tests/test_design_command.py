@@ -50,18 +50,6 @@ def test_all_mechanisms_are_ranked_and_compared_with_independent_noise(
     assert f"−{-100 * gain:.0f} %" in lines[0]
 
 
-@pytest.mark.parametrize("objective", ["max", "last", "weights:1,3"])
-def test_the_table_and_its_order_follow_the_objective(
-    objective: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    short = ["design", "--rounds", "8", "--max-participations", "1", "--min-separation", "8"]
-    assert run([*short, "--objective", objective, "--json"]) == 0
-    errors = [row["objective_error"] for row in json.loads(capsys.readouterr().out)]
-    assert errors == sorted(errors)
-    assert run([*short, "--mechanism", "dense", "--objective", "mse"]) == 2
-    assert "must be rmse, max, last" in one_line(capsys)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -17,7 +17,7 @@ from fedmf.cli.app import run
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 #: Pages whose commands are run, in the order in which they are read.
-PAGES = [ROOT / "README.md", DOCS / "concepts.md", DOCS / "choosing.md"]
+PAGES = [ROOT / "README.md", DOCS / "concepts.md"]
 #: Pages that a reader carries out from the top: files, edits, commands.
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedmf.accounting.comparison import design
 from fedmf.accounting.sampling import amplified_noise_of
 from fedmf.accounting.search import amplified_mechanism
 from fedmf.mechanisms.choice import NamedMechanism
 from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
-
-CONTRACT = Participation(64, 4, 16)
-NAMES = ["blt", "cgd", "identity", "banded-toeplitz", "bsr"]
-
-
-def test_rows_of_several_processes_are_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDMF_CACHE", "off")
-    monkeypatch.setattr("fedmf.accounting.comparison._ALONE", 0.0)  # others begin at once
-    told: list[str] = []
-    shown: list[dict[str, Any]] = []
-    alone = design(CONTRACT, NAMES, 2.0, 1e-5)
-    shared = design(CONTRACT, NAMES, 2.0, 1e-5, progress=told.append, arrived=shown.append, processes=2)
-    assert json.dumps(shared) == json.dumps(alone)
-    assert [row["mechanism"] for row in shared] == NAMES
-    assert sorted(told) == sorted(NAMES) == sorted(row["mechanism"] for row in shown)
 
 
 def test_the_noise_of_a_searched_mechanism_does_not_depend_on_the_search(

@@ -15,11 +15,10 @@ from fedmf.accounting.noise_level import certified_noise
 from fedmf.accounting.sampling import (
     CohortLaw,
     RunAmplification,
-    amplified_run,
     check_run,
     zero_out_budget,
 )
-from fedmf.mechanisms.closed_forms import bsr, identity
+from fedmf.mechanisms.closed_forms import bsr
 from fedmf.participation import Participation
 
 # |z| < 5.2 has a false-alarm rate of 2e-7.
@@ -71,20 +70,3 @@ def test_a_claim_is_refused_however_far_too_small_its_noise_is() -> None:
     for share in (0.9, 0.2, 0.1, 0.02):
         with pytest.raises(ValueError, match=r"noise .* must give"):
             check_run(claim, law, C, share * enough, "zero-out", 2.0, delta)
-
-
-def test_a_run_takes_the_theorem_where_it_is_within_three_percent_and_proves_it_again() -> None:
-    law = CohortLaw("balls-in-bins", Participation(32, 2, 16), 1 / 16)
-    C, epsilon, delta = identity(32), 2.0, 1e-4
-    noise, claim = amplified_run(law, C, math.sqrt(2), "zero-out", epsilon, delta, seed=3)
-    assert (claim.method, claim.failure, claim.seed) == ("equal bins", 0.0, None)
-    sampled = estimate(law.pair(C), noise, epsilon, 0.02, 2**15)
-    assert sampled.delta - Z * sampled.standard_error <= claim.delta_limit <= delta
-    check_run(claim, law, C, noise, "zero-out", epsilon, delta)
-    with pytest.raises(ValueError, match="noise"):
-        check_run(claim, law, C, 0.98 * noise, "zero-out", epsilon, delta)
-    # A record made before, or where no theorem comes near, is checked by draws as it always was.
-    earlier = RunAmplification("balls-in-bins", 1 / 16, "certified", delta / 100, 0.99 * delta, 3)
-    check_run(earlier, law, C, noise, "zero-out", epsilon, delta)
-    _, other = amplified_run(law, bsr(8, 32), 3.0, "zero-out", 0.5, delta, seed=3)
-    assert other.method == "certified"

@@ -26,7 +26,7 @@ from fedmf.cohorts import (
 )
 from fedmf.models import with_lora
 from fedmf.moments import BlockEnergies, DiagonalMoment
-from fedmf.optim import Adam, AdamDebiased, FedAdagrad, FedYogi, JmeAdam, Sgd
+from fedmf.optim import Adam, JmeAdam, Sgd
 from fedmf.runs.execution import Execution
 from fedmf.runs.run import Run
 from fedmf.runs.statistics import CustomStatistic, QuantileClipping
@@ -102,14 +102,9 @@ MODELS: Final[dict[str, Callable[[], Task]]] = {
 OPTIMIZERS: Final[dict[str, Any]] = {
     "sgd": Sgd(learning_rate=0.5),
     "sgd, momentum": Sgd(learning_rate=0.5, momentum=0.8),
-    "fedadagrad": FedAdagrad(learning_rate=0.05),
-    "fedyogi": FedYogi(learning_rate=0.05),
     "adam": Adam(learning_rate=0.05, relative_epsilon=1.0),
-    "adam-debiased": AdamDebiased(learning_rate=0.05, relative_epsilon=1.0),
     "jme-adam": JmeAdam(learning_rate=0.05, relative_epsilon=1.0),
     "jme-adam, coordinate": JmeAdam(learning_rate=0.05, relative_epsilon=1.0, blocks="coordinate"),
-    "jme-adam, channel": JmeAdam(learning_rate=0.05, relative_epsilon=1.0, blocks="channel"),
-    "jme-adam, model": JmeAdam(learning_rate=0.05, relative_epsilon=1.0, blocks="model"),
     "own rule, squares": "diagonal",
     "own rule, joint-clip": "joint-clip",
 }

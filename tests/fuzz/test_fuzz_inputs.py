@@ -39,7 +39,7 @@ ROWS = b"who,a,b,y\n" + b"".join(b"u%d,%d.5,-1e-3,%d\n" % (i % 3, i, i % 2) for 
 LINES = b"".join(b'{"user": "u%d", "x": [%d, 0.5]}\n' % (i, i) for i in range(6))
 
 
-@fuzzed(300)
+@fuzzed(150)
 @given(st.one_of(damaged(TEXT), altered(CONFIG, ODD_SCALARS.filter(lambda v: v is not None))))
 def test_configurations(tmp_path_factory: pytest.TempPathFactory, given_as: bytes | dict[str, Any]) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzzed.toml"
@@ -51,7 +51,7 @@ def test_configurations(tmp_path_factory: pytest.TempPathFactory, given_as: byte
     assert isinstance(judged(lambda: load_run(path), ConfigError), Run | None)
 
 
-@fuzzed(300)
+@fuzzed(150)
 @given(
     st.sampled_from(sorted(known_keys())),
     st.sampled_from(

@@ -90,7 +90,7 @@ def read(reply: Message) -> None:
         assert all(isinstance(failure, UserFailure) and failure.user in ASKED for failure in failures)
 
 
-@fuzzed(400)
+@fuzzed(200)
 @given(replies())
 def test_replies_of_any_content(reply: Message) -> None:
     read(reply)
@@ -113,7 +113,7 @@ def test_an_honest_reply_is_taken() -> None:
     assert judge(CONTENTS) is not None
 
 
-@fuzzed(400)
+@fuzzed(200)
 @given(st.sampled_from(OBJECTS).flatmap(lambda name: st.tuples(st.just(name), damaged(CONTENTS[name]))))
 def test_replies_that_are_damaged_on_their_way(damage: tuple[str, bytes]) -> None:
     judge({**CONTENTS, damage[0]: damage[1]})

@@ -36,7 +36,7 @@ HEADER = b"who,a,b,y,at,note,row\n"
 ROWS = HEADER + b"".join(b"u%d,%d.5,,yes,2026-01-0%dT07:00,x,%d\n" % (i, i, 1 + i, i) for i in range(8))
 
 
-@fuzzed(300)
+@fuzzed(150)
 @given(st.one_of(damaged(TEXT), altered(DECLARED, ODD_SCALARS.filter(lambda v: v is not None))))
 def test_schemas(tmp_path_factory: pytest.TempPathFactory, given_as: bytes | dict[str, Any]) -> None:
     path = tmp_path_factory.getbasetemp() / "schema.toml"
@@ -50,7 +50,7 @@ def test_schemas(tmp_path_factory: pytest.TempPathFactory, given_as: bytes | dic
         assert Schema.from_dict(declared.to_dict()) == declared
 
 
-@pytest.mark.parametrize(("suffix", "examples"), [("csv", 300), ("jsonl", 200), ("parquet", 100)])
+@pytest.mark.parametrize(("suffix", "examples"), [("csv", 150), ("jsonl", 100), ("parquet", 50)])
 def test_rows_by_a_schema(suffix: str, examples: int, tmp_path: Path) -> None:
     (tmp_path / "schema.toml").write_bytes(TEXT)
     declared = read_schema(tmp_path / "schema.toml")

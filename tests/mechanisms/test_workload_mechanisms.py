@@ -64,7 +64,7 @@ def _rates(kind: str, rounds: int) -> ToeplitzWorkload:
     )
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", [name for name in names() if "dense" not in name])
 def test_weights_are_in_the_errors_of_every_mechanism(name):
     """The stated value and the errors of each name are those of the dense C under the dense A."""
     k = 3

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from support.small_runs import dotted, small_run
+from support.small_runs import small_run
 
 import fedmf
 from fedmf.records.ledger import Ledger
 from fedmf.runs.loop import RoundRecord
-from fedmf.runs.tables.configuration import run_of
 
 RUN = small_run(mechanism="bisr", bands=2, evaluate_every=3)
 
@@ -57,14 +55,3 @@ def test_exact_figures_of_users_decide_about_no_private_run(public: bool, tmp_pa
     run = dataclasses.replace(RUN, task=task)
     fedmf.simulate(run, tmp_path / "run", on_round=seen.append)
     assert {*seen[-1].metrics} == ({"loss", "accuracy", "epsilon"} if public else {"epsilon"})
-
-
-def test_a_run_that_diverges_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    keys = dotted(mechanism="bisr", bands=2, evaluate_every=1)
-    with caplog.at_level(logging.WARNING, "fedmf"):
-        fedmf.simulate(run_of(keys), tmp_path / "fine")
-        assert caplog.messages == []
-        fedmf.simulate(run_of({**keys, "server.learning-rate": 100.0}), tmp_path / "run")
-    (line,) = caplog.messages
-    assert "the test loss is" in line
-    assert "training diverges" in line

@@ -42,7 +42,7 @@ def close(one: torch.Tensor, other: torch.Tensor, users: int) -> bool:
 CASES = {
     "odd, rows apart": (9, 30, 3, True, 0.37),
     "a panel and a bit": (1, PANEL + 17, 0, False, 0.37),
-    "whole tiles, more users than a program": (66, 512, 0, True, 0.37),
+    "a tile, more users than a program": (66, 64, 0, True, 0.37),
     "a block and a bit": (1, BLOCK + PANEL + 5, 11, True, 0.37),
 }
 

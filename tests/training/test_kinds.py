@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
 from support.training_cases import KINDS, task_of_kind
 from support.wrapped_data import WrappedData
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedmf.data import InMemoryDataset
-from fedmf.models import FlatModel
 from fedmf.training import LocalSGD, LocalTrainer, preflight
 from fedmf.training.clipping import FixedPointSum
 from fedmf.training.losses import PADDING, token_cross_entropy
@@ -73,35 +70,3 @@ def test_metrics_by_hand() -> None:
     assert F1.of(torch.tensor([[1.0, 1.0, -1.0]]), torch.tensor([[1.0, 0.0, 1.0]])) == 0.5
     assert math.isnan(F1.of(torch.tensor([[-1.0]]), torch.tensor([[0.0]])))
     assert PERPLEXITY.of(1e4 * logits, tokens) == math.inf
-
-
-PRINT_FINGERPRINT = """
-import sys
-sys.path.insert(0, "tests")
-from support.training_cases import task_of_kind
-print(task_of_kind("next token", [3, 4]).fingerprint())
-"""
-
-
-def test_fingerprints_tell_tasks_apart_and_are_the_same_in_every_process() -> None:
-    task = task_of_kind("next token", [3, 4])
-    again = subprocess.run(
-        [sys.executable, "-c", PRINT_FINGERPRINT], capture_output=True, text=True, check=True, timeout=600
-    )
-    assert again.stdout.strip() == task.fingerprint()
-    assert len(task.fingerprint()) == 64
-    moved = FlatModel(nn.Sequential(nn.Identity(), task.model.module))
-    other = task_of_kind("tagging", [3, 4])
-    variants = {
-        "users": task_of_kind("next token", [3, 5, 1]),
-        "ids": replace(task, dataset=replace(task.dataset, user_ids=("u1", "u0"))),  # type: ignore[type-var]
-        "names": replace(task, model=moved),
-        "values": replace(task, model=task_of_kind("next token", [3, 4]).model),
-        "loss": replace(task, loss=ACCURACY.terms),
-        "metrics": replace(task, metrics=other.metrics),
-        "structure": replace(task, structure=other.structure),
-    }
-    with torch.no_grad():
-        next(variants["values"].model.module.parameters()).view(-1)[3] += 1e-3
-    prints = {name: variant.fingerprint() for name, variant in variants.items()}
-    assert len({task.fingerprint(), *prints.values()}) == len(prints) + 1
