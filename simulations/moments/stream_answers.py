@@ -124,6 +124,7 @@ def flights(before: Path | None) -> dict[str, Any]:
         shared += ["--min-separation", str(APART)]
         old = ["--max-participations", str(CAP), "--every", str(EVERY), "--norm-bound", "2", "--density"]
         new = ["--rows-per-user", str(CAP), "--release-every", str(EVERY), "--clip-norm", "2"]
+        at_one: Any = None
         for epsilon in ("0.5", "1", "2", "4"):
             state = folder / f"state{epsilon}"
             asked = [(PROJECT, "now", [*new, "--state-dir", str(state)])]
@@ -133,6 +134,7 @@ def flights(before: Path | None) -> dict[str, Any]:
                 if word == "now":
                     with StreamState.open(state) as opened:
                         plan = opened.plan
+                    at_one = plan if epsilon == "1" else at_one
                 t = np.array([line["t"] for line in told])
                 errors = np.array([np.max(line["mean_standard_error"]) for line in told])
                 share = re.search(r"(\d+ of \d+) correlations", text)
@@ -141,7 +143,7 @@ def flights(before: Path | None) -> dict[str, Any]:
                 lines.append("| " + " | ".join([*cells, f"{seconds:.0f}", f"{size:.0f}"]) + " |")
                 print(lines[-1], flush=True)
     counts = rows["tailnum"].value_counts().to_numpy()
-    return {"flights": lines, "counted": plan.rounds, **bounds(plan), **caps(counts, plan)}
+    return {"flights": lines, "counted": plan.rounds, **bounds(plan), **caps(counts, at_one)}
 
 
 def bounds(short: StreamPlan) -> dict[str, list[str]]:
@@ -204,7 +206,7 @@ def large_pattern(G: Array, k: int, b: int) -> list[int]:
     return found
 
 
-def caps(counts: Array, plan: StreamPlan) -> dict[str, Any]:
+def caps(counts: Array, plan: Any) -> dict[str, Any]:
     """One-shot errors for other caps, of a user's first rows."""
     from fedmf.streaming import best_cap
 
