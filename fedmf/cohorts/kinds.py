@@ -29,7 +29,7 @@ class Cohorts(Value):
         int, Field("number of rounds; noise is calibrated for exactly these", "n", ge=1, le=LARGEST_HORIZON)
     ] = 240
     users_per_round: Annotated[
-        int, Field("planned users a round, by whose number sums are divided", "m", ge=1)
+        int, Field("planned users per round; sums are divided by this number", "m", ge=1)
     ] = 36
     min_separation: Annotated[
         int | None, Field("least distance between two rounds of a user; derived if not set", "b", ge=1)

@@ -81,7 +81,7 @@ class Table(SpreadOptions):
 
     kind: ClassVar[str] = "table"
     path: Annotated[str, Field("where the rows are: a file, or a folder of them")] = ""
-    user_column: Annotated[str, Field("name of the column that says whose row it is")] = ""
+    user_column: Annotated[str, Field("name of the column with the user of each row")] = ""
     user_list: Annotated[str, Field("file with the ids of all users; for partition by-user")] = ""
     test_split: Annotated[
         Literal["auto", "users", "examples"],
@@ -94,7 +94,7 @@ class Table(SpreadOptions):
         tuple[str, ...], Field("names of the feature columns; default with a schema: all that may be")
     ] = ()
     label_column: Annotated[
-        str, Field("name of the label column; none beside texts or numbers as labels, else label")
+        str, Field("name of the label column; default: label, or none with texts or numbers as labels")
     ] = ""
     label_columns: Annotated[
         tuple[str, ...], Field("names of columns of numbers as labels: for regression, or several of 0 and 1")
@@ -106,7 +106,7 @@ class Table(SpreadOptions):
         tuple[int, ...],
         Field("shape of an example, channels first; default: a vector of the columns", ge=1),
     ] = ()
-    text_column: Annotated[str, Field("name of the column of texts, whose tokens are the features")] = ""
+    text_column: Annotated[str, Field("name of the column of texts; their tokens are the features")] = ""
     length: Annotated[int, Field("tokens of a sequence", "T", ge=1)] = 64
     most_sequences: Annotated[
         int | None, Field("most sequences of a user, evenly spaced over its texts", ge=1)

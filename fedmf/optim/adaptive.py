@@ -56,7 +56,7 @@ class AdaptiveRule(ServerOptimizer, ABC):
 
     @property
     def second_moment(self) -> SecondMoment | None:
-        """What must be released beside the mean."""
+        """What must be released with the mean."""
         return self.energies.second_moment
 
     def init(self, parameters: Tensor) -> dict[str, Tensor]:
@@ -273,7 +273,7 @@ class AdamDebiased(Adam):
 
 @dataclass(frozen=True)
 class JmeAdam(Adam):
-    """`Adam` with a second moment that is released beside the mean, with noise of its own."""
+    """`Adam` with a second moment that is released with the mean and has its own noise."""
 
     kind: ClassVar[str] = "jme-adam"
 

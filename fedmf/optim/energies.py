@@ -148,7 +148,7 @@ class Energies:
 
     @property
     def second_moment(self) -> SecondMoment | None:
-        """What must be released beside the mean: squares, or sums of squares over the blocks."""
+        """What must be released with the mean: squares, or sums of squares over the blocks."""
         return self.blocks.second_moment() if self.source == "released" else None
 
     def of(self, release: RoundRelease, mean: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ class ServerOptimizer(Protocol):
 
     @property
     def second_moment(self) -> SecondMoment | None:
-        """Which second moment must be released beside the mean; None for a rule that needs the mean alone."""
+        """Which second moment must be released with the mean; None for a rule that needs the mean alone."""
         return None
 
     @property
