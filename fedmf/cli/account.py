@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from fedmf.cli.options import FULL, flag, option
 from fedmf.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,17 +27,12 @@ def account(
         help="Directory of a finished, running or stopped run, or state of a stream; several are joined by "
         "user id.",
     ),
-    as_json: bool = typer.Option(False, "--json", help="Print the operator's privacy statement as JSON."),
-    full: bool = typer.Option(False, "--full", help="Print the whole statement."),
-    public: Path | None = typer.Option(
-        None,
-        "--public",
-        metavar="FILE",
-        help="Also write the part of the statement that may be public, as a new JSON file.",
+    as_json: bool = flag("--json", "Print the operator's privacy statement as JSON."),
+    full: bool = FULL,
+    public: Path | None = option(
+        None, "FILE", "Also write the part of the statement that may be public, as a new JSON file."
     ),
-    delta: float | None = typer.Option(
-        None, "--delta", metavar="D", help="Of several: delta of what they give together."
-    ),
+    delta: float | None = option(None, "D", "Of several: delta of what they give together."),
 ) -> None:
     """Say what privacy a run guaranteed and what it actually spent.
 
@@ -169,9 +165,7 @@ def export(
     run_dir: Path = typer.Argument(
         ..., metavar="RUN_DIR", help="Directory of a finished, running or stopped run."
     ),
-    output: Path = typer.Option(
-        ..., "--output", metavar="FILE", help="New file that ends with .safetensors or .pt."
-    ),
+    output: Path = option(..., "FILE", "New file that ends with .safetensors or .pt."),
 ) -> None:
     """Write the model that a run released last, by the names of the module's parameters.
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import typer
 
+from fedmf.cli.options import flag, option
+
 
 def options(
     words: list[str] = typer.Argument(
@@ -41,13 +43,9 @@ APP = "flower-app"
 
 def init(
     case: str = typer.Argument("", metavar="CASE", help=f"One of: {', '.join((*CASES, APP))}."),
-    output: Path | None = typer.Option(
-        None, "--output", metavar="FILE", help="New file, or folder of the app.", show_default="CASE.toml"
-    ),
-    schema: Path | None = typer.Option(
-        None, "--schema", metavar="FILE", help="For table: the schema, whose columns it names."
-    ),
-    list_cases: bool = typer.Option(False, "--list", help="Say what each case is; write nothing."),
+    output: Path | None = option(None, "FILE", "New file, or folder of the app.", show_default="CASE.toml"),
+    schema: Path | None = option(None, "FILE", "For table: the schema, whose columns it names."),
+    list_cases: bool = flag("--list", "Say what each case is; write nothing."),
 ) -> None:
     """Write a commented configuration to start from. A file that exists is never replaced.
 

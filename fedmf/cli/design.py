@@ -9,61 +9,39 @@ from typing import Any, Literal
 
 import typer
 
+from fedmf.cli.options import ADJACENCY, BANDS, PARAMS, flag, option
 from fedmf.participation import Adjacency, Participation
 
 
 def design(
-    rounds: int = typer.Option(..., "--rounds", metavar="N", help="n, the number of rounds."),
-    users: int | None = typer.Option(
-        None, "--users", metavar="N", help="Number of users; with --users-per-round it gives k and b."
+    rounds: int = option(..., "N", "n, the number of rounds."),
+    users: int | None = option(None, "N", "Number of users; with --users-per-round it gives k and b."),
+    users_per_round: int | None = option(None, "M", "Users in a round, who take turns."),
+    max_participations: int | None = option(None, "K", "k, most rounds any user takes part in."),
+    min_separation: int | None = option(None, "B", "b, least distance between two rounds of a user."),
+    epsilon: float | None = option(None, "E", "Privacy budget ε."),
+    delta: float | None = option(None, "D", "Privacy budget δ."),
+    noise_multiplier: float | None = option(
+        None, "S", "In place of --epsilon: noise of each row of C·x per clip norm, as published."
     ),
-    users_per_round: int | None = typer.Option(
-        None, "--users-per-round", metavar="M", help="Users in a round, who take turns."
+    adjacency: Adjacency = ADJACENCY,
+    mechanism: list[str] = option([], "NAME", "Mechanism to evaluate; repeatable. Default: compare all."),
+    bands: int | None = BANDS,
+    param: list[str] = PARAMS,
+    workload: str = option(
+        "prefix", "A", "What is released: prefix, exponential:β, window:w, average or momentum:β."
     ),
-    max_participations: int | None = typer.Option(
-        None, "--max-participations", metavar="K", help="k, most rounds any user takes part in."
+    memory_vectors: int | None = option(
+        None, "M", "At most so many model-sized vectors kept between rounds."
     ),
-    min_separation: int | None = typer.Option(
-        None, "--min-separation", metavar="B", help="b, least distance between two rounds of a user."
+    objective: str = option("rmse", "O", "What is minimised: rmse, max, last or weights:w1,w2,…"),
+    sampling: Literal["none", "cyclic-poisson", "balls-in-bins", "b-min-sep"] = option(
+        "none", None, "How users come to rounds; none claims no amplification."
     ),
-    epsilon: float | None = typer.Option(None, "--epsilon", metavar="E", help="Privacy budget ε."),
-    delta: float | None = typer.Option(None, "--delta", metavar="D", help="Privacy budget δ."),
-    noise_multiplier: float | None = typer.Option(
-        None,
-        "--noise-multiplier",
-        metavar="S",
-        help="In place of --epsilon: noise of each row of C·x per clip norm, as published; prints its ε.",
-    ),
-    adjacency: Adjacency = typer.Option("zero-out", help="Neighbouring relation."),
-    mechanism: list[str] = typer.Option(
-        [], "--mechanism", metavar="NAME", help="Mechanism to evaluate; repeatable. Default: compare all."
-    ),
-    bands: int | None = typer.Option(
-        None, "--bands", metavar="P", help="p, number of bands. Default: optimised."
-    ),
-    param: list[str] = typer.Option(
-        [], "--param", metavar="KEY=VALUE", help="Fix a parameter, e.g. lambda=0.9. Default: optimised."
-    ),
-    workload: str = typer.Option(
-        "prefix",
-        metavar="A",
-        help="What is released: prefix, exponential:β, window:w, average or momentum:β.",
-    ),
-    memory_vectors: int | None = typer.Option(
-        None, "--memory-vectors", metavar="M", help="At most so many model-sized vectors kept between rounds."
-    ),
-    objective: str = typer.Option(
-        "rmse", metavar="O", help="What is minimised: rmse, max, last or weights:w1,w2,…"
-    ),
-    sampling: Literal["none", "cyclic-poisson", "balls-in-bins", "b-min-sep"] = typer.Option(
-        "none", help="How users come to rounds; none claims no amplification."
-    ),
-    wide: bool = typer.Option(False, "--wide", help="Show MaxSE, sensitivity and noise of each row too."),
-    plot: Path | None = typer.Option(
-        None, "--plot", metavar="FILE", help="Draw error against memory: .png, .svg, .pdf."
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print a JSON list."),
-    as_latex: bool = typer.Option(False, "--latex", help="Print a LaTeX tabular (booktabs)."),
+    wide: bool = flag("--wide", "Show MaxSE, sensitivity and noise of each row too."),
+    plot: Path | None = option(None, "FILE", "Draw error against memory: .png, .svg, .pdf."),
+    as_json: bool = flag("--json", "Print a JSON list."),
+    as_latex: bool = flag("--latex", "Print a LaTeX tabular (booktabs)."),
 ) -> None:
     """Compare mechanisms: error, memory and time under (k, b)-min-separated participation.
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import typer
 
+from fedmf.cli.options import flag, option
+
 
 def schema(
     table: Path = typer.Argument(..., metavar="TABLE", help="CSV or Parquet; only its header is read."),
-    output: Path = typer.Option(Path("schema.toml"), "--output", metavar="FILE", help="New file."),
-    check: Path | None = typer.Option(
-        None, "--check", metavar="FILE", help="Count the rows that keep to this schema. Not private."
-    ),
-    as_json: bool = typer.Option(False, "--json", help="With --check, print one JSON object."),
+    output: Path = option(Path("schema.toml"), "FILE", "New file."),
+    check: Path | None = option(None, "FILE", "Count the rows that keep to this schema. Not private."),
+    as_json: bool = flag("--json", "With --check, print one JSON object."),
 ) -> None:
     """Draft a schema from the header of a table, or with --check say how many rows keep to one.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from fedmf.cli.interruption import going_on
+from fedmf.cli.options import FULL, SETS, flag, option
 
 if TYPE_CHECKING:
     from fedmf.runs.progress import RunProgress
@@ -24,23 +25,15 @@ def simulate(
         help="Run configuration (TOML tables; docs/configuration.md lists all keys). One that ships with "
         "fedmf is found by its name, such as configs/digits.toml.",
     ),
-    assignments: list[str] = typer.Option(
-        [], "--set", metavar="KEY=VALUE", help="Override a key, e.g. --set privacy.epsilon=2. Repeatable."
+    assignments: list[str] = SETS,
+    engine: Literal["inprocess", "ray"] = option(
+        "inprocess", None, "inprocess: this process. ray: Flower's simulation engine."
     ),
-    engine: Literal["inprocess", "ray"] = typer.Option(
-        "inprocess", help="inprocess: this process. ray: Flower's simulation engine."
-    ),
-    device: Literal["cpu", "cuda"] = typer.Option("cpu", help="Device of local training and aggregation."),
-    out: Path | None = typer.Option(
-        None, "--out", metavar="DIR", help="Run directory to create.", show_default="runs/CONFIG-TIME"
-    ),
-    resume: Path | None = typer.Option(
-        None, "--resume", metavar="DIR", help="Continue the stopped run in DIR where its ledger ends."
-    ),
-    full: bool = typer.Option(False, "--full", help="End with the whole privacy statement."),
-    dry_run: bool = typer.Option(
-        False, "--dry-run", help="Say epsilon, noise, memory and time a round; start nothing."
-    ),
+    device: Literal["cpu", "cuda"] = option("cpu", None, "Device of local training and aggregation."),
+    out: Path | None = option(None, "DIR", "Run directory to create.", show_default="runs/CONFIG-TIME"),
+    resume: Path | None = option(None, "DIR", "Continue the stopped run in DIR where its ledger ends."),
+    full: bool = FULL,
+    dry_run: bool = flag("--dry-run", "Say epsilon, noise, memory and time a round; start nothing."),
 ) -> None:
     """Train with user-level differential privacy and correlated noise.
 

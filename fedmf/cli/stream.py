@@ -2,232 +2,98 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from enum import StrEnum
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from fedmf.cli.interruption import going_on
+from fedmf.cli.options import ADJACENCY, BANDS, FULL, PARAMS, flag, option
 from fedmf.participation import Adjacency
 
 if TYPE_CHECKING:
     from fedmf.data import Schema
 
 
-def how_to_go_on(state: Path | None, rows: Path | None) -> str:
-    """How to go on with a stream that was stopped."""
-    if state is None:
-        return (
-            "without --state-dir a stream cannot go on: its key is gone, and what it released stays released."
-        )
-    if rows is None:
-        return (
-            "every finished row is kept, go on with the same command and the same rows, or with --from-row "
-            "and those that follow."
-        )
-    return "every finished row is kept, go on with the same command."
-
-
-@contextmanager
-def state_directory(state: Path | None) -> Iterator[Path]:
-    """The state directory, or one that is gone afterwards."""
-    if state is not None:
-        yield state
-        return
-    with tempfile.TemporaryDirectory(prefix="fedmf-stream-") as folder:
-        yield Path(folder) / "state"
-
-
-@contextmanager
-def progress_view() -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True, markup=False)
-    columns = TextColumn("step"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        bar = progress.add_task("", total=None)
-
-        def show(steps: int, rounds: int) -> None:
-            progress.update(bar, completed=steps, total=rounds)
-
-        yield show
-
-
-class InputFormat(StrEnum):
-    """How rows are written."""
-
-    csv = "csv"
-    jsonl = "jsonl"
-    parquet = "parquet"
-
-
-class MethodName(StrEnum):
-    """How both moments are made private."""
-
-    joint = "joint"
-    independent = "independent"
-    concatenated = "concatenated"
-    post_processing = "post-processing"
-
-
 def stream(
-    source: str = typer.Option(..., "--input", metavar="FILE", help="Rows; - for standard input."),
-    clip_norm: float | None = typer.Option(
+    source: str = option(..., "FILE", "Rows; - for standard input.", "--input"),
+    clip_norm: float | None = option(
         None,
-        "--clip-norm",
-        metavar="Z",
-        help="ζ, the largest norm of a row; longer ones are scaled to it. Default with --schema: the largest "
-        "that its bounds allow.",
+        "Z",
+        "ζ, the largest norm of a row; longer ones are scaled to it. Default: what --schema allows.",
     ),
-    epsilon: float = typer.Option(..., "--epsilon", metavar="E", help="Privacy budget ε."),
-    delta: float = typer.Option(..., "--delta", metavar="D", help="Privacy budget δ."),
-    output: Path | None = typer.Option(
-        None,
-        "--output",
-        metavar="FILE",
-        help="Releases, by its ending: .csv, .parquet, or .jsonl for JSON lines. Default: JSON on standard "
-        "output.",
+    epsilon: float = option(..., "E", "Privacy budget ε."),
+    delta: float = option(..., "D", "Privacy budget δ."),
+    output: Path | None = option(
+        None, "FILE", "Releases: .csv, .parquet, or .jsonl for JSON lines. Default: JSON on standard output."
     ),
-    state: Path | None = typer.Option(
-        None,
-        "--state-dir",
-        metavar="DIR",
-        help="Where to keep key and position, so that the same command continues after an interruption.",
+    state: Path | None = option(
+        None, "DIR", "Where key and position are kept, so that the same command continues.", "--state-dir"
     ),
-    rounds: int | None = typer.Option(
-        None,
-        "--rounds",
-        metavar="N",
-        help="n, the most rows that will count; must be given for standard input. Default: the rows of FILE, "
-        "whose number is then public.",
+    rounds: int | None = option(
+        None, "N", "n, the most rows that will count. Default: the rows of FILE, whose number is then public."
     ),
-    release_every: int = typer.Option(
-        1,
-        "--release-every",
-        metavar="R",
-        help="Release after R, 2R, … and n rows alone. Rows are summed in between, and noise is drawn for "
-        "releases alone: the fewer there are, the less noise.",
+    release_every: int = option(
+        1, "R", "Release after R, 2R, … and n rows alone: the fewer releases there are, the less noise."
     ),
-    workload: list[str] = typer.Option(
-        ["average"],
-        metavar="A",
-        help="What is released: average, prefix, exponential:β, window:w or momentum:β, over releases; twice "
-        "for the two moments.",
+    workload: list[str] = option(
+        ["average"], "A", "average, prefix, exponential:β, window:w or momentum:β; twice for the two moments."
     ),
-    method: MethodName = typer.Option(
-        MethodName.joint, help="How both moments are made private (post-processing squares private rows)."
+    method: Literal["joint", "independent", "concatenated", "post-processing"] = option(
+        "joint", None, "How both moments are made private (post-processing squares private rows)."
     ),
-    second_moment: str = typer.Option(
-        "full",
-        "--second-moment",
-        metavar="S",
-        help="full (d×d), diagonal, trace (one number), or sizes of blocks such as 2,3.",
+    second_moment: str = option(
+        "full", "S", "full (d×d), diagonal, trace (one number), or sizes of blocks such as 2,3."
     ),
-    schema: Path | None = typer.Option(
-        None,
-        "--schema",
-        metavar="FILE",
-        help="What the columns may hold (fedmf schema drafts it): numbers are scaled by it, categories "
-        "coded, releases said in the columns' own units.",
+    schema: Path | None = option(
+        None, "FILE", "What the columns may hold (fedmf schema drafts it); releases are in their own units."
     ),
-    user_column: str | None = typer.Option(
-        None, "--user-column", metavar="NAME", help="Column of user ids. Default: that of --schema."
+    user_column: str | None = option(None, "NAME", "Column of user ids. Default: that of --schema."),
+    row_level: bool = flag("--row-level", "No column says whose a row is: every row is another user's."),
+    rows_per_user: int = option(1, "K", "k, the most rows of one user that count."),
+    min_separation: int | None = option(
+        None, "B", "b, least number of rows between two of one user: larger means less noise. Default: 1."
     ),
-    row_level: bool = typer.Option(
-        False, "--row-level", help="No column says whose a row is: every row is another user's."
+    adjacency: Adjacency = ADJACENCY,
+    mechanism: list[str] = option(
+        ["auto"], "NAME", "C, as fedmf design lists; twice for two moments. Default: that of least error."
     ),
-    rows_per_user: int = typer.Option(
-        1, "--rows-per-user", metavar="K", help="k, the most rows of one user that count."
+    bands: int | None = BANDS,
+    objective: str | None = option(
+        None, "ERROR", "What C minimises: rmse, max or last. Default: error relative to a single release."
     ),
-    min_separation: int | None = typer.Option(
-        None,
-        "--min-separation",
-        metavar="B",
-        help="b, the least number of rows between two of one user: with K > 1, the larger the less noise. "
-        "Default: 1, or n for K = 1.",
+    param: list[str] = PARAMS,
+    weight: str | None = option(
+        None, "L", "λ, α or τ of the method, or what joint is to tell last: mean, covariance or density."
     ),
-    adjacency: Adjacency = typer.Option("zero-out", help="What one user's rows become in the other world."),
-    mechanism: list[str] = typer.Option(
-        ["auto"],
-        "--mechanism",
-        metavar="NAME",
-        help="C, a name that fedmf design lists; twice for the two moments. Default: that of least error.",
+    columns: str | None = option(
+        None, "A,B", "Columns of numbers. Default: those of --schema, else all that no option names."
     ),
-    bands: int | None = typer.Option(
-        None, "--bands", metavar="P", help="p, number of bands of C (banded-toeplitz by default)."
+    timestamp: str | None = option(
+        None, "COLUMN", "Column of times, hereby public: the text of a release's last row stands in it."
     ),
-    objective: str | None = typer.Option(
-        None,
-        metavar="ERROR",
-        help="What C minimises: rmse, max or last. Default for averages: the error relative to a single "
-        "release of the same rows, later ones more.",
+    row_id: str | None = option(
+        None, "COLUMN", "Column of ids of rows, hereby public, likewise. Never ids of users."
     ),
-    param: list[str] = typer.Option([], "--param", metavar="KEY=VALUE", help="Another parameter of C."),
-    weight: str | None = typer.Option(
-        None,
-        "--weight",
-        metavar="L",
-        help="How noise is divided between the moments: λ of joint, share α of independent, scale τ of "
-        "concatenated; or of joint what the last release is to tell: mean, covariance or density.",
+    input_format: Literal["csv", "jsonl", "parquet"] | None = option(
+        None, None, "Default: by the ending of FILE, else by its first byte."
     ),
-    columns: str | None = typer.Option(
-        None,
-        "--columns",
-        metavar="A,B",
-        help="Columns of numbers. Default: those of --schema, else all that no option names.",
+    raw: bool = flag("--raw", "Release weighted sums too, and the covariance before it is made definite."),
+    alarms: Path | None = option(
+        None, "FILE", "CSV of rows that the release before them finds strange; not private, for the operator."
     ),
-    timestamp: str | None = typer.Option(
-        None,
-        "--timestamp",
-        metavar="COLUMN",
-        help="Column of times, hereby declared public: the text of a release's last row stands in it.",
+    scored: Path | None = option(
+        None, "FILE", "Rows that the last release scores for --alarms, not the input's.", "--score"
     ),
-    row_id: str | None = typer.Option(
-        None,
-        "--row-id",
-        metavar="COLUMN",
-        help="Column of ids of rows, hereby declared public, likewise. Never ids of users.",
+    false_alarms: float = option(0.01, "RATE", "Share of ordinary rows that --alarms may name."),
+    from_row: int = option(1, "I", "Which row of the stream the input begins with."),
+    plot: Path | None = option(
+        None, "FILE", "Draw the released means over time, and the last correlations (needs matplotlib)."
     ),
-    input_format: InputFormat | None = typer.Option(
-        None, "--input-format", help="Default: by the ending of FILE, else by its first byte."
-    ),
-    raw: bool = typer.Option(
-        False, "--raw", help="Release the weighted sums too, and the covariance before it is made definite."
-    ),
-    alarms: Path | None = typer.Option(
-        None,
-        "--alarms",
-        metavar="FILE",
-        help="CSV of the rows that the release before them finds strange; not private, for the operator.",
-    ),
-    scored: Path | None = typer.Option(
-        None,
-        "--score",
-        metavar="FILE",
-        help="Rows that the last release scores for --alarms, not the input's.",
-    ),
-    false_alarms: float = typer.Option(
-        0.01, "--false-alarms", metavar="RATE", help="Share of ordinary rows that --alarms may name."
-    ),
-    from_row: int = typer.Option(
-        1, "--from-row", metavar="I", help="Which row of the stream the input begins with."
-    ),
-    plot: Path | None = typer.Option(
-        None,
-        "--plot",
-        metavar="FILE",
-        help="Draw the released means over time, and the last covariance (needs matplotlib).",
-    ),
-    full: bool = typer.Option(False, "--full", help="Show the whole privacy statement at the end."),
-    seed: int | None = typer.Option(
-        None, "--seed", metavar="S", help="Public noise for tests: reproducible, NOT private."
-    ),
+    full: bool = FULL,
+    seed: int | None = option(None, "S", "Public noise for tests: reproducible, NOT private."),
 ) -> None:
     """Release private running means and covariances of rows.
 
@@ -237,8 +103,11 @@ def stream(
 
     Example: fedmf stream --input rows.csv --schema schema.toml --epsilon 8 --delta 1e-5 --output m.csv
     """
+    from rich.console import Console
+
     from fedmf.cli.stream_screen import answer, check_told, first_lines
     from fedmf.data import read_schema
+    from fedmf.runs.progress import bar
     from fedmf.streaming import Alarms, Settings, open_run
     from fedmf.streaming.reader import open_reader
     from fedmf.values import parse_parameters
@@ -261,7 +130,7 @@ def stream(
         max_participations=rows_per_user,
         min_separation=min_separation,
         workloads=tuple(workload),
-        method=method.value,
+        method=method,
         mechanisms=tuple(mechanism),
         bands=bands,
         objective=objective,
@@ -278,17 +147,16 @@ def stream(
     rows, err = None if source == "-" else Path(source), output is None
     with (
         ExitStack() as kept,
-        going_on(lambda: how_to_go_on(state, rows)),
-        state_directory(state) as directory,
-        progress_view() as show,
+        going_on(lambda: _how(state, rows)),
+        bar(Console(stderr=True, markup=False), "step") as show,
         open_run(
-            directory,
+            state or Path(kept.enter_context(TemporaryDirectory(prefix="fedmf-stream-"))) / "state",
             settings,
             rows,
             output,
-            file_format=None if input_format is None else input_format.value,
+            file_format=input_format,
             first_row=from_row,
-            progress=show,
+            progress=lambda steps, n: show(steps, n, ""),
             remembered=state is not None,
             raw=raw,
             admit=lambda layout: check_told(settings, layout, row_level),
@@ -296,15 +164,15 @@ def stream(
     ):
         for line in first_lines(run.plan):
             typer.echo(line, err=err)
-        show(run.position.step, run.plan.rounds)
+        show(run.position.step, run.plan.rounds, "")
         strange = None if alarms is None else kept.enter_context(Alarms(alarms, settings, false_alarms))
         live = None if strange is None or scored is not None else strange
         run.feed(reader, rounds is None, live and (lambda rows, first: live.watch(run.last(), rows, first)))
         statement, last = run.conclude(), run.last()
         said = answer(run.plan, run.position, last, run.waiting)
-        if strange is not None and scored is not None:
-            strange.score(last, kept.enter_context(open_reader(scored, settings)))
         if strange is not None:
+            if scored is not None:
+                strange.score(last, kept.enter_context(open_reader(scored, settings)))
             said += f"Not private, for the operator only: {strange}; see {alarms}.\n"
         if plot is not None:
             from fedmf.cli.plots import draw_stream
@@ -312,6 +180,14 @@ def stream(
             draw_stream(run.renderer, run.state.releases, run.position.records, plot, last)
     rest = "--full" if state is None else "--full, or statement.txt in the state directory"
     typer.echo(said + statement.render_text(full, rest), nl=False, err=err)
+
+
+def _how(state: Path | None, rows: Path | None) -> str:
+    """How to go on with a stream that was stopped."""
+    if state is None:
+        return "without --state-dir a stream cannot go on: its key is gone; what it released stays released."
+    other = "" if rows else " and the same rows, or with --from-row and those that follow"
+    return f"every finished row is kept, go on with the same command{other}."
 
 
 def _clip_norm(given: float | None, schema: Schema | None, columns: tuple[str, ...] | None) -> float:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from fedmf.cli.interruption import going_on
+from fedmf.cli.options import SETS, flag, option
 
 if TYPE_CHECKING:
     from fedmf.sweeps import Sweep
@@ -18,23 +19,12 @@ def sweep(
     file: Path = typer.Argument(
         ..., metavar="SWEEP.toml", help="What is compared, tuned and reported (docs/simulations.md)."
     ),
-    assignments: list[str] = typer.Option(
-        [],
-        "--set",
-        metavar="KEY=VALUE",
-        help="Override a key of the base, or a field of the sweep.",
-    ),
-    out: Path | None = typer.Option(
-        None, "--out", metavar="DIR", help="Directory, new or of this sweep.", show_default="sweeps/SWEEP"
-    ),
-    processes: int = typer.Option(1, "--processes", metavar="P", min=1, help="Runs at once."),
-    threads: int = typer.Option(1, "--threads", metavar="T", min=1, help="Threads of each run."),
-    keep_runs: bool = typer.Option(
-        False, "--keep-runs", help="Keep the run directories, with their models and ledgers."
-    ),
-    dry_run: bool = typer.Option(
-        False, "--dry-run", help="Print the cells and about how long they take; start nothing."
-    ),
+    assignments: list[str] = SETS,
+    out: Path | None = option(None, "DIR", "Directory, new or of this sweep.", show_default="sweeps/SWEEP"),
+    processes: int = option(1, "P", "Runs at once.", min=1),
+    threads: int = option(1, "T", "Threads of each run.", min=1),
+    keep_runs: bool = flag("--keep-runs", "Keep the run directories, with their models and ledgers."),
+    dry_run: bool = flag("--dry-run", "Print the cells and about how long they take; start nothing."),
 ) -> None:
     """Compare configurations: a grid of keys, tuned on some seeds and reported on others.
 
