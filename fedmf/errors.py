@@ -1,4 +1,4 @@
-"""Errors whose message is one line for the person at the keyboard."""
+"""Errors with a one-line message for the user."""
 
 from __future__ import annotations
 

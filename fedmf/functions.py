@@ -16,7 +16,7 @@ def check_function_name(of: str, name: str) -> None:
     """Refuse what does not read ``package.module:function``.
 
     Args:
-        of: whose function it is, for the message.
+        of: the owner of the function, for the message.
         name: the name.
 
     Raises:

@@ -67,7 +67,7 @@ class KeptFiles:
         return None
 
     def write(self, name: str, content: bytes) -> None:
-        """Keep this under that name, in place of what is there; where that fails nothing is kept."""
+        """Keep this under that name, in place of an older file; if that fails, nothing is kept."""
         if len(content) > self._largest:
             return
         with suppress(OSError):

@@ -112,7 +112,7 @@ def test_a_stream_goes_on_with_the_same_command(tmp_path: Path, monkeypatch: pyt
     got, lines = stop(process, signal.SIGTERM)
     assert got == 143, lines
     assert lines[-1] == (
-        "fedmf: stopped by SIGTERM; every finished row is kept, go on with the same command and the "
+        "fedmf: stopped by SIGTERM; every finished row is kept; continue with the same command and the "
         "same rows, or with --from-row and those that follow."
     )
     again = start(tmp_path, command, stdin=subprocess.PIPE)

@@ -151,7 +151,8 @@ class BinsRemoveProposal:
 
 
 def _nearest_points(gram: Matrix, level: float) -> Matrix:
-    """Combinations α of the means whose points y = Σ α_j m_j satisfy y = τ·∇L(y), L(y) = level; local ones.
+    """Combinations α of the means such that the points y = Σ α_j m_j satisfy y = τ·∇L(y), L(y) = level; local
+    ones.
 
     The fixed point starts at the directions of the means, at most 512 of them, evenly spaced; where
     neighbours nearly agree they are further apart.
@@ -184,7 +185,7 @@ def _steepest_growth(gram: Matrix, epsilon: float) -> Vector:
     """g(c) = max_j log (1/b) Σ_i exp(c<m_i, m_j>) for c = 1, 2, … while it is below ε.
 
     log μ(S) = log (1/b) Σ_i exp<S, m_i> is convex, so log μ(Σ_K m) ≤ g(|K|): no sequence grows faster. One
-    that goes on while log μ(K) < ε has |J| > c for all these c, and any further factors of
+    that continues while log μ(K) < ε has |J| > c for all these c, and any further factors of
     Ω(J)·e^{−(|J|−1)ε} = Π_K μ(K)·e^{−ε} are below 1. The same holds at length 256.
     """
     growths: list[float] = []

@@ -99,9 +99,9 @@ def design(
         errors are for ζ = 1 and include σ (if a budget is given), the sensitivity and f.
 
     Raises:
-        ValueError: only one of ε and δ is given, or S without δ or beside ε, a name or parameter is unknown,
-            a value is out of range, a mechanism that was asked for cannot be built for this horizon or
-            within the memory.
+        ValueError: only one of ε and δ is given, or S without δ or together with ε, a name or parameter is
+            unknown, a value is out of range, a mechanism that was asked for cannot be built for this horizon
+            or within the memory.
 
     >>> row, = design(Participation(3900, 10, 390), ["cgd"], 8.0, 1e-5, params={"lambda": 0.975})
     >>> round(row["rmse"], 2), row["sensitivity_kind"], row["memory_vectors"]

@@ -104,7 +104,7 @@ class BinOverlaps:
 
 @dataclass(frozen=True)
 class EqualBins:
-    """N bins whose log-likelihoods have variance v + c and covariance c (in units of the noise).
+    """N bins with log-likelihoods of variance v + c and covariance c (in units of the noise).
 
     X = e^{√c ξ − c/2}·Y with Y = (1/N) Σ_j e^{a_j}, a_j independent N(−v/2, v). Y is put on a grid by
     splitting each summand between its two neighbours so that its mean stays; this is larger in the convex
@@ -225,7 +225,7 @@ def deterministic_delta(overlaps: BinOverlaps, noise: float, epsilon: float, del
         overlaps: of the mechanism.
         noise: s > 0, standard deviation per unit clip norm.
         epsilon: ε > 0.
-        delta: what is hoped for; once a bound of a side is at most this, no better one is looked for.
+        delta: the target; once a bound of a side is at most this, no better one is looked for.
     """
     sides = (_removes(overlaps, epsilon, delta), _adds(overlaps, epsilon))
     return max(_first_below(delta, bounds, noise) for bounds in sides)
@@ -270,7 +270,7 @@ def deterministic_noise(
 
 
 def _least(bound: Bound, high: float, delta: float) -> tuple[float, float]:
-    """A noise near the least whose bound is at most δ, and that bound; `high` is known to pass."""
+    """A noise near the least with a bound of at most δ, and that bound; `high` is known to pass."""
     noise = least_near(lambda x: math.log(max(bound(x), 1e-300) / delta), high, 4e-3, _PRECISION)
     return noise, bound(noise)
 

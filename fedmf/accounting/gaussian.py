@@ -236,7 +236,7 @@ def certified_epsilon(sigma: float, delta: float, asked: float | None = None) ->
     Args:
         sigma: σ > 0, noise standard deviation per unit sensitivity.
         delta: δ in (0, 1).
-        asked: an ε that is tried first, usually what σ was made for; searches end a little beside it.
+        asked: an ε that is tried first, usually what σ was made for; searches end close to it.
 
     Returns:
         The larger of :func:`gaussian_epsilon` and the value of the ``dp_accounting`` library, or ``asked``
@@ -281,7 +281,7 @@ def certified_sigma(epsilon: float, delta: float) -> float:
 def _by_dp_accounting(function: str, *numbers: float) -> float:
     """What the library says, kept on disk: it takes most of a second to import.
 
-    A number that is kept is compared like one that is computed, so it can raise what is reported, never
+    A stored number is compared like a computed one, so it can raise the reported value, never
     lower it.
     """
     root = cache_directory()

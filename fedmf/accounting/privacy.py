@@ -1,4 +1,4 @@
-"""What is promised to whom: the privacy of a run as it is asked for, and its unit."""
+"""The requested privacy of a run and its unit."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fedmf.values import Field, Value, by_kind
 
 @dataclass(frozen=True)
 class Unit:
-    """Whose contribution differs between two neighbouring worlds, in words.
+    """The unit that differs between two neighbouring data sets, in words.
 
     Args:
         name: what a statement calls it.
         each: who has the guarantee, at the beginning of a sentence.
-        distinct: what is assumed of the ids that the record of participation counts.
+        distinct: the assumption about the ids that the record of participation counts.
         broken: what enters as a zero vector.
         not_covered: what the unit leaves unprotected.
 
@@ -37,7 +37,8 @@ class Unit:
         return f"{self.name}s"
 
     def say(self, text: str) -> str:
-        """A text with its places filled in: ``{one}``, ``{many}``, ``{a}``, ``{broken}`` and the like."""
+        """A string with its placeholders filled in: ``{one}``, ``{many}``, ``{a}``, ``{broken}`` and the
+        like."""
         a = f"{self.article} {self.name}"
         return text.format(
             one=self.name,

@@ -52,7 +52,7 @@ class RunRelease:
 
     @property
     def paired(self) -> bool:
-        """Whether a second moment is released beside the sums."""
+        """Whether a second moment is released in addition to the sums."""
         return False
 
     def check_secret_cohorts(self) -> None:
@@ -63,7 +63,7 @@ class RunRelease:
         """
 
     def stated(self, participation: Participation) -> Sensitivity:
-        """The sensitivity under (n, k, b), exact or an upper bound that says so.
+        """The sensitivity under (n, k, b), exact, or an upper bound that is marked as such.
 
         Raises:
             ValueError: the horizons differ.

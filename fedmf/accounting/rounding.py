@@ -1,4 +1,4 @@
-"""Rounding outwards: what is searched or printed is never less private than what was proved."""
+"""Conservative rounding: searched and printed values never claim more privacy than was proved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from functools import cache
 def at_least(value: float, digits: int = 6) -> str:
     """The number rounded up: for ε, δ, μ, ρ and sensitivities, and for noise that somebody still has to add.
 
-    What is rounded is the shortest decimal that stands for the double, so that 1e-05 stays what was typed.
+    The shortest decimal of the double is rounded, so that 1e-05 stays as it was typed.
 
     Args:
         value: a number, infinity included.
@@ -56,7 +56,7 @@ def double_at_least(exact: Fraction) -> float:
 def least_accepted(accept: Callable[[float], bool]) -> float:
     """The smallest positive double that `accept` (false below, true above) takes; infinity if it takes none.
 
-    Bisection of exponents from 1, whose step doubles, and then of doubles: whatever is returned was accepted,
+    Bisection of exponents from 1 with doubling steps, and then of doubles: any returned value was accepted,
     so that the error of a search is on the safe side.
 
     >>> root = least_accepted(lambda x: x * x >= 2)

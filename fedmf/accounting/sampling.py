@@ -205,7 +205,7 @@ def approximate_noise_of(
         participation: (n, k, b).
         epsilon: ε > 0.
         delta: δ in (0, 1).
-        similar: the noise of a similar strategy, from whose multiplier the search begins.
+        similar: the noise of a similar strategy; the search begins at its multiplier.
 
     Raises:
         ValueError: as `amplified_noise_of`.
@@ -269,7 +269,7 @@ def amplified_run(
     delta: float,
     seed: int,
 ) -> tuple[float, RunAmplification]:
-    """The noise of a run whose cohorts are drawn by this law and stay secret.
+    """The noise of a run with secret cohorts that are drawn by this law.
 
     Args:
         law: of the cohorts.

@@ -1,4 +1,4 @@
-"""Mechanisms whose free parameters minimise the amplified error."""
+"""Mechanisms with free parameters that minimise the amplified error."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def amplified_mechanism(
     trail, judged, similar = Trail(), dict[tuple[tuple[str, float], ...], float](), None
 
     def error(candidate: MechanismChoice) -> float:
-        """With approximate noise, whose search begins at that of the last candidate."""
+        """With approximate noise; the search begins at the noise of the last candidate."""
         nonlocal similar
         key = tuple(sorted(candidate.params.items()))
         if key not in judged:

@@ -71,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit the process; never shows a traceback for bad input.
 
     What a terminal cannot show, such as ε where the locale is C, is written as an escape: a run does not end
-    for it. Garbage is looked for rarely while modules are loaded, whose objects stay, and not at the end.
+    for it. Garbage is collected rarely while modules are loaded, since their objects stay, and not at the
+    end.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -14,7 +14,7 @@ from fedmf.cli.options import flag, option
 
 def options(
     words: list[str] = typer.Argument(
-        None, metavar="[WORD]...", help="Show keys in whose name or meaning all these words are."
+        None, metavar="[WORD]...", help="Show keys that have all these words in their name or meaning."
     ),
 ) -> None:
     """List configuration keys with their meaning and default.
@@ -44,7 +44,7 @@ APP = "flower-app"
 def init(
     case: str = typer.Argument("", metavar="CASE", help=f"One of: {', '.join((*CASES, APP))}."),
     output: Path | None = option(None, "FILE", "New file, or folder of the app.", show_default="CASE.toml"),
-    schema: Path | None = option(None, "FILE", "For table: the schema, whose columns it names."),
+    schema: Path | None = option(None, "FILE", "For table: the schema that names the columns."),
     list_cases: bool = flag("--list", "Say what each case is; write nothing."),
 ) -> None:
     """Write a commented configuration to start from. A file that exists is never replaced.

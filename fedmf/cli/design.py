@@ -29,12 +29,12 @@ def design(
     bands: int | None = BANDS,
     param: list[str] = PARAMS,
     workload: str = option(
-        "prefix", "A", "What is released: prefix, exponential:β, window:w, average or momentum:β."
+        "prefix", "A", "Released sums: prefix, exponential:β, window:w, average or momentum:β."
     ),
     memory_vectors: int | None = option(
         None, "M", "At most so many model-sized vectors kept between rounds."
     ),
-    objective: str = option("rmse", "O", "What is minimised: rmse, max, last or weights:w1,w2,…"),
+    objective: str = option("rmse", "O", "Error to minimise: rmse, max, last or weights:w1,w2,…"),
     sampling: Literal["none", "cyclic-poisson", "balls-in-bins", "b-min-sep"] = option(
         "none", None, "How users come to rounds; none claims no amplification."
     ),

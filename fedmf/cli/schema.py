@@ -42,7 +42,7 @@ def schema(
     if as_json:
         typer.echo(json.dumps({"private": False, **seen}))
         return
-    typer.echo("NOT PRIVATE: counted in the rows without noise, for whoever may see them.")
+    typer.echo("NOT PRIVATE: counted in the rows without noise, for those who may see the rows.")
     typer.echo(f"{seen['valid']:,} of {seen['rows']:,} rows are valid.")
     for name, column in seen["columns"].items():
         told = ", ".join(f"{count:,} {what}" for what, count in column.items() if count)

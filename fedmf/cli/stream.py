@@ -51,7 +51,7 @@ def stream(
         None, "FILE", "What the columns may hold (fedmf schema drafts it); releases are in their own units."
     ),
     user_column: str | None = option(None, "NAME", "Column of user ids. Default: that of --schema."),
-    row_level: bool = flag("--row-level", "No column says whose a row is: every row is another user's."),
+    row_level: bool = flag("--row-level", "Treat every row as a different user (no user column)."),
     rows_per_user: int = option(1, "K", "k, the most rows of one user that count."),
     min_separation: int | None = option(
         None, "B", "b, least number of rows between two of one user: larger means less noise. Default: 1."
@@ -183,11 +183,11 @@ def stream(
 
 
 def _how(state: Path | None, rows: Path | None) -> str:
-    """How to go on with a stream that was stopped."""
+    """How to continue a stream that was stopped."""
     if state is None:
-        return "without --state-dir a stream cannot go on: its key is gone; what it released stays released."
+        return "without --state-dir a stream cannot continue: its key is gone; its releases stay published."
     other = "" if rows else " and the same rows, or with --from-row and those that follow"
-    return f"every finished row is kept, go on with the same command{other}."
+    return f"every finished row is kept; continue with the same command{other}."
 
 
 def _clip_norm(given: float | None, schema: Schema | None, columns: tuple[str, ...] | None) -> float:

@@ -29,7 +29,7 @@ _AT_BOUND: Final = 0.9
 
 
 def check_told(settings: Settings, layout: Layout, row_level: bool) -> None:
-    """Whether it was said whose the rows are, and the header can be that of rows.
+    """Whether the users of the rows were given, and the header can belong to rows.
 
     Args:
         settings: of a new stream.
@@ -50,7 +50,7 @@ def check_told(settings: Settings, layout: Layout, row_level: bool) -> None:
         )
     if settings.user_column is None and not row_level:
         raise InputError(
-            "users of the rows must be told: --user-column NAME for the column that says whose a row is, or "
+            "users of the rows must be told: --user-column NAME for the column of user ids, or "
             "--row-level where every row is another person's; got neither."
         )
     unnamed = settings.columns is None and settings.schema is None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def sweep(
     file: Path = typer.Argument(
-        ..., metavar="SWEEP.toml", help="What is compared, tuned and reported (docs/simulations.md)."
+        ..., metavar="SWEEP.toml", help="The configurations to compare and tune (docs/simulations.md)."
     ),
     assignments: list[str] = SETS,
     out: Path | None = option(None, "DIR", "Directory, new or of this sweep.", show_default="sweeps/SWEEP"),

@@ -1,4 +1,4 @@
-"""Schedules from a public seed: users in turn, drawn from those eligible, or whoever is connected."""
+"""Schedules from a public seed: users in turn, drawn from those eligible, or from those connected."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class RandomSchedule(FixedSizeSchedule):
     """Every round draws m users uniformly from those that are eligible under (k, b).
 
     The whole schedule is drawn at construction, so that a cap k too tight for a random order is
-    refused before any training. No amplification is claimed for it.
+    rejected before any training. No amplification is claimed for it.
     """
 
     def _prepare(self) -> None:

@@ -45,7 +45,7 @@ class Cohorts(Value):
     in_turns: ClassVar[bool] = False
 
     def participation(self, users: int, bands: int | None = None) -> Participation:
-        """The (n, k, b) contract, what is unset derived.
+        """The (n, k, b) participation, with unset values derived.
 
         Args:
             users: N.

@@ -20,7 +20,7 @@ _LABEL = b"fedmf cohorts, version 1\x00"
 
 
 class SampledSchedule(CohortSchedule):
-    """Cohorts whose size is random; the mean update is still divided by the planned size m.
+    """Cohorts of random size; the mean update is still divided by the planned size m.
 
     Amplification holds only against an observer who does not know who took part: the seed must be secret and
     the cohorts must stay so.

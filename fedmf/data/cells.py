@@ -98,7 +98,7 @@ def texts(column: Any, place: str = "column") -> Any:
 
 
 def cells_of(column: Any, place: str = "column") -> list[str]:
-    """`texts` as a list, "" for what is missing."""
+    """`texts` as a list, "" for missing ones."""
     return [cell or "" for cell in texts(column, place).to_pylist()]
 
 
@@ -149,11 +149,11 @@ def ids(column: Any, place: str = "column") -> Any:
     """Ids of users as large strings in canonical form (`canonical_id`).
 
     Returns:
-        Null where a row names nobody: a missing or empty cell, NaN, what is not UTF-8, or a float too large
-        to be told from its neighbours.
+        Null where a row names nobody: a missing or empty cell, NaN, bytes that are not UTF-8, or a float too
+        large to be told from its neighbours.
 
     Raises:
-        ValueError: a column of truth values, times or lists.
+        ValueError: a column of Booleans, times or lists.
     """
     column = _plain(column)
     kind = column.type
@@ -161,7 +161,7 @@ def ids(column: Any, place: str = "column") -> Any:
         cells = column.cast(arrow.float64()).to_pylist()
         return arrow.array([_id_of_float(cell, kind.bit_width) for cell in cells], arrow.large_string())
     if types.is_boolean(kind) or types.is_temporal(kind) or types.is_nested(kind):
-        raise ValueError(f"{place} must hold ids of users, as text or whole numbers; got {kind}.")
+        raise ValueError(f"{place} must hold user ids, as strings or integers; got {kind}.")
     encoded = texts(column, place).dictionary_encode()
     exact = types.is_integer(kind)
     known = [name if exact else _id(name, types.is_decimal(kind)) for name in encoded.dictionary.to_pylist()]
@@ -201,15 +201,15 @@ def canonical_id(text: str) -> str:
     """The one text of an id; "" where none can be told.
 
     Two texts of one person must not become two users, who would take part twice as often. So blanks around
-    an id and byte order marks are dropped, characters are composed (Unicode NFC), and a whole number that
-    passed through a floating type, as pandas makes of integers beside a missing one, is that integer again.
+    an id and byte order marks are dropped, characters are composed (Unicode NFC), and an integer that
+    passed through a floating type, as pandas makes of integers next to a missing one, is that integer again.
     Leading zeros and capitals stay: "007" and "7" are two people.
 
     Args:
         text: of the id.
 
     Returns:
-        A fixed point of this function. A whole number written as a float of 2⁵³ or more has lost digits: "".
+        A fixed point of this function. An integer written as a float of 2⁵³ or more has lost digits: "".
 
     >>> [canonical_id(text) for text in ("49176123450.0", "4.917612345e+10", " ann ", "007", "1e+300")]
     ['49176123450', '49176123450', 'ann', '007', '']
@@ -291,7 +291,7 @@ def require_once(names: Sequence[str | None], place: str = "") -> tuple[str, ...
 def read_user_list(path: Path, column: str) -> tuple[str, ...]:
     """User ids in the order of a file, as `canonical_id` writes them.
 
-    A user list is public, so what is wrong with it is said.
+    A user list is public, so errors name its contents.
 
     Args:
         path: a table with the column, or any other text file with one id a line.

@@ -1,4 +1,4 @@
-"""What every federated data set answers; examples in memory, and users whose examples are somewhere else."""
+"""The interface of federated data sets; examples in memory, and users with examples elsewhere."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ class Dataset(ABC):
         test_labels: shape (tests, …).
         classes: number of classes where labels are class numbers; 0 where they are anything else.
         vocabulary: how many token numbers there are where features are tokens, else 0.
-        test_owner: whose the test part is: "nobody", "held-out users", who are no users of this data set, or
-            "training users".
+        test_owner: the owner of the test part: "nobody", "held-out users", who are no users of this data set,
+            or "training users".
 
     Guarantees: what a user owns, and in which order, depends neither on the device nor on the users asked for
     together with it. A user may own nothing. Features that could not be read are NaN; a user whose examples
@@ -117,20 +117,20 @@ class Dataset(ABC):
             x: features, shape (examples, …), or several such arrays by the names of the model's arguments;
                 float64 becomes float32.
             y: labels, shape (examples, …): numbers, class numbers, or names of classes.
-            users: whose each example is, shape (examples,): text or whole numbers, however they are typed.
+            users: the user of each example, shape (examples,): strings or integers of any dtype.
             user_list: the ids of all users, which is public; "from-data" takes them from ``users``.
             classes: how many there are, or their names in order; None where labels are numbers of a floating
                 type, or tokens.
             test: features and labels of the test part, which must not be of private rows.
-            test_owner: whose the test part is.
+            test_owner: the owner of the test part.
             vocabulary: how many tokens there are where features and labels are tokens.
 
         Raises:
             ValueError: lengths that differ, no user list, labels of which it is not told what they are, or no
                 example that can be used.
 
-        Guarantees: an example whose user is not on the user list, whose label is none of the classes or whose
-        numbers are not finite is left out, and changes nothing else.
+        Guarantees: an example with a user who is not on the user list, a label that is none of the classes,
+        or numbers that are not finite, is left out and changes nothing else.
 
         >>> x, y, users = [[0.5], [1.5], [2.5]], [0, 1, 1], ["a", "b", 7]
         >>> Dataset.from_arrays(x, y, users, user_list=["a", "b"], classes=2)
@@ -153,8 +153,8 @@ class Dataset(ABC):
         owned = owned.keeping(_readable(features, labels, count))
         if not owned.order.size:
             raise ValueError(
-                "x, y and users must hold an example whose user is on the user list, whose numbers are "
-                "finite and whose label is one of the classes; got none."
+                "x, y and users must hold an example with a user on the user list, numbers that are "
+                "finite, and a label that is one of the classes; got none."
             )
         kept = torch.from_numpy(_readable(test_x, test_labels, count))
         return InMemoryDataset(
@@ -295,7 +295,7 @@ class InMemoryDataset(Dataset):
         test_features: shape (tests, …), likewise.
         test_labels: shape (tests, …).
         classes: number of classes where labels are class numbers; 0 where they are anything else.
-        test_owner: whose the test part is.
+        test_owner: the owner of the test part.
         vocabulary: how many token numbers there are where features are tokens, else 0.
 
     Raises:
@@ -495,7 +495,7 @@ def _listed(user_list: Sequence[Any] | str | None, ids_of_rows: Sequence[str | N
 
 
 def _labels(y: Any, names: Sequence[str | None], classes: int, vocabulary: int) -> Tensor:
-    """Labels as a tensor: numbers, tokens, or class numbers, of which −1 stands for what is no class."""
+    """Labels as a tensor: numbers, tokens, or class numbers, where −1 stands for any other value."""
     if names:
         return torch.from_numpy(places(_ids(y), [name or "" for name in names]))
     if isinstance(y, Tensor) or np.ndim(y) > 1:

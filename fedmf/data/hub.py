@@ -30,7 +30,7 @@ class Hub(Table):
     ``test_split`` is "examples". For private runs take typed files (Parquet, Arrow): the types of CSV and
     JSON are inferred from the rows themselves. The one feature column holds images, which become (channels,
     height, width) in [0, 1], or numbers, in lists of any depth. With ``text_column`` the split "train" is a
-    table of texts, and what is held out is taken from it.
+    table of texts, and the test part is taken from it.
 
     >>> Hub(path="ylecun/mnist", class_names=("0..9",), input_shape=(1, 28, 28)).feature_columns
     ('image',)
@@ -63,7 +63,7 @@ class Hub(Table):
         if tests is not None and self.test_owner == "held-out users" and tests.users is None:
             raise ValueError(
                 f"split 'test' of {self.path} must have column {self.user_column!r}, so that rows of the "
-                "run's users are left out; or say test_split 'examples', whose evaluation is not private."
+                "run's users are left out; test_split 'examples' needs none, but is not private."
             )
         return self.dataset_of(rows, people, tests)
 

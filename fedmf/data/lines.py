@@ -22,7 +22,7 @@ class TooLong(bytes):
 
 
 class Lines:
-    """The lines of a text that are not blank, without their ends; a last line may lack its end.
+    """The lines of a string that are not blank, without their ends; a last line may lack its end.
 
     A byte order mark at the beginning is dropped.
 

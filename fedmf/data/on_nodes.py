@@ -26,10 +26,10 @@ class OnNodes(Table):
     """Rows with a class each, in files that stay on the nodes of a deployment, each with its own users.
 
     The server reads the user list and, if there is one, the test file. It never opens ``path``: there a node
-    finds its users' rows, unless its node config says ``data-path``. A node says that it serves whoever has
-    rows there; with ``data-user-list`` in its node config, a file like ``user_list``, only those on it. A
-    schema, ``PATH#DIGEST``, is read on the server and on every node, there where ``data-schema`` in its node
-    config says; the digest shows that it is the same one.
+    finds its users' rows, unless its node config says ``data-path``. A node says that it serves all users who
+    have rows there; with ``data-user-list`` in its node config, a file like ``user_list``, only those on it.
+    A schema, ``PATH#DIGEST``, is read on the server and on every node, there where ``data-schema`` in its
+    node config says; the digest shows that it is the same one.
     """
 
     kind: ClassVar[str] = "on-nodes"
@@ -43,7 +43,7 @@ class OnNodes(Table):
         super().__post_init__()
         if self.label_columns or self.text_column:
             raise ValueError(
-                f"label_columns and text_column must be left out with dataset {self.kind!r}, whose rows have "
+                f"label_columns and text_column must be left out with dataset {self.kind!r}: its rows have "
                 "a class."
             )
 

@@ -25,7 +25,7 @@ class PublicInput:
     Args:
         name: what it is.
         value: its value, or how it is made.
-        source: where it comes from; if that is the data themselves, this says so.
+        source: where it comes from; named if that is the data themselves.
     """
 
     name: str
@@ -83,7 +83,7 @@ class DatasetOptions(Value, ABC):
 
     @property
     def test_part(self) -> tuple[str, str]:
-        """Whose the test part is, and what decides that."""
+        """The owner of the test part, and what decides it."""
         return "nobody's", _DRAWN
 
     def user_inputs(self) -> tuple[PublicInput, ...]:
@@ -113,7 +113,7 @@ class DatasetOptions(Value, ABC):
 
 @dataclass(frozen=True)
 class SpreadOptions(DatasetOptions):
-    """A data set whose examples are spread over users."""
+    """A data set with examples that are spread over users."""
 
     dirichlet_alpha: Annotated[
         float, Field("α of the label shares of partition dirichlet; smaller is more unequal", "α", gt=0)

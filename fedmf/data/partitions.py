@@ -1,4 +1,4 @@
-"""Partitions of examples over users, and what is held out of them."""
+"""Partitions of examples over users, and the held-out part."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Partition(Sequence[NDArray[np.int64]]):
 
 
 def partition_evenly(examples: int, users: int, rng: np.random.Generator) -> Partition:
-    """A random split into parts whose sizes differ by at most one."""
+    """A random split into parts of equal size, up to one."""
     check_users(users, examples)
     return Partition.of([np.sort(part) for part in np.array_split(rng.permutation(examples), users)])
 
@@ -95,7 +95,7 @@ def partition_by_label(
     """A split with Dirichlet(α) label skew in which all users own about equally many examples.
 
     Each user draws label proportions from Dirichlet(α) and fills its quota from the labels' pools,
-    passing to what is left when a pool runs dry.
+    passing to the remaining labels when a pool runs dry.
 
     References:
         Hsu, Qi, Brown (2019), "Measuring the Effects of Non-Identical Data Distribution", section 3.
@@ -117,7 +117,7 @@ def partition_by_label(
 def _label_counts(
     quota: int, taste: NDArray[np.float64], left: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """How many examples of each label a user draws: from its taste, refused where a pool has run dry."""
+    """How many examples of each label a user draws: from its preference, without pools that have run dry."""
     counts = np.zeros_like(left)
     while missing := quota - int(counts.sum()):
         weights = np.where(counts < left, taste, 0.0)

@@ -1,6 +1,6 @@
 """A schema: what the columns of a table may hold, public and declared before any row is looked at.
 
-Training tables, nodes and streams are scaled by the same schema, and what is released is said in its units.
+Training tables, nodes and streams are scaled by the same schema, and releases are in its units.
 """
 
 from __future__ import annotations
@@ -148,14 +148,14 @@ class Number(Encoded):
         return (max(self.upper - center, center - self.lower) / scale) ** 2
 
     def values(self, cells: Any) -> NDArray[np.float64]:
-        """The numbers as they stand, missing ones filled; NaN for what is none."""
+        """The numbers as they stand, missing ones filled; NaN for invalid cells."""
         found = numbers(cells)
         if self.fill is not None:
             found = np.where([not cell for cell in cells_of(cells)], self.fill, found)
         return np.where(np.isfinite(found), found, np.nan)
 
     def encode(self, cells: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """See `Encoded.encode`; what is neither missing nor a finite number cannot be read."""
+        """See `Encoded.encode`; a cell that is neither missing nor a finite number cannot be read."""
         found = self.values(cells)
         valid = ~np.isnan(found)
         center, scale, *_ = self.units
@@ -220,7 +220,7 @@ class Category(Encoded):
         return places(cells, self.categories, self.fill or "")
 
     def encode(self, cells: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """See `Encoded.encode`; what is none of the categories cannot be read."""
+        """See `Encoded.encode`; a cell that is none of the categories cannot be read."""
         found = self.places(cells)
         return (found[:, None] == np.arange(len(self.categories))).astype(np.float64), found >= 0
 
@@ -276,7 +276,7 @@ class Time(Column):
         return timedelta(seconds=int(parts[1]) * _SECONDS[parts[2][0]])
 
     def steps_of(self, cells: Any) -> NDArray[np.int64]:
-        """The step of each cell's time, from 0; −1 for what is no time of the grid."""
+        """The step of each cell's time, from 0; −1 for a time outside the grid."""
         first, last = self._ends
         steps = np.full(len(cells), -1, dtype=np.int64)
         for i, cell in enumerate(cells_of(cells)):
@@ -299,7 +299,7 @@ class Text(Column):
 
 @final
 class User(Column):
-    """The id of the user whose row it is."""
+    """The id of the user who owns the row."""
 
     kind: Literal["user"] = "user"
 
@@ -325,7 +325,7 @@ class Schema:
     """Columns by name, each with what its cells may hold.
 
     A row in which a cell of a column in use is missing, without a public value to fill it, or cannot be read
-    counts for nobody. It decides nothing else: what is rejected depends on header, schema and configuration.
+    counts for nobody. It decides nothing else: errors depend on header, schema and configuration.
 
     Args:
         columns: by name, in the order in which they are declared.
@@ -428,7 +428,7 @@ class Schema:
 
     @cached_property
     def digest(self) -> str:
-        """32 hexadecimal digits: of what is said, however a file is laid out."""
+        """32 hexadecimal digits of the declarations, independent of the layout of the file."""
         said = json.dumps(self.to_dict(), ensure_ascii=False).encode(errors="surrogatepass")
         return hashlib.sha256(said).hexdigest()[:32]
 
@@ -443,7 +443,7 @@ class Schema:
         """What `to_dict` wrote, or a file says under ``columns``.
 
         Raises:
-            ValueError: what is said of a column is not what its kind needs; the column and key are named.
+            ValueError: a column is not declared as its kind requires; the column and key are named.
         """
         return cls({name: _column(name, given) for name, given in description.items()})
 
@@ -458,7 +458,7 @@ def _column(name: str, given: object) -> Column:
         kind = f" (kind {error['loc'][0]})" if error["loc"] else ""
         fault = error["msg"].removeprefix("Value error, ")
         raise ValueError(
-            f"columns.{where}{kind} must be as its kind asks: {fault}. What is public is declared, never "
+            f"columns.{where}{kind} must be as its kind asks: {fault}. Public information is declared, never "
             "read off the rows."
         ) from None
 
@@ -476,7 +476,7 @@ class Encoding:
 
     Args:
         names: of the columns.
-        columns: what is declared of them.
+        columns: their declarations.
     """
 
     names: tuple[str, ...]

@@ -17,7 +17,7 @@ from fedmf.data.table_reader import ParquetTable, open_table
 
 _HEAD: Final = """\
 # What the columns of {source} may hold: public, decided without looking at the rows. Drafted from the header
-# alone; correct the kinds and fill in what is marked. Kinds: number, category, text, time, user, ignore.
+# alone; correct the kinds and fill in the marked places. Kinds: number, category, text, time, user, ignore.
 # See docs/data-and-models.md.
 
 """
@@ -121,7 +121,7 @@ def _key(name: str) -> str:
 
 
 def check_rows(schema: Schema, file: Path) -> dict[str, Any]:
-    """How many rows of a table keep to a schema, and what is wrong with the others. Not private.
+    """How many rows of a table satisfy a schema, and the faults of the others. Not private.
 
     Returns:
         ``rows``, ``valid``, and for each of ``columns`` that is read how many cells are ``missing``,

@@ -1,4 +1,4 @@
-"""What one example looks like, and what is done with examples of one tensor and of several alike."""
+"""The structure of one example, and operations on examples of one or of several tensors."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ class TensorStructure:
     Args:
         shape: sizes, without the dimension that counts examples; each at least 1.
         dtype: any real one.
-        bound: entries are whole numbers 0, …, bound − 1; None for real numbers of a floating dtype.
-        padded: whether whole numbers may be −100 as well, as labels that count for nothing are.
+        bound: entries are integers 0, …, bound − 1; None for real numbers of a floating dtype.
+        padded: whether integers may be −100 as well, for labels that are ignored.
 
     Raises:
-        ValueError: an empty shape, a complex dtype, or no positive bound for whole numbers.
+        ValueError: an empty shape, a complex dtype, or no positive bound for integers.
 
     >>> str(TensorStructure((12,), torch.int64, bound=50))
     '(12,) int64 below 50'
@@ -90,7 +90,7 @@ class TensorStructure:
         whole = not self.dtype.is_floating_point or self.bound is not None
         if whole and (self.bound is None or self.bound < 1):
             raise ValueError(
-                f"bound (exclusive, of whole numbers) must be at least 1; got {self.bound}. "
+                f"bound (exclusive, of integers) must be at least 1; got {self.bound}. "
                 f"Say which numbers of type {self.dtype} are valid."
             )
 
@@ -100,7 +100,7 @@ class TensorStructure:
 
     @classmethod
     def of(cls, values: Tensor, bound: int | None = None) -> Self:
-        """The structure of one of ``values``, shape (examples, …); their largest bounds whole numbers."""
+        """The structure of one of ``values``, shape (examples, …); integers are bounded by the largest."""
         if bound is None and not values.dtype.is_floating_point:
             bound = max(1, int(values.max()) + 1) if values.numel() else 1
         return cls(tuple(values.shape[1:]), values.dtype, bound)
@@ -140,13 +140,13 @@ class TensorStructure:
         return least
 
     def check(self, what: str, values: Features, examples: int, device: torch.device) -> None:
-        """Refuse anything but so many examples of this structure on a device, whose real numbers are finite.
+        """Reject anything but so many examples of this structure on a device, with finite real numbers.
 
         Engines take no others: a token outside the vocabulary may be another user's embedding where users are
         trained together, and would end the process on a GPU.
 
         Raises:
-            TypeError, ValueError: what is wrong, in one line.
+            TypeError, ValueError: the fault, in one line.
         """
         if not isinstance(values, Tensor):
             raise TypeError(f"{what} must be a tensor; got {type(values).__name__}.")
@@ -244,7 +244,7 @@ class NamedStructures:
 
 
 def structure_of(features: Features, vocabulary: int = 0) -> TensorStructure | NamedStructures:
-    """The structure of one of these examples; their largest bounds whole numbers.
+    """The structure of one of these examples; integers are bounded by the largest.
 
     Args:
         features: any.
@@ -262,7 +262,7 @@ class ExampleStructure:
 
     Args:
         features: what the model takes: one tensor, or several by the names of its arguments.
-        labels: what the loss compares its outputs with; whole numbers among them may be −100.
+        labels: the targets of the loss; integers among them may be −100.
     """
 
     features: TensorStructure | NamedStructures

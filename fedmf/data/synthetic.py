@@ -1,4 +1,4 @@
-"""Made-up data: LEAF's synthetic task, whose users are generated on demand."""
+"""Simulated data: LEAF's synthetic task, with users that are generated on demand."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Table(SpreadOptions):
 
     Labels are classes (``label_column``), or numbers (``label_columns``), or the tokens that follow in a text
     (``text_column`` without a label). A row of which a feature or the label is missing or cannot be read, or
-    whose user is missing or not on the user list, counts for nobody; it changes nothing else. What is public
+    with a user that is missing or not on the user list, is ignored; it changes nothing else. What is public
     is declared: columns, classes, users. By a schema numbers are scaled, categories coded, and columns and
     classes declared; as labels numbers are scaled too, and a category with two values is 0 or 1.
 
@@ -148,7 +148,7 @@ class Table(SpreadOptions):
             raise ValueError(f"partition must not be one by classes with numbers; got {self.partition!r}.")
         if self.text_column and (self.input_shape or self.schema):
             raise ValueError(
-                "input_shape and schema must be left out with text_column, whose tokens are read."
+                "input_shape and schema must be left out with text_column: its tokens are the features."
             )
         needed = {
             "feature_columns": not (self.schema or self.text_column),
@@ -157,7 +157,7 @@ class Table(SpreadOptions):
         }
         if missing := [name for name, asked in needed.items() if asked and not getattr(self, name)]:
             raise ValueError(
-                f"{' and '.join(missing)} (of the data) must be declared; got none. What is public is never "
+                f"{' and '.join(missing)} (of the data) must be declared; got none. Public facts are never "
                 "read off the rows."
             )
 
@@ -250,7 +250,7 @@ class Table(SpreadOptions):
 
     @property
     def test_owner(self) -> TestOwner:
-        """Whose the test part is; where users are made up, none of them ever owned its rows."""
+        """The owner of the test part; where users are simulated, none of them ever owned its rows."""
         if self.partition != "by-user":
             return "nobody"
         return "held-out users" if self.holds_out_users else "training users"
@@ -431,7 +431,7 @@ class Table(SpreadOptions):
         if self.user_column and self.partition not in ("by-user", "each-example"):
             _log.warning(
                 "Users are made up (partition %r): rows of one person in column %r are spread over several, "
-                "and what is protected is no person. Persons are users with partition 'by-user'.",
+                "and a user is not a person. Persons are users with partition 'by-user'.",
                 self.partition,
                 self.user_column,
             )
@@ -474,8 +474,8 @@ class Table(SpreadOptions):
         if not len(test_y):
             label = f"one of {', '.join(self.classes[:20])}" if self.classes else "a finite number"
             raise ValueError(
-                f"test part must hold a row whose user is on the user list, whose label is {label} and whose "
-                f"features can be read; got none of {self.path}. Are ids and labels written as they are "
+                f"test part must hold a row with a user on the user list, a label that is {label} and "
+                f"readable features; got none of {self.path}. Are ids and labels written as they are "
                 "declared, and numbers with a decimal point?"
             )
         return InMemoryDataset(

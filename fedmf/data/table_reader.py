@@ -192,7 +192,7 @@ class CsvTable(_LineReader):
         return RowBatch(len(lines), dict(zip(self.selected, columns, strict=True)), faults)
 
     def _fault(self, line: bytes) -> str | None:
-        """What is wrong with a line, if anything is."""
+        """The fault of a line, if it has one."""
         if isinstance(line, TooLong):
             return f"must take at most {LONGEST_LINE} bytes"
         plain = b'"' not in line and b"\r" not in line
@@ -280,7 +280,7 @@ class JsonLinesTable(_LineReader):
 
 
 def _json(line: str) -> object:
-    """What a line of JSON says, numbers as they are written; None for what is none."""
+    """The value of a line of JSON, numbers as they are written; None if it is invalid."""
     try:
         return json.loads(line, parse_float=str, parse_int=str, parse_constant=str)
     except (ValueError, RecursionError):

@@ -27,10 +27,10 @@ class Vocabulary:
         name: by which a configuration asks for it.
         size: how many numbers there are, padding included: tokens lie in 1..size − 1.
         digest: SHA-256 in hexadecimal of what decides the numbers.
-        encode: gives the tokens of a text, shape (tokens,); bytes that are no UTF-8 count as U+FFFD, or as
+        encode: gives the tokens of a string, shape (tokens,); bytes that are no UTF-8 count as U+FFFD, or as
             what they are.
 
-    Guarantees: what a text becomes is a function of that text and the vocabulary alone, and every text, also
+    Guarantees: the tokens are a function of the string and the vocabulary alone, and every string, also
     one that is no UTF-8, becomes something.
     """
 
@@ -82,7 +82,7 @@ def word_vocabulary(text: bytes, size: int) -> Vocabulary:
 def bpe_vocabulary(description: str) -> Vocabulary:
     """Byte pair encoding by the library tokenizers (extra ``lm``); token i of its file has the number i + 1.
 
-    A text that the tokenizer rejects is an empty one.
+    A string that the tokenizer rejects counts as empty.
 
     Args:
         description: what a ``tokenizer.json`` holds.
@@ -146,7 +146,7 @@ def _digest(content: bytes) -> str:
 
 
 def next_tokens(tokens: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Cut a text into sequences, each token of which is to predict the one that follows.
+    """Cut a string into sequences for predicting each next token.
 
     With x_0, …, x_L the text, sequence i has the features x_{iT}, …, x_{iT+T−1} and the labels
     x_{iT+1}, …, x_{iT+T}; at the end of the text features are 0 and labels −100.
@@ -156,7 +156,7 @@ def next_tokens(tokens: NDArray[np.int64], length: int) -> tuple[NDArray[np.int6
         length: T ≥ 1.
 
     Returns:
-        Features and labels, shape (⌈L/T⌉, T). A text of fewer than two tokens has none.
+        Features and labels, shape (⌈L/T⌉, T). A string of fewer than two tokens has none.
 
     >>> features, labels = next_tokens(np.array([5, 6, 7, 8]), 2)
     >>> features.tolist(), labels.tolist()
@@ -182,7 +182,7 @@ def evenly(count: int, most: int | None) -> NDArray[np.int64]:
 
 
 def padded(tokens: NDArray[np.int64], length: int) -> NDArray[np.int64]:
-    """The first T tokens of a text, zeros behind its end: shape (1, T).
+    """The first T tokens of a string, padded with zeros: shape (1, T).
 
     >>> padded(np.array([5, 6]), 3).tolist()
     [[5, 6, 0]]

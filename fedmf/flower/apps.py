@@ -39,7 +39,7 @@ Hosted = Callable[[Context, Sequence[str]], Sequence[str]]
 
 
 def share_of(context: Context, users: Sequence[str]) -> Sequence[str]:
-    """Of the users of a task that every node has whole: those whose index is ``partition-id`` modulo
+    """Of the users of a task that every node has whole: those with an index equal to ``partition-id`` modulo
     ``num-partitions``."""
     part, parts = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
     return users[part::parts]
@@ -189,7 +189,7 @@ def backend_config(workers: Execution) -> dict[str, dict[str, ConfigRecordValues
 
     A cluster, which Ray finds by RAY_ADDRESS, brings its own resources. On this machine Ray is told that
     there are as many CPUs as actors ask for, so that all slices of a round are at work at the same time. An
-    actor whose process or machine is lost is started again where there is room: Flower goes on giving it a
+    actor that loses its process or machine is started again where there is room: Flower keeps giving it a
     slice in every round.
     """
     init: dict[str, ConfigRecordValues] = {"logging_level": "ERROR", "log_to_driver": False}

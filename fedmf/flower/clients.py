@@ -119,7 +119,7 @@ class GridClients(Clients):
         """
         if attempt >= RETRIES:
             _log.warning(
-                "round %d: no reply arrived in %d attempts; it goes on without any, and a release is noise "
+                "round %d: no reply arrived in %d attempts; it continues without any, and a release is noise "
                 "alone. Are the nodes gone? Stop the run, and continue it when they are back.",
                 number,
                 RETRIES + 1,
@@ -131,7 +131,7 @@ class GridClients(Clients):
         return True
 
     def _look_for_nodes(self) -> None:
-        """Handshakes beside training: at most one look a second."""
+        """Handshakes during training: at most one check a second."""
         if time.monotonic() - self._looked >= _BETWEEN_LOOKS:
             self._looked = time.monotonic()
             self.refresh()

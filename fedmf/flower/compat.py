@@ -1,4 +1,4 @@
-"""Every touch of a private corner of Flower; a version of Flower without one of them is refused here."""
+"""Every touch of a private corner of Flower; a version of Flower without one of them is rejected here."""
 
 from __future__ import annotations
 

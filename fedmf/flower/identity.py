@@ -99,7 +99,7 @@ def _of_openssh(text: str, where: str) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _of_pem(data: bytes) -> bytes | None:
-    """The key that a link lists, None for what is no key that could be enrolled."""
+    """The key that a link lists, None if it could not be enrolled."""
     try:
         return _der(load_pem_public_key(data))
     except (ValueError, UnsupportedAlgorithm):
@@ -153,8 +153,8 @@ class EnrolledIdentity(ClaimedUsers):
     For a SuperLink with ``--enable-supernode-auth`` over TLS. Without it nodes list keys as well, and they
     prove nothing; a server app cannot see the difference, so the statement names the condition.
 
-    A node whose key is not enrolled is never asked. A key is one user; a user may have several keys, say
-    while they are changed. Of two nodes that are one user neither is asked unless one was there before.
+    A node with a key that is not enrolled is never asked. A key is one user; a user may have several keys,
+    say while they are changed. Of two nodes that are one user neither is asked unless one was there before.
 
     Args:
         source: a file, or keys with their users: see `read_enrolment`. Users are in its order.
@@ -238,7 +238,7 @@ class Population(ClientReportedIdentity):
     Args:
         user_list: the stable ids of all users of the run.
         report: called with one line for the operator about anything odd.
-        enrolment: whose claims on whom are believed, see `read_enrolment`: nodes whose key is not in it are
+        enrolment: which claims are accepted, see `read_enrolment`: nodes with a key that is not in it are
             not even asked. None believes every node.
     """
 

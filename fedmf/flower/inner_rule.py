@@ -30,7 +30,7 @@ _NODE: Final = 1
 
 
 def check_inner(inner: FedAvg) -> None:
-    """Refuse a strategy whose aggregation is not a mean followed by a server rule, or one that was used.
+    """Reject a strategy that does not aggregate by a mean followed by a server rule, or one that was used.
 
     A median or a trimmed mean of one reply is that reply, so looking at what it returns tells nothing: the
     code is compared. A class that replaces a helper only to look at results, such as one that saves models,
@@ -47,7 +47,7 @@ def check_inner(inner: FedAvg) -> None:
     if base is None or (replaced and module.partition(".")[0] == "flwr"):
         allowed = ", ".join(sorted(strategy.__name__ for strategy in MEANS))
         raise ConfigError(
-            "strategy (to be made private) must be one of flwr.serverapp.strategy whose aggregation is a "
+            "strategy (to be made private) must be one of flwr.serverapp.strategy that aggregates by a "
             f"mean followed by a server rule ({allowed}); got {name} of {module}, which aggregates by "
             "something else than a mean, or in messages of Flower's older interface. No noise is calibrated "
             "for it."
@@ -76,7 +76,7 @@ def check_no_rule(inner: FedAvg) -> None:
 
 @contextmanager
 def with_values(inner: FedAvg, **values: Any) -> Iterator[None]:
-    """A strategy some of whose attributes have other values for a while, and no lines of its own: it is
+    """A strategy with some attributes temporarily replaced, and no lines of its own: it is
     handed one reply, whatever came."""
     before = {name: getattr(inner, name) for name in values}
     vars(inner).update(values)

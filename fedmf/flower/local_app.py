@@ -73,7 +73,7 @@ def run_app(
 
 
 def _seeded(client: ClientApp, seed: int) -> Client:
-    """A client whose draws follow from (seed, node's partition, number of the message), and after whom the
+    """A client that draws from (seed, node's partition, number of the message), and after which the
     generators are as if it had not drawn."""
     before = Counter[int]()
 

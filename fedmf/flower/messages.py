@@ -105,7 +105,7 @@ def request_content(model: ArrayRecord, request: Request) -> RecordDict:
 
 
 def read_request(message: Message) -> Request:
-    """Decode a train message on the client, whose own the parameters are."""
+    """Decode a train message on the client, which then owns the parameters."""
     config = message.content.config_records[_CONFIG]
     model = message.content.array_records[_ARRAYS][_PARAMETERS].numpy()
     norm = config.get(_CLIP_NORM)
@@ -129,7 +129,7 @@ def answer_reply(message: Message, t: int, reply: Reply) -> Message:
 
 
 def read_failures(reply: Message, asked: Collection[str]) -> list[UserFailure]:
-    """What a reply says about failures of the users asked, at most one for each; what is no such report is
+    """What a reply says about failures of the users asked, at most one for each; anything else is
     passed over."""
     records = reply.content.config_records
     packed = records[_CONFIG].get(_FAILURES) if _CONFIG in records else None
@@ -186,7 +186,7 @@ def served_reply(request: Message, users: Sequence[str]) -> Message:
 
 
 def served_users(reply: Message) -> tuple[str, ...] | None:
-    """Decode the answer; None for what is none, such as that of an app that does not know the question.
+    """Decode the answer; None if it is invalid, as from an app that does not know the question.
 
     Raises:
         RejectedReply: an error reply, or an answer that is no list of ids.

@@ -1,4 +1,4 @@
-"""Replies as they arrive, one by one: what is wrong with one of them stays with it."""
+"""Replies as they arrive, one by one: a fault of one does not affect the others."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class LinkPull:
             yield reply
 
     def _pulled(self, announced: Announced, most: int) -> str | None:
-        """Pull what is not there yet, never more than may be: what is wrong with it, None while some is
+        """Pull the missing part, never more than allowed: returns the fault, None while some is
         missing."""
         if len(announced.object_ids) > _MOST_OBJECTS:
             return f"it has more than {_MOST_OBJECTS} objects"
@@ -161,7 +161,7 @@ def reply_of(answered: str, announced: Announced, trouble: str, most: int) -> Me
         return unusable_reply(answered, f"reply cannot be unpacked: {trouble}")
     said = reply.metadata if isinstance(reply, Message) else None
     if said is None or (said.reply_to_message_id, said.src_node_id) != (answered, announced.node):
-        return unusable_reply(answered, "reply must say whose it is and what it answers")
+        return unusable_reply(answered, "reply must name its sender and the message it answers")
     assert isinstance(reply, Message)  # as `said` says
     set_message_id(reply, announced.message_id)
     return reply

@@ -16,7 +16,7 @@ _log: Final = logging.getLogger("flwr")
 
 
 def say(line: str) -> None:
-    """A line for whoever looks on."""
+    """A line for the operator."""
     _log.info("fedmf: %s", line)
 
 

@@ -1,4 +1,4 @@
-"""Which node serves whom, learnt from nodes that come and go, before training and beside it."""
+"""Which node serves which user, as nodes come and go before and during training."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ MOST_LINES: Final = 20
 class ServedUsers(ABC):
     """Which node serves whom.
 
-    Only `gather` waits, and only before the first round; `refresh` takes in what is there, so that no round
-    is held up by a node that does not answer.
+    Only `gather` waits, and only before the first round; `refresh` takes in the answers so far, so that no
+    round is held up by a node that does not answer.
 
     Args:
         user_list: the stable ids of all users.
@@ -72,8 +72,8 @@ class ServedUsers(ABC):
         self.settle()
 
     def gather(self, grid: Grid, timeout: float, limit: float | None = None) -> None:
-        """Wait until every node answered and every user has one, or ``limit`` seconds; then go on with those
-        who are there.
+        """Wait until every node answered and every user has one, or ``limit`` seconds; then continue with
+        those who are there.
 
         All answers of that time count as given at once: a node that is quicker than another gets no user by
         that. Flower may name only part of the nodes at first, so nodes that appear later are asked later.
@@ -108,15 +108,15 @@ class ServedUsers(ABC):
             )
 
     def _there(self, grid: Grid) -> str:
-        """Both numbers, for whoever waits."""
+        """Both numbers, for messages to the operator."""
         nodes, served = len(list(grid.get_node_ids())), self.users - self.missing
         return f"{nodes} nodes are there, and {served} of {self.users} users are served"
 
 
 class Claims:
-    """Accepted claims of each user in their order: the first whose node lives serves the user.
+    """Accepted claims of each user in their order: the first with a living node serves the user.
 
-    A claim is accepted if no node lives whose claim on that user was accepted, and no other living node
+    A claim is accepted if no living node has an accepted claim on that user, and no other living node
     claims the user too. Otherwise it waits, and is accepted once both hold. So who serves a user is neither
     replaced nor locked out by what others claim later, and gets the user back if it comes back under its
     own id; one that comes back under another id gets the user once the old id is gone. Users whom several

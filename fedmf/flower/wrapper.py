@@ -1,4 +1,4 @@
-"""`CorrelatedNoise`: any Flower strategy whose aggregation is a mean, made private by correlated noise."""
+"""`CorrelatedNoise`: any Flower strategy that aggregates by a mean, made private by correlated noise."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _NOT_CALLED: Final = {
 
 
 class Cohort:
-    """A grid, of whose nodes only some are there, as an inner strategy sees it.
+    """A grid with only some of its nodes, as an inner strategy sees it.
 
     Args:
         grid: what answers whatever else is asked of a grid.
@@ -170,11 +170,11 @@ class CorrelatedNoise:
         execution: for how many replies, and how long, a round waits, how often checkpoints are kept; messages
             are one a user. Default: an hour for all.
         run_dir: where ledger, key and statement are; a run that is there is continued. A simulation cannot
-            be: where there is one, the next gets a directory of its own beside it. Default: a new directory
+            be: where there is one, the next gets a directory of its own next to it. Default: a new directory
             below ``~/.fedmf/runs``.
 
     Raises:
-        ConfigError: a strategy whose aggregation is something else, or values that do not fit together.
+        ConfigError: a strategy that does not aggregate by a mean, or values that do not fit together.
 
     >>> from fedmf import CyclicCohorts, UserLevel
     >>> private = CorrelatedNoise(
@@ -256,7 +256,7 @@ class CorrelatedNoise:
         Args:
             grid: where the nodes are.
             initial_arrays: the model before the first round; of a run that is continued, its names, shapes,
-                types and what is not trained.
+                types and untrained arrays.
             num_rounds: of the whole run; default: all that were planned.
             timeout: seconds to wait for the replies of a round; default: the round timeout of the run.
             train_config: for clients.
@@ -317,7 +317,7 @@ def findings(session: Session, inner: FedAvg) -> Iterator[str]:
     """What of an app will not do what its author expects: one line for each, with its mend.
 
     Args:
-        session: of the run that begins or goes on.
+        session: of the run that begins or continues.
         inner: the strategy that was made private.
 
     Guarantees:
@@ -345,5 +345,5 @@ def _place(run_dir: str | Path | None, lasting: bool) -> Path:
         return path
     others = (path.with_name(f"{path.name}-{count}") for count in itertools.count(2))
     place = next(other for other in others if not other.exists())
-    say(f"{path} holds a simulation, whose nodes are gone: this one is kept in {place}")
+    say(f"{path} holds a simulation with nodes that are gone: this one is kept in {place}")
     return place

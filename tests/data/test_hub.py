@@ -101,7 +101,7 @@ def test_rows_of_training_users_in_the_test_split_are_left_out_unless_asked_for(
 GOOD = {"x": [[float(i), 1.0] for i in range(8)], "y": list("abababab"), "who": ["u", "v"] * 4}
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no such column": ({"feature_columns": ("z",)}, "column 'z' is missing; .* has x, y, who"),
-    "texts": ({"feature_columns": ("who",)}, "test part must hold a row .* whose features can be read"),
+    "texts": ({"feature_columns": ("who",)}, "test part must hold a row .* readable features"),
     "users": ({"users": 5}, r"users must lie in 1\.\.4"),
     "two columns": ({"feature_columns": ("x", "y")}, "must name one column with dataset 'hub'"),
     "no shape": ({"input_shape": ()}, "input_shape must be declared with dataset 'hub'"),

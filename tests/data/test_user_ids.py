@@ -75,7 +75,7 @@ def test_dictionaries_chunks_and_what_is_no_id() -> None:
     assert texts_of_ids(pa.nulls(2), "who") == [None, None]
     assert texts_of_ids(pa.chunked_array([], pa.string()), "who") == []
     for wrong in (pa.array([True]), pa.array([[1]]), pa.array([pd.Timestamp("2026-01-01")])):
-        with pytest.raises(ValueError, match="column 'who' must hold ids of users, as text or whole numbers"):
+        with pytest.raises(ValueError, match="column 'who' must hold user ids, as strings or integers"):
             texts_of_ids(wrong, "column 'who'")
 
 

@@ -258,7 +258,7 @@ def test_a_run_to_which_nobody_replies_any_more_goes_on_to_its_horizon(
 
     assert carried_out(run, tmp_path / "silent", lambda all: filter(heard, all)) == [6] * 3 + [0] * 9
     for number in range(1, 13):
-        said = f"round {number}: no reply arrived in 3 attempts; it goes on without any"
+        said = f"round {number}: no reply arrived in 3 attempts; it continues without any"
         assert (said in caplog.text) == (number >= 4)
 
     def raising(request: Message, reply: Message) -> Message:

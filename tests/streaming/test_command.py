@@ -194,7 +194,7 @@ def test_bad_requests_are_one_line(
 @pytest.mark.parametrize(
     ("options", "header", "message"),
     [
-        ("--columns x", "user,x", "--user-column NAME for the column that says whose a row is"),
+        ("--columns x", "user,x", "--user-column NAME for the column of user ids"),
         ("--row-level", "user,x", "columns of numbers must be named, --columns A,B"),
         ("--row-level", "x,start_time", "where a column is called 'start_time'"),
         ("--row-level", "user;x", "cells must be separated by commas; got ';'"),
