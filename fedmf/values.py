@@ -160,7 +160,7 @@ def _list(part: type, about: Field, value: Any) -> tuple[Any, ...]:
 class Value:
     """A frozen dataclass of one kind among several that may stand in the same place.
 
-    Its fields are text, numbers, truth values, None, or tuples of text or numbers, each with a default, so
+    Its fields are strings, numbers, Booleans, None, or tuples of strings or numbers, each with a default, so
     that it can be written in a configuration table.
 
     Raises:
@@ -272,6 +272,6 @@ def parse_parameters(pairs: Iterable[str]) -> dict[str, float]:
 
 
 def check_whole(label: str, number: int, least: int = 1, most: int = _LARGEST) -> None:
-    """Refuse what is not an integer of a range, both ends included."""
+    """Reject values that are not integers of a range, both ends included."""
     if type(number) is not int or not least <= number <= most:
         raise ValueError(f"{label} must be an integer in {least}..{most}; got {number!r}.")

@@ -3,7 +3,7 @@
 The search runs over c_1 … c_{p−1}, the first coefficients of C = LTT(1/h): they determine h, and the problem
 is better conditioned in them. First the error times the norm of the earliest columns is minimised. Where
 `earliest_is_worst` certifies that this norm is the sensitivity, that is all. Otherwise c ≥ 0 and "no lag from
-hb on has a larger autocorrelation than the lag hb" become constraints, and what is still violated at the end
+hb on has a larger autocorrelation than the lag hb" become constraints, and any violation left at the end
 is removed by moving towards a non-increasing C.
 """
 
@@ -287,7 +287,7 @@ _inverse_optimum = remembered(banded_inverse, version=4)
 register(
     Family(
         "banded-inverse",
-        "the best Toeplitz C whose inverse has p bands",
+        "the best Toeplitz C with p bands in its inverse",
         lambda ask, v: _inverse_optimum(v["bands"], *ask.rated_target),
         (Free(BANDS, at_once(lambda ask, v: min(_WIDEST, ask.rounds))),),
         largest=1_000_000,

@@ -106,7 +106,7 @@ class BufferedToeplitz(ScaledToeplitz, kind="buffered-toeplitz"):
 
 
 def _exponentials(bases: Vector, weights: Vector, count: int) -> Vector:
-    """Σ_i ω_i θ_i^j for j < count, in blocks whose first powers are taken one by one."""
+    """Σ_i ω_i θ_i^j for j < count, in blocks; the first powers of each are computed one by one."""
     block = 1 << (count.bit_length() + 1) // 2
     fine = bases[:, None] ** np.arange(block)
     coarse = bases[:, None] ** (block * np.arange(-(-count // block)))

@@ -140,7 +140,7 @@ def rated_power(
 ) -> Toeplitz | ColumnScaled:
     """C = `strategy_power` with column j multiplied by (η_j/η_0)^α: γ-BFR that knows the learning rates η.
 
-    A round whose update counts less gets more noise, for a smaller sensitivity. α = 1 leaves the error of A
+    A round with a smaller weight gets more noise, for a smaller sensitivity. α = 1 leaves the error of A
     without rates, α = 0 is γ-BFR; for k = n, b = 1 the best diagonal has about α = ½. For falling rates its
     worst pattern is the earliest, as that of γ-BFR (docs/theory/mechanisms.md).
 

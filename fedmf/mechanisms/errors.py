@@ -114,7 +114,7 @@ class Objective:
         return np.asarray(w / w.mean(), dtype=np.float64)
 
     def queries(self, workload: ToeplitzWorkload) -> ToeplitzWorkload:
-        """The workload whose mean squared error is this objective; for "max", that of its power means."""
+        """The workload with this objective as its mean squared error; for "max", of its power means."""
         if self.kind in ("rmse", "max"):
             return workload
         return weighted(workload, rows=np.sqrt(self.spread(workload.rounds)))

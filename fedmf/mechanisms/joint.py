@@ -10,7 +10,7 @@ Bounding inner products by norms and 2ab ≤ a² + b², with r_{m,i} = Σ_{j∈�
     s² ≤ ζ² max_π Σ_{i∈π} φ(r_{1,i}, r_{2,i}),   φ(p, q) = p·r_d(ν q/p) (replace-one), p + ν q (zero-out),
 
 since the i-th summand depends on (x_i, y_i) alone. φ is a supremum of linear functions with non-negative
-coefficients: convex, homogeneous and non-decreasing. A user whose (x_i, y_i) is the same in all rounds
+coefficients: convex, homogeneous and non-decreasing. A user with the same (x_i, y_i) in all rounds
 reaches ζ² φ(Σ_i r_{1,i}, Σ_i r_{2,i}) where both Gram matrices are non-negative; a bound equal to it is
 exact.
 """
@@ -164,7 +164,7 @@ def joint_sensitivity(
     weight: float,
     users: UserRange,
 ) -> Sensitivity:
-    """s, the joint sensitivity of (C₁X, √λ·C₂(X•X)), exact or an upper bound that says so.
+    """s, the joint sensitivity of (C₁X, √λ·C₂(X•X)), exact, or an upper bound that is marked as such.
 
     The same s holds for every second moment that is a contraction of x⊗x (the diagonal, energies of disjoint
     blocks, a fixed projection) and for sums over any number of users in a round.
@@ -280,7 +280,7 @@ class _Pair(Released):
         yield self.stated(upper, lower, "earliest pattern dominates every pair")
 
     def by_enumeration(self) -> Sensitivity:
-        """max_π Σ_i φ(r_{1,i}, r_{2,i}) over every pattern, beside the best user of equal contributions."""
+        """max_π Σ_i φ(r_{1,i}, r_{2,i}) over every pattern, and for the best user of equal contributions."""
         grams = [_gram(C) for C in (self.first, self.second)]
         signed = any((gram < 0).any() for gram in grams)
 

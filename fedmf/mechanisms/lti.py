@@ -58,7 +58,7 @@ def minimum_phase(log_power: Spectrum, rounds: int, distance: float) -> Vector:
 def mean_power(coefficients: Vector, spectrum: Spectrum, distance: float) -> float:
     """(1/2π)∫_{−π}^{π} |B(ω)|² f(ω) dω for the polynomial B with these coefficients and an even f.
 
-    The trapezoidal rule, whose error falls like e^{−N·distance}.
+    The trapezoidal rule; its error falls like e^{−N·distance}.
 
     Args:
         coefficients: β, shape (n,).
@@ -193,7 +193,7 @@ def geometric_lti(
 
 
 def settling_curvature(rounds: int, learning_rate: float, largest: float) -> float:
-    """The smallest curvature, at most the largest, whose error settles within n rounds."""
+    """The smallest curvature, at most the largest, for which the error settles within n rounds."""
     return min(max(_SETTLING_TIMES / rounds, _SMALLEST_STEP) / learning_rate, largest)
 
 

@@ -120,7 +120,7 @@ class Factorization(ABC):
     def settled_pair(self) -> tuple[Vector, Vector] | None:
         """The first columns of C and of C⁻¹ where C is Toeplitz, up to where less than 1e-17 is left.
 
-        Only what is summed over all rounds may be computed from them. None for any other C.
+        Only sums over all rounds may be computed from them. None for any other C.
         """
         return None
 

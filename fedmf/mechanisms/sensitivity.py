@@ -334,7 +334,7 @@ def pairwise_bound(gram: Array, k: int, b: int) -> float:
 
 
 class Released(ABC):
-    """What is released, asked how far one user who keeps to (n, k, b) moves it."""
+    """A release, with the distance by which one user within (n, k, b) can move it."""
 
     #: (n, k, b).
     participation: Participation

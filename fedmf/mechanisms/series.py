@@ -162,7 +162,7 @@ def reciprocal(series: Vector, terms: int) -> Vector:
 
 
 def settled_reciprocal(series: Vector, terms: int) -> Vector:
-    """The first coefficients of 1/c(x), without those at the end that are nothing beside the largest.
+    """The first coefficients of 1/c(x), without those at the end that are negligible next to the largest.
 
     For searches and other sums in which a share of 1e-17 of the largest coefficient does not count: as many
     terms are computed as it takes for p in a row to stay below that.

@@ -422,7 +422,7 @@ class BlockSums(StreamingInverse):
         return replace(self, row_scale=self.row_scale[np.arange(rounds) % self.rounds])
 
     def stream(self) -> Stream:
-        """Keeps the sums, and one more that nobody reads."""
+        """Keeps the sums, and one more that is never read."""
 
         def step(sums: Array, t: int, z: Array) -> tuple[Array, Array]:
             local = t % self.period

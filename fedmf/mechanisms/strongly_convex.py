@@ -139,7 +139,7 @@ def strongly_convex_bound(
     """
     contraction = _contraction(strong_convexity, smoothness, learning_rate, lags, gradient_noise)
     if (column := factorization.toeplitz_column()) is None:
-        raise ValueError("C (factorization) must be Toeplitz; got one whose columns are not shifts.")
+        raise ValueError("C (factorization) must be Toeplitz; got one with columns that are not shifts.")
     coefficients = reciprocal(column, column.size)
     distance = min(contraction[0], 2.0 - contraction[1])
     multipliers = _best_for(contraction, lags, coefficients, gradient_noise)

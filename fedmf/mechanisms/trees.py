@@ -151,7 +151,7 @@ def _online(rounds: int) -> BlockSums:
     The estimate of a block from its node y and its halves' estimates is E_v = w_v·y + (1 − w_v)(E^L + E^R),
     w_v = 2V/(1 + 2V) with V = w_{v−1} the variance of a half's, w_0 = 1. All halves that end with round t
     are new in it, so E_v = a_v·z + Σ_{j<v} b_vj·D_j with b_vj = Π_{j<i≤v} (1 − w_i), D_j the left half
-    beside level j, and a_v² = w_v² + (1 − w_v)²·a_{v−1}². The row is what is new: E_v − Σ_{j<v} D_j.
+    next to level j, and a_v² = w_v² + (1 − w_v)²·a_{v−1}². The row is the new part: E_v − Σ_{j<v} D_j.
     """
     w, gain = [1.0], [1.0]
     while 2 ** len(w) <= rounds:

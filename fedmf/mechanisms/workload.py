@@ -1,4 +1,4 @@
-"""Workloads: the lower-triangular matrix A whose rows are the released queries."""
+"""Workloads: the lower-triangular matrix A; its rows are the released queries."""
 
 from __future__ import annotations
 

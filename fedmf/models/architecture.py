@@ -19,7 +19,7 @@ Layers = list[tuple[str, nn.Module]]
 
 @dataclass(frozen=True)
 class Architecture(Value, ABC):
-    """A model whose initial parameters are a function of its fields and of what examples look like.
+    """A model with initial parameters that are a function of its fields and of the structure of examples.
 
     Attributes:
         takes_tokens: whether examples are token numbers, rather than numbers as such.

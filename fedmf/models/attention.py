@@ -17,7 +17,7 @@ from fedmf.values import Field
 
 
 class Sinusoids(nn.Module):
-    """√width·x + sine and cosine waves of the position, whose lengths grow geometrically to 10,000·2π.
+    """√width·x + sine and cosine waves of the position; their lengths grow geometrically to 10,000·2π.
 
     References:
         Vaswani et al. (2017), "Attention Is All You Need", sections 3.4 and 3.5.
@@ -33,7 +33,7 @@ class Sinusoids(nn.Module):
 
 
 class Positions(nn.Module):
-    """x + a learnt vector for each position.
+    """x + a learned vector for each position.
 
     Args:
         length: most positions.
@@ -55,7 +55,7 @@ class SelfAttention(nn.Module):
     Args:
         width: entries of a position; a multiple of ``heads``.
         heads: how many.
-        causal: whether a position sees itself and what is before it alone.
+        causal: whether a position sees only itself and earlier ones.
 
     Raises:
         ValueError: a width that heads do not divide.
@@ -110,7 +110,7 @@ class _Attentive(Architecture):
 class Transformer(_Attentive):
     """Blocks of causal attention over embedded tokens, and an output for each position.
 
-    A position sees itself and what is before it, so that padding behind a text changes none of its outputs.
+    A position sees only itself and earlier ones, so that padding after a text changes none of its outputs.
 
     References:
         Vaswani et al. (2017), "Attention Is All You Need"; Xiong et al. (2020), "On Layer Normalization in
@@ -177,7 +177,7 @@ class Bert(_Attentive):
     """BERT with a dense output on its first position, of the size of BERT-tiny unless said otherwise.
 
     4,385,922 parameters with 30,522 tokens and two classes. As published there are 4,385,920, without the
-    output (258) and with the 2·128 of the two kinds of segments, of which a text has one. Training starts
+    output (258) and with the 2·128 of the two kinds of segments; a single text has one. Training starts
     from the file ``initial`` or from random parameters. All positions are seen, also those of padding.
 
     References:

@@ -15,7 +15,7 @@ from fedmf.values import Field
 
 @dataclass(frozen=True)
 class ResNet18(Architecture):
-    """ResNet-18 with GroupNorm in place of BatchNorm, whose statistics no clipping covers.
+    """ResNet-18 with GroupNorm; no clipping would cover the statistics of BatchNorm.
 
     With the 3×3 stem for images of 32 pixels: 11,173,962 parameters for 10 classes.
 

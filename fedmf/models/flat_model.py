@@ -21,11 +21,11 @@ _STATISTICS: Final = re.compile(r"(^|\.)(running_(mean|var)|num_batches_tracked)
 
 @dataclass(frozen=True, eq=False)
 class FlatModel:
-    """A module whose trained parameters are exchanged as one float32 vector of length d.
+    """A module with trained parameters that are exchanged as one float32 vector of length d.
 
     The module itself is only a template: trained parameters always come from the caller. Parameters that do
-    not require a gradient, and buffers, are constants of the model: nobody trains, clips or sends them, and
-    they are no part of d. A parameter under several names counts once, and stays one.
+    not require a gradient, and buffers, are constants of the model: they are not trained, clipped or sent,
+    and they are no part of d. A parameter under several names counts once, and stays one.
 
     Raises:
         ValueError: the module keeps statistics of data (a BatchNorm's would leave the client unclipped and
@@ -168,7 +168,7 @@ class FlatModel:
         return type(self)(copy.deepcopy(self.module).to(target))
 
     def copied(self) -> Self:
-        """A module of its own, such as each thread needs, on the same tensors: nobody changes those."""
+        """A module of its own, such as each thread needs, on the same tensors, which are never changed."""
         shared: dict[int, Any] = {
             id(tensor): tensor for tensor in (*self.module.parameters(), *self.module.buffers())
         }

@@ -48,7 +48,7 @@ def with_lora(
         rank: r ≥ 1.
         alpha: α > 0.
         targets: names of dense layers, or the ends of such names; all of them if left out, but for heads and
-            layers whose weight another module shares.
+            layers that share their weight with another module.
         heads: names of modules that are trained as they are.
         seed: public seed of A; B starts at zero, so that the outputs are those of the module.
 
@@ -60,7 +60,7 @@ def with_lora(
         Hu et al. (2022), "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1.
     """
     if not (isinstance(rank, int) and rank >= 1):
-        raise ConfigError(f"rank (r, of LoRA) must be a whole number of at least 1; got {rank!r}.")
+        raise ConfigError(f"rank (r, of LoRA) must be an integer of at least 1; got {rank!r}.")
     if not (math.isfinite(alpha) and alpha > 0):
         raise ConfigError(f"alpha (α, of LoRA) must be positive and finite; got {alpha!r}.")
     if not 0 <= seed < 2**63:
@@ -95,7 +95,7 @@ def with_lora(
 
 
 def _dense_layers(module: nn.Module, heads: Sequence[str]) -> Iterator[str]:
-    """Names of the dense layers outside the heads whose weight is theirs alone."""
+    """Names of the dense layers outside the heads that do not share their weight."""
     owners: dict[int, int] = {}
     for _, parameter in module.named_parameters(remove_duplicate=False):
         owners[id(parameter)] = owners.get(id(parameter), 0) + 1

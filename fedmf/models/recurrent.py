@@ -36,7 +36,7 @@ def output_of(kind: str, embedding: nn.Embedding, width: int, outputs: int, weig
     """The last layer; if tied, its weight is the embedding's and it has no bias.
 
     Raises:
-        ValueError: a tied one whose outputs are not the tokens.
+        ValueError: a tied one with outputs that are not the tokens.
     """
     if weights == "own":
         return nn.Linear(width, outputs)

@@ -1,4 +1,4 @@
-"""Gaussian densities from private moments: positive definite covariances, and what is known of them."""
+"""Gaussian densities from private moments: positive definite covariances and their uncertainty."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class GaussianEstimate:
     covariance: torch.Tensor
 
     def projected(self, least_eigenvalue: float) -> GaussianEstimate:
-        """The closest covariance (Frobenius norm) whose eigenvalues are at least the given one.
+        """The closest covariance (Frobenius norm) with eigenvalues of at least the given one.
 
         Raises:
             ValueError: the least eigenvalue is not positive.
@@ -89,7 +89,7 @@ def shrunk_covariances(raw: NoisyMoments) -> tuple[Array, Array]:
     """Positive definite covariances near the unbiased ones, and their shrinkage ρ.
 
     1. Σ₁ = (1 − ρ)Σ̂ + ρ(tr Σ̂/d)·I with ρ = min(1, (1 − 2/p)·N/‖Σ̂ − (tr Σ̂/d)·I‖²): James and Stein's (1961)
-       move towards a multiple of the identity, whose squared error is never larger where noise is Gaussian.
+       move towards a multiple of the identity; the squared error is never larger where noise is Gaussian.
        N = E‖Σ̂ − Σ‖² − Var(tr Σ̂)/d is the noise in that distance and p = d(d+1)/2 − 1 its dimension (d − 1
        for variances alone); for p ≤ 2, so for d = 2, ρ = 0.
     2. Each eigenvalue μ of Σ₁ becomes E[θ | θ ≥ 0] for θ ~ N(μ, s²), μ + s·φ(μ/s)/Φ(μ/s), where s is the

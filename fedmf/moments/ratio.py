@@ -6,8 +6,8 @@ Y = S + e, R = c·N + e₀, where N is the weight of the rows that count and S/N
 
 **Fieller's interval** (Fieller 1954). For the true m_a, Y_a − m_a·R/c ~ N(0, v·(1 + m_a²/c²)) exactly, so
 {θ : (Y_a − θR/c)² ≤ z²v·(1 + θ²/c²)} holds m_a with the level of z, whatever N is. With R > z√v it is the
-interval whose ends are (Y_a·R/c ± z√(v·(D + Y_a²/c²)))/D, D = (R² − z²v)/c². Else the interval of the count
-itself reaches 0: too few rows to tell, and the set is unbounded; what is known of m_a then is its public
+interval with the ends (Y_a·R/c ± z√(v·(D + Y_a²/c²)))/D, D = (R² − z²v)/c². Else the interval of the count
+itself reaches 0: too few rows to tell, and the set is unbounded; all that is known of m_a is its public
 bounds, which hold it too.
 
 **The price**. σ and C fixed, v is proportional to ζ² + c², and for large N the errors of all means add up to

@@ -65,7 +65,7 @@ class MomentStream:
 
     Guarantees:
         The two noises come from different domains of the key: no keystream block serves both.
-        Rows are refused before anything changes; a refused row consumes no step. After a step that was
+        Rows are rejected before anything changes; a rejected row consumes no step. After a step that was
         interrupted nothing more is released until a saved state is loaded.
         Who contributes when is the caller's to watch: the noise is for users that keep to (k, b), which
         `fedmf stream --user-column` sees to.
@@ -227,7 +227,7 @@ class MomentStream:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved state: the noise goes on with the rows it would have used.
+        """Continue from a saved state: the noise continues with the rows it would have used.
 
         Raises:
             ValueError: the state is of another stream, or of noise from another key.

@@ -1,4 +1,4 @@
-"""λ for what is asked, for a weighted error, and which of some (C₁, C₂) is best, each with its own best λ."""
+"""λ for a purpose or for a weighted error, and the best of several (C₁, C₂), each with its own best λ."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def weight_for(
         participation: (n, k, b).
         users: ζ, dimension class and adjacency.
         moment: the second one, which gives a covariance.
-        errors: q₁ and q₂, variances of what is released, as means, at τ₁ = τ₂ = 1.
+        errors: q₁ and q₂, variances of the released moments, as means, at τ₁ = τ₂ = 1.
         sigma: σ.
 
     Raises:

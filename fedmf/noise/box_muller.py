@@ -70,7 +70,7 @@ EXPONENT_BIAS: Final = 1023.0 + 32.0
 """32 because v = 2³²u."""
 
 CHUNK: Final = 1024
-"""Elements that go through one step after the other; what is between steps stays in the fastest cache. All
+"""Elements that go through one step after the other; intermediate results stay in the fastest cache. All
 steps of one pair are a chain of a hundred cycles, and a processor looks ahead into few of them at once."""
 
 _S0, _S1, _S2, _S3, _S4, _S5 = SIN

@@ -28,7 +28,7 @@ FEWEST_PER_THREAD: Final = 1 << 17
 """A thread for fewer elements would take longer to start than it saves."""
 
 MOST_ERAS: Final = 64
-"""Eras whose keystreams a thread keeps open."""
+"""Eras for which a thread keeps keystreams open."""
 
 _ZEROS: Final = memoryview(bytes(TILE * BLOCK_BYTES // NORMALS_PER_BLOCK))
 

@@ -82,9 +82,9 @@ def _nonce(tag: int, t: int) -> bytes:
 
 @final
 class NoiseKey:
-    """A 256-bit ChaCha20 key that opens streams of noise and shows itself to nobody.
+    """A 256-bit ChaCha20 key that opens streams of noise and is never shown.
 
-    Privacy rests on it: whoever knows the key can subtract the noise. Make one with `from_os` or with
+    Privacy rests on it: anyone who knows the key can subtract the noise. Make one with `from_os` or with
     `from_seed` (reproducible and therefore *not private*), and use it for one run only: two runs with one key
     add the same noise. `fedmf.records` keeps it in a file.
 
@@ -153,7 +153,7 @@ class NoiseKey:
     def secret_text(self) -> bytes:
         """The key with its standing and fingerprint as four lines of ASCII, for a key file.
 
-        Whoever has them has the key: write them to the file and keep no other reference.
+        These bytes are the key: write them to the file and keep no other reference.
         """
         kind = "public" if self._public else "private"
         head = f"{KEY_HEADER}\nkind: {kind}\nfingerprint: {self.fingerprint}\n"
@@ -201,8 +201,8 @@ class NoiseKey:
 
         Guarantees:
             The same bytes for the same key and purpose. Bytes for different purposes, and the keystreams of
-            noise and cohorts, tell nothing about each other or the key to whoever cannot tell HMAC-SHA256 and
-            ChaCha20 under one key from random functions.
+            noise and cohorts, tell nothing about each other or the key to anyone who cannot tell HMAC-SHA256
+            and ChaCha20 under one key from random functions.
 
         >>> key = NoiseKey.from_seed(1)
         >>> key.subkey("records") == key.subkey("records"), key.subkey("records") == key.subkey("publication")
@@ -222,7 +222,7 @@ class NoiseKey:
             fresh: random bytes of the opening, which no two openings share.
 
         Guarantees:
-            Keys of different openings are independent to whoever cannot tell HMAC-SHA256 from a random
+            Keys of different openings are independent for anyone who cannot tell HMAC-SHA256 from a random
             function, as for `subkey`.
         """
         return self if self._public else NoiseKey(self.subkey("opening " + fresh.hex()))
@@ -237,7 +237,7 @@ class NoiseKey:
     def secret_words(self) -> tuple[int, ...]:
         """The key as eight little-endian words, signed, for a device kernel that runs ChaCha20 itself.
 
-        Whoever has them has the key: hand them to the kernel and keep no reference.
+        These bytes are the key: hand them to the kernel and keep no reference.
         """
         return struct.unpack("<8i", self.__secret)
 

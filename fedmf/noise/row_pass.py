@@ -27,7 +27,7 @@ MAX_DIMENSION: Final = NORMALS_PER_BLOCK * 2**32 - 1
 
 @dataclass(frozen=True)
 class TileWork:
-    """What is done with a row of noise on a processor instead of adding it to a vector.
+    """An operation on a row of noise on a processor, in place of adding it to a vector.
 
     Args:
         count: of the row's elements.
@@ -49,12 +49,12 @@ class TileWork:
 
 
 Row = torch.Tensor | TileWork
-"""What a row of noise is added to, or what is done with it."""
+"""The vector to which a row of noise is added, or an operation on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowPass:
-    """A row of noise from fresh z and stored vectors s_0, s_1, …, and what is stored of it.
+    """A row of noise from fresh z and stored vectors s_0, s_1, …, and the part of it that is stored.
 
         y = Σ_j weights[j]·z(rounds[j], ·) − Σ_m read_weights[m]·s[reads[m]]
         s[writes[m]] ← decays[m]·s[writes[m]] + y     for every m; a decay of 0 overwrites

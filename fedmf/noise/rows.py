@@ -1,4 +1,4 @@
-"""Rows of C⁻¹z on the kernels: what is drawn, what is stored between rounds, and where it lies."""
+"""Rows of C⁻¹z on the kernels: the draws, the vectors stored between rounds, and their place."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def add_rows(
 
 
 class _Inputs:
-    """t and the earlier rounds whose z row t needs, latest first, with their weights."""
+    """t and the earlier rounds with a z that row t needs, latest first, with their weights."""
 
     def __init__(self, inverse: Recurrence) -> None:
         self._feedforward = inverse.feedforward

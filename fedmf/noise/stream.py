@@ -112,7 +112,7 @@ class NoiseStream:
 
         Args:
             out: contiguous vector of shape (stop − start,), float32 or float64; stored vectors
-                move to its device. Or what is done with the row instead, tile by tile.
+                move to its device. Or an operation on the row, tile by tile.
             scale: absolute standard deviation per unit of C⁻¹z, that is ζ·σ·sens(C); finite.
 
         Raises:
@@ -198,8 +198,8 @@ class NoiseStream:
         """Position and identity, JSON-able and safe to publish; with stored vectors neither.
 
         Args:
-            kept_vectors: include them, so that another shard layout can go on without replay. They are past
-                noise, to be guarded like the key.
+            kept_vectors: include them, so that another shard layout can continue without replay. They are
+                past noise, to be guarded like the key.
         """
         eras = self.source.keys.digest(self._t)
         state: dict[str, Any] = {"t": self._t, **self._identity(), "eras": eras}

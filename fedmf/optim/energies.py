@@ -211,7 +211,7 @@ def energy_weight(
     Under zero-out, with ν = λζ² sens(C₂)²/sens(C₁)², the first moment's variance grows by 1 + ν and the
     relative variance of v is ρ²(1 + ν)/ν; their product (1 + ν)(1 + ρ²(1 + ν)/ν) is least at
     ν = ρ/√(1 + ρ²). So an accurate v costs the mean next to nothing, and no v gets more than half of s².
-    Under replace-one what is free is taken.
+    Under replace-one the free part is taken.
 
     Args:
         first: C₁.

@@ -26,7 +26,7 @@ def fingerprint_of(value: object) -> tuple[str, str]:
     """Qualified name of an object's class, and SHA-256 of all that the object holds.
 
     Args:
-        value: an object whose dataclass fields, or whose attributes, are numbers, text, arrays, tensors,
+        value: an object with dataclass fields, or attributes, that are numbers, strings, arrays, tensors,
             classes, functions, collections of such, or objects like itself. Functions and classes count by
             their qualified names, not by their code; tensors by type, shape and values, wherever they lie.
 
@@ -103,11 +103,11 @@ def _state(value: Any) -> list[Any]:
 
 @dataclass(frozen=True, eq=False)
 class OwnRule:
-    """A rule that works on copies and whose results are checked.
+    """A rule that works on copies, with checked results.
 
-    A round whose commit failed is made again with the same row of noise. Were its first sum left behind in
-    parameters or state that the rule changed in place, both sums would meet in the next model, and their
-    difference has no noise.
+    A round that could not be committed is made again with the same row of noise. Were its first sum left
+    behind in parameters or state that the rule changed in place, both sums would meet in the next model, and
+    their difference has no noise.
 
     Args:
         rule: what the user wrote.

@@ -26,7 +26,7 @@ class RoundRelease:
             deviation of the z that enter the sum. It changes from round to round unless C₁ = I; 0 without
             noise.
         second: q_t, the second moment in the optimizer's form plus noise, packed, shape
-            (`SecondMoment.size`,); None for an optimizer whose `second_moment` is None.
+            (`SecondMoment.size`,); None for an optimizer without `second_moment`.
         second_variance: variance of the noise in an entry of `second`: (τ₂/m)²·[C₂⁻¹C₂⁻ᵀ]_tt with τ₂ the
             standard deviation of the z that enter m times the second moment; None with `second`.
 

@@ -16,7 +16,7 @@ from fedmf.records.statement import OPERATORS, SPENT_ASSUMPTION, PrivacyStatemen
 from fedmf.typing import Vector
 
 _ASSUMPTIONS: Final = (
-    "nothing else was released about these {many}: what is not in these directories costs them more",
+    "nothing else was released about these {many}: a release outside these directories costs them more",
     "one person has the same id in all of them, and no other id in any",
     "the noise of each (noise multiplier, mechanism, participation) was fixed before the first release",
     "cohorts are known: amplification by sampling does not count here",

@@ -58,6 +58,6 @@ def load_key(path: Path) -> NoiseKey:
     if key is None:
         raise ConfigError(
             f"file (key) must hold an intact '{KEY_HEADER}'; got something else at {str(path)!r}. "
-            "Restore it from a copy; without it the run cannot go on."
+            "Restore it from a copy; without it the run cannot continue."
         )
     return key

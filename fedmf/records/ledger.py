@@ -93,7 +93,7 @@ class Commit(NamedTuple):
         records: how many releases there are after it.
         participants: keys of the users of the round, ascending, or of each step's user, `NOBODY` for none;
             uint32, little-endian.
-        met: the users met first here, whose keys follow those known before, each ended by a NUL.
+        met: the users met first here; their keys follow those known before, each ended by a NUL.
         remembered: what else is to be remembered of it, as JSON.
         pushes: digests of the rows that were pushed.
         digest: SHA-256 of its content, empty if it has none.
@@ -138,7 +138,8 @@ class Ledger:
         about: what the last commit remembers; empty before the first.
 
     Guarantees:
-        * A commit that returned survives kill -9 and power loss. One that was refused left no trace. One that
+        * A commit that returned survives kill -9 and power loss. One that was rejected left no trace. One
+        that
           failed ends this opening: it is there as a whole or not at all, and the next opening tells.
         * Every commit obeys the contract. One process at a time can extend a ledger.
         * A ledger that holds fewer commits than its marks, or other ones, is not opened; a value that was
@@ -482,7 +483,7 @@ class Ledger:
 
         Args:
             t: exactly one more than the last committed round (0 for the first), below n.
-            users: the ids of the users whose updates are in the round; no duplicates.
+            users: the ids of the users with updates in the round; no duplicates.
             state: the whole state after the round; None leaves the one kept last.
 
         Raises:
@@ -511,7 +512,7 @@ class Ledger:
         Args:
             users: of each step, None for a row that is no user's; each is in `histories` already, where the
                 caller recorded it when it was admitted.
-            about: what is to be remembered of the block, JSON-able.
+            about: a note on the block, JSON-able.
             content: what the block releases; empty for nothing.
             records: how many releases there are after it.
             state: the whole state after the block.
@@ -615,7 +616,7 @@ class Ledger:
 
     @contextmanager
     def _written(self, what: str) -> Iterator[None]:
-        """A transaction: if it fails nothing more is written, and the file tells what is there."""
+        """A transaction: if it fails nothing more is written, and the file decides what is stored."""
         self._writable()
         with self.right.exercise(what), _one_line(self.path), _transaction(self._connection):
             yield
@@ -672,7 +673,7 @@ def _flush(connection: sqlite3.Connection) -> None:
 
 @contextmanager
 def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """What is written inside takes effect whole or not at all."""
+    """Writes inside it take effect together or not at all."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield

@@ -1,8 +1,8 @@
 """High-water marks: how far a run or stream was released, so that older copies of it are not continued.
 
-Two small files are written after each commit. One is next to the ledger: a ledger whose newest commits are
-missing (a flipped bit in SQLite's log, a log that was not copied) holds less than it says. The other is on
-this machine, in ``$XDG_STATE_HOME/fedmf/marks/`` (by default ``~/.local/state/fedmf/marks/``), outside of
+Two small files are written after each commit. One is next to the ledger: a ledger in which the newest commits
+are missing (a flipped bit in SQLite's log, a log that was not copied) holds less than it says. The other is
+on this machine, in ``$XDG_STATE_HOME/fedmf/marks/`` (by default ``~/.local/state/fedmf/marks/``), outside of
 what is copied and restored with a run: an older copy, or one next to which another continued, holds less than
 that, or something else. Noise never depends on a mark: copies that continue on two machines draw from
 different sub-keys, because each opening has random bits of its own.
@@ -68,7 +68,7 @@ class Mark:
 
     @staticmethod
     def begin(ledger: Path) -> None:
-        """Make the mark beside a new ledger."""
+        """Make the mark next to a new ledger."""
         descriptor = os.open(_beside(ledger), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             os.pwrite(descriptor, _START, 0)
@@ -80,7 +80,7 @@ class Mark:
         """What the marks say, to be read before the ledger is.
 
         Raises:
-            LedgerError: the mark beside the ledger is missing or damaged.
+            LedgerError: the mark next to the ledger is missing or damaged.
         """
         here: Reached | None = None
         for _ in range(_LOOKS):

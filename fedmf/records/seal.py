@@ -60,7 +60,7 @@ class Seal:
         return hmac.digest(self.key, chain, "sha256")
 
     def fault(self, sealed: Sealed, row: bytes, *parts: int | str | bytes | None) -> str | None:
-        """What is wrong with a row as it was read, None if nothing is."""
+        """The fault of a row as it was read, None if it has none."""
         chain, code = sealed
         if not (isinstance(chain, bytes) and isinstance(code, bytes)):
             return "its chain value or code is damaged"

@@ -18,8 +18,8 @@ OPERATORS: Final = (
 )
 #: What neither the statement of a run nor that of a stream covers.
 ALWAYS_NOT_COVERED: Final = (
-    "timing: what is given away by the times at which messages arrive, and by how long rounds take",
-    "whoever has the noise key, such as the operator of the server or a thief: with it the noise can be "
+    "timing: what the times of messages and the durations of rounds reveal",
+    "anyone who has the noise key, such as the operator of the server or a thief: with it the noise can be "
     "subtracted, and nothing protects any more",
     "rounding inside the computer: epsilon is proved for exact numbers, and noise is added in finite "
     "precision (floating point)",

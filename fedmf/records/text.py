@@ -59,7 +59,7 @@ def headline(statement: Mapping[str, Any]) -> str:
         said = f"{each} has {promise(s, s['epsilon'])}, against anyone who sees all that was released"
         if s["amplification"] is not None:
             known = up(s["epsilon_known_cohorts"])
-            said += f" but not who took part in which round; epsilon {known} against whoever sees that too"
+            said += f" but not who took part in which round; epsilon {known} against those who see that too"
     if s["noise_key_public"]:
         return f"Simulation only, no privacy (public noise seed). With a secret key: {said}."
     return f"{said}."
@@ -170,7 +170,7 @@ def _composed(s: Mapping[str, Any]) -> Facts:
 
 
 def _also(s: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What is released beside the sums under the same ε."""
+    """Statistics that are released in addition to the sums under the same ε."""
     own = [(said["name"].replace("_", " "), said["description"]) for said in s.get("statistics", ())]
     second = s["second_moment"]
     if second is None or second["noise_std"] is None:

@@ -1,6 +1,6 @@
 """A run as one value, its plan, and the session, the server and the loop that carry it out.
 
-What is asked for is loaded then: accounting for a run needs no torch.
+Names are loaded on demand: accounting for a run needs no torch.
 """
 
 from typing import TYPE_CHECKING

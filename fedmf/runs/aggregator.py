@@ -83,7 +83,7 @@ class TaskElsewhere(TaskSource):
             ConfigError: always.
         """
         raise ConfigError(
-            f"the task is known to whoever trains ({self.called}); continue it with {self.continued_by}."
+            f"only the training program knows the task ({self.called}); continue it with {self.continued_by}."
         )
 
     @property
@@ -127,7 +127,7 @@ def user_list_digest(user_list: Sequence[str]) -> str:
 
 
 def session_of(path: Path, run: Run, initial: Tensor) -> Session:
-    """Begin a run whose task only those know who train, or go on with the one that is there.
+    """Begin a run with a task that only the training program knows, or continue the existing one.
 
     Args:
         path: its directory.
@@ -328,7 +328,7 @@ class PrivateAggregator:
 
         Returns:
             None, or in one line why the user's contribution is zero: a wrong shape or type, NaN. It is kept
-            for the operator. It tells about data: show it to nobody else.
+            for the operator. It depends on data: show it to no one else.
 
         Raises:
             ConfigError: nobody of the cohort, or somebody for the second time; nothing is added.

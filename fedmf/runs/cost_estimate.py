@@ -49,7 +49,7 @@ class NoiseAndSignal:
 
     @property
     def words(self) -> str:
-        """One line for whoever begins a run."""
+        """One line at the beginning of a run."""
         levels = ((0.05, "high"), (0.2, "medium"), (1.0, "low"))
         level = next((word for most, word in levels if self.of_all_rounds <= most), "none")
         return (
@@ -64,8 +64,8 @@ class NoiseAndSignal:
             return None
         return (
             f"noise is {self.of_all_rounds:.3g} times what all updates together can say (in the mean over "
-            "all rounds): nothing can be learnt. Take more users a round, more rounds, a smaller model, or a "
-            "larger epsilon."
+            "all rounds): no model can be learned. Take more users a round, more rounds, a smaller model, or "
+            "a larger epsilon."
         )
 
 
@@ -92,7 +92,7 @@ def dry_run(run: Run, device: str = "cpu") -> Iterator[tuple[str, str]]:
         f"{at_least(epsilon)} at delta {at_least(plan.privacy.delta)}, {plan.privacy.adjacency} adjacency"
     )
     if plan.amplification is not None:
-        promised += f" while cohorts stay secret; {at_least(known)} against whoever knows them"
+        promised += f" while cohorts stay secret; {at_least(known)} against those who know them"
     against = NoiseAndSignal.of(plan, model.dimension)
     params = "".join(f", {name} = {value:.4g}" for name, value in plan.mechanism.params.items())
     stored = plan.mechanism.factorization.recurrence().memory_vectors

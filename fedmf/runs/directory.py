@@ -35,7 +35,7 @@ class RunDirectory:
     Use :meth:`create` or :meth:`open`, preferably as a context manager.
 
     Guarantees:
-        A directory either holds a complete run or does not exist: it is built beside its place and
+        A directory either holds a complete run or does not exist: it is built next to its place and
         renamed. Only its owner may enter it (mode 0700; files 0600), whatever the umask, and opening one that
         others could read takes that from them.
     """

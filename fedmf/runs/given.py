@@ -50,7 +50,7 @@ class TaskSource(Protocol):
             PublicInput("user ids", "those of its data set", source),
             PublicInput("sizes of users", "those of its data set", source),
             PublicInput("structure of an example", "shapes, types and bounds", source),
-            PublicInput("test part", "that of its data set, which says whose it is", source),
+            PublicInput("test part", "that of its data set, which names its owner", source),
         )
 
     def build(self) -> Task:

@@ -85,7 +85,7 @@ class RunHeader:
             plan: made for it.
             key: of its noise.
             arrays: name and shape of each tensor of the model, in the order of its flat vector.
-            test_owner: whose the examples of the central test part are, as `Dataset.test_owner`.
+            test_owner: the owner of the examples of the central test part, as `Dataset.test_owner`.
             constants: what else the model holds (`Task.constant_inputs`).
         """
         return cls(
@@ -123,7 +123,7 @@ class RunHeader:
 
     @property
     def sampling(self) -> str:
-        """What a privacy statement says about sampling: first what is claimed, then how cohorts are drawn."""
+        """The words of a privacy statement about sampling: first the claim, then how cohorts are drawn."""
         cohorts = self.plan.cohorts
         if self.plan.amplification is not None:
             accountant = self.plan.amplification.accountant

@@ -1,4 +1,4 @@
-"""The rounds of a run: one loop, whoever the clients are and whoever drives it."""
+"""The rounds of a run: one loop for all kinds of clients and programs."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class RoundReport:
     Args:
         t: 0-based round, now released.
         asked: users in the cohort.
-        present: users whose reply arrived, whatever it held.
-        failures: those of them whose contribution is the zero vector, and replies that nobody was asked for.
+        present: users with a reply, whatever it held.
+        failures: those of them that contribute the zero vector, and replies that were not requested.
         seconds: wall time of the round, without what callbacks take.
     """
 
@@ -185,14 +185,14 @@ class Rounds:
     """A session's rounds, each in one order: asked, released, kept, told.
 
     1. *Asked*: the cohort, again while everybody is silent, as often as was said beforehand; then the round
-       goes on as one of nobody, so that the number of rounds tells nothing of who was there.
+       continues without users, so that the number of rounds does not depend on who was present.
     2. *Released*: the sum of the replies, with noise, in one commit. The round consumes its row of noise in
        any case. The report is held before that, so that nothing of it is lost where this is interrupted.
     3. *Kept*: who failed, for the operator, and the round's row of metrics.
     4. *Told*: the callback is called, and may stop the run.
 
     Args:
-        session: whose rounds they are.
+        session: the run of these rounds.
         clients: whom it asks.
         on_round: see `OnRound`.
         evaluate: called with 0 before anything was released, and with the number of each round once it is
@@ -280,7 +280,8 @@ class Rounds:
         )
 
     def carry_out(self, last: int | None = None) -> bool:
-        """Go on from the session's committed round to round ``last`` (default: the horizon); write reports.
+        """Continue from the session's committed round to round ``last`` (default: the horizon); write
+        reports.
 
         A run that is continued begins with a call of ``on_round`` for the round where it stands, which an
         earlier process may have made.

@@ -1,7 +1,7 @@
-"""A model as its arrays: what is trained as one flat vector, and what stays.
+"""A model as its arrays: the trained ones as one flat vector, and the constant ones.
 
-Runs whose users are trained elsewhere, by a program that brings updates or by clients of a Flower app, know
-a model as this. It is kept in the run directory, so that a released model has all of its arrays.
+Runs with users that are trained elsewhere, by a program that brings updates or by clients of a Flower app,
+know a model as this. It is kept in the run directory, so that a released model has all of its arrays.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ModelLayout:
         Args:
             arrays: by name.
             frozen: names of arrays that stay, or patterns of names.
-            tied: whether equal arrays are one under several names; None where nobody said so.
+            tied: whether equal arrays are one under several names; None if not told.
 
         Raises:
             ConfigError: nothing to train, another type, a name that is frozen and not there, arrays that may

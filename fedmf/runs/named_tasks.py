@@ -1,4 +1,4 @@
-"""Tasks by name: what is learnt of a data set by a model, or a function of a user's own."""
+"""Tasks by name: a data set and a model with loss and metrics, or a function of the caller's own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedmf.values import Field, Value, by_kind, value_of
 
 @dataclass(frozen=True)
 class NamedTask(TaskSource, ABC):
-    """A data set, a model, and what is learnt of the one by the other: loss and metrics.
+    """A data set, a model, loss and metrics.
 
     Args:
         data: whose examples.

@@ -30,7 +30,7 @@ STATEMENT, STATEMENT_TEXT = "statement.json", "statement.txt"
 
 
 def central(metric: str, dataset: Dataset) -> str:
-    """The column of a metric of the central test part, which says so where users of the run own it."""
+    """The column of a metric of the central test part, with a mark where users of the run own it."""
     return f"{metric}_not_private" if dataset.test_owner == "training users" else metric
 
 

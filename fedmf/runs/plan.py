@@ -82,7 +82,7 @@ class Plan:
         amplification: how the noise was calibrated for secret cohorts; None where nothing is claimed.
         second: the stream of second moments; None where the optimizer needs sums alone.
         statistics: what else is released under the same ε.
-        words: what is protected: users, or single examples.
+        words: the unit of protection: users, or single examples.
     """
 
     privacy: Privacy
@@ -102,7 +102,7 @@ class Plan:
         """Build the factorization, calibrate its noise, and try out functions of the caller's own.
 
         Args:
-            run: what is asked for.
+            run: the requested run.
             optimizer: the server's, which says whether a second moment must be released with the sums.
             dimension: d, the number of trained parameters.
 
@@ -170,7 +170,7 @@ class Plan:
         return self.noise_std_at(self.privacy.clip_norm)
 
     def noise_std_at(self, clip_norm: float) -> float:
-        """The same for rounds whose updates are clipped to ζ_t."""
+        """The same for rounds with updates clipped to ζ_t."""
         factor = adjacency_factor(self.privacy.adjacency) * update_factor(self.statistics)
         return clip_norm * self.noise_multiplier * self.sensitivity.value * factor
 

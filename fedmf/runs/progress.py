@@ -27,7 +27,7 @@ def bar(console: Console, label: str) -> Iterator[Callable[[int, int | None, str
 
     Args:
         console: where.
-        label: what is counted.
+        label: the name of the steps.
     """
     columns = TextColumn(label), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn()
     shown = console.is_terminal or console.is_jupyter
@@ -42,7 +42,7 @@ def bar(console: Console, label: str) -> Iterator[Callable[[int, int | None, str
 
 
 class RunProgress:
-    """Shows a run while it goes on; an `OnRound` that stops nothing.
+    """Shows a run in progress; an `OnRound` that stops nothing.
 
     Args:
         session: just opened.

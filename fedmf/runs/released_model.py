@@ -70,9 +70,9 @@ def load_model(path: str | Path) -> dict[str, Tensor]:
         path: of a finished, running or stopped run. Neither its data nor its task are needed.
 
     Returns:
-        Tensors on the CPU by the names of the module's trained parameters, float32; what is frozen is public
+        Tensors on the CPU by the names of the module's trained parameters, float32; frozen ones are public
         and stays with the module (``strict=False``, or `FlatModel.state`). Of a Flower app that
-        `CorrelatedNoise` trained: all arrays that it began with, frozen ones and whole numbers too, each of
+        `CorrelatedNoise` trained: all arrays that it began with, frozen ones and integers too, each of
         its own type. A parameter that a module uses under several names is there once.
 
     Raises:
@@ -99,7 +99,7 @@ def initial_parameters(path: Path, model: FlatModel) -> Tensor:
     for name in sorted(tensors.keys() & model.constants.keys()):
         if not torch.equal(tensors[name], state[name].cpu()):
             raise ConfigError(
-                f"initial (file of the model) must hold the values of what is frozen; {name!r} has others. "
+                f"initial (file of the model) must hold the frozen values; {name!r} has others. "
                 "Every process must have them: load them where the model is made."
             )
     for name, shape in model.arrays:

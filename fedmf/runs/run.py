@@ -55,13 +55,13 @@ class Run:
     run records is rendered from it.
 
     Args:
-        task: what is learnt, from whom: a `Task`, or one by name.
+        task: data, model, loss and metrics: a `Task`, or one by name.
         cohorts: who takes part when.
-        privacy: what is promised to whom, or `NoPrivacy`.
+        privacy: the guarantee and its unit, or `NoPrivacy`.
         mechanism: the strategy matrix: a name, a factorization, a choice with parameters, or the whole value
             with its workloads.
         server: what the server does with the private mean update: by name, or any object with
-            ``init`` and ``step`` (`ServerOptimizer`), whose state is part of every commit.
+            ``init`` and ``step`` (`ServerOptimizer`); its state is part of every commit.
         client: what users do with the model.
         execution: messages, workers, limits.
         clipping: whether the clip norm of the privacy asked for stays, or is only that of the first round.
@@ -153,7 +153,7 @@ class Run:
 
     @property
     def statistics(self) -> tuple[Statistic, ...]:
-        """What is released with the model, the clip norm among it where it follows what is released."""
+        """Statistics released with the model, including the clip norm where it adapts."""
         return (*([self.clipping] if isinstance(self.clipping, Statistic) else []), *self.extra_releases)
 
     @property

@@ -49,16 +49,16 @@ class PrivateServer:
     Attributes:
         keys: which key makes which row of noise.
         sums: how the updates of the next round are clipped, to ζ_t, and summed.
-        lost: rounds whose work an interruption cost: they were released after the last checkpoint. Their rows
+        lost: rounds lost in an interruption: they were released after the last checkpoint. Their rows
             of noise are never used again.
 
     Guarantees:
         With a secret key each process draws the rows it releases with a key of its own, from random bits that
         are durable before the first of them, so copies of a directory add independent noise; past rows that
-        later ones need are drawn again with the keys that made them. With a public key a resumed run goes on
-        with the very noise of an uninterrupted one. Checkpoints hold the position of the noise and digests
-        that identify it; kept vectors are replayed, since past noise on disk would have to be guarded like
-        the key.
+        later ones need are drawn again with the keys that made them. With a public key a resumed run
+        continues with the very noise of an uninterrupted one. Checkpoints hold the position of the noise and
+        digests that identify it; kept vectors are replayed, since past noise on disk would have to be guarded
+        like the key.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class PrivateServer:
         return range(first, self._t)
 
     def _check_noise(self, saved: Mapping[str, Any]) -> None:
-        """Refuse to go on with other noise than the saved; without noise any key will do."""
+        """Reject other noise than the saved; without noise any key will do."""
         if self.plan.noise_std > 0:
             self._noise.load_state(saved)
             if self._second is not None:

@@ -61,12 +61,12 @@ class Session:
     `fedmf.start` and `fedmf.resume`.
 
     Args:
-        run: what is carried out.
+        run: the run.
         directory: of it, open.
         optimizer: of the run.
-        initial: θ_0, shape (d,), float32; a run that released something goes on from its checkpoint.
+        initial: θ_0, shape (d,), float32; a run with releases continues from its checkpoint.
         user_list: ids of all users in their order.
-        task: what is learnt; None where only clients know it, as those of a Flower app.
+        task: data, model and loss; None where only clients know it, as those of a Flower app.
         device: "cpu" or "cuda".
     """
 
@@ -92,7 +92,7 @@ class Session:
 
     @property
     def task(self) -> Task:
-        """What is learnt.
+        """Data, model, loss and metrics.
 
         Raises:
             ConfigError: only clients know it.
@@ -350,10 +350,10 @@ def _from_file(run: Run, task: Task) -> Tensor | None:
 
 
 def _initial(run: Run, task: Task, directory: RunDirectory) -> Tensor:
-    """θ_0: the model's own, or that of the file; a run that released something goes on from its checkpoint.
+    """θ_0: the model's own, or that of the file; a run with releases continues from its checkpoint.
 
     Raises:
-        ConfigError: the file cannot be used, or it or what is frozen is not what the run began with.
+        ConfigError: the file cannot be used, or it or the frozen arrays differ from those at the start.
     """
     given = None if directory.ledger.released else _from_file(run, task)
     known = [*task.constant_inputs(), *(() if given is None else run.task_source.public_inputs())]

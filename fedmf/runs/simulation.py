@@ -75,7 +75,7 @@ class Request:
 
 
 class ClientsHere(Clients):
-    """Users whose examples are here; one reply is in memory at a time.
+    """Users with examples in this process; one reply is in memory at a time.
 
     Args:
         session: of the run.
@@ -105,14 +105,14 @@ class ClientsHere(Clients):
 
 
 def check_users_here(session: Session) -> None:
-    """Refuse to simulate a run whose users cannot be trained here.
+    """Reject a run with users that cannot be trained in this process.
 
     Raises:
         ConfigError: the run names keys, which only nodes of a deployment have, or users' examples are on
             such nodes.
     """
     if session.run.execution.enrolment:
-        raise ConfigError("enrolment must be left out in a simulation, whose nodes have no keys.")
+        raise ConfigError("enrolment must be left out in a simulation: its nodes have no keys.")
     if not session.task.dataset.has_examples:
         raise ConfigError(
             "users' examples must be here to simulate a run; got a user list alone. Data on nodes are for "
@@ -153,7 +153,7 @@ def start(run: Run, path: str | Path, device: str = "cpu") -> Session:
     """Plan the run, create its directory, draw its key: a session at round 0.
 
     Args:
-        run: what is carried out.
+        run: the run.
         path: the run directory; must not exist, or be empty.
         device: "cpu" or "cuda".
 
@@ -183,7 +183,7 @@ def simulate(
     """Carry the run out in this process, to its horizon: start it, or continue it if it was stopped.
 
     Args:
-        run: what is carried out.
+        run: the run.
         path: the run directory.
         device: "cpu" or "cuda".
         on_round: called with a `fedmf.runs.RoundRecord` after each committed round, for tracking, saving

@@ -47,7 +47,7 @@ def run_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
 
     Args:
         header: the run's description, usually ``RunHeader.from_dict(ledger.header)``.
-        ledger: open for reading or writing; a run in progress may go on committing.
+        ledger: open for reading or writing; a run in progress may continue to commit.
 
     Raises:
         LedgerError: the record contradicts the header.

@@ -8,19 +8,19 @@ from __future__ import annotations
 from typing import Final
 
 TRUST: Final = {
-    "server": "the server itself clips every {one}'s update, whoever sent it",
+    "server": "the server itself clips every {one}'s update",
     "workers": "workers clip updates; the server relies on the sums that they send",
 }
 #: What a run may show that is not private, by the name that its header gives it.
 NOT_PRIVATE: Final = {
     "central test part": (
-        "central test part: its examples belong to users whose data also train the model. The metrics whose "
+        "central test part: its examples belong to users who also train the model. The metrics whose "
         "names end in not_private were computed on them without noise: no epsilon counts them, and "
         "publishing them is outside of the promise"
     ),
 }
 NOT_COVERED: Final = (
-    "{many} whose data only test the model: metrics on held-out data are computed without noise, so these "
+    "{many} who only test the model: metrics on held-out data are computed without noise, so these "
     "{many} have no protection",
     "further runs on the same {many}, such as trying other settings (hyper-parameter search): each releases "
     "more about them than this epsilon counts",
@@ -57,12 +57,12 @@ AVAILABLE: Final = (
     "arrives: both decide which other {many} are drawn, then and later"
 )
 SECRECY: Final = (
-    "the cohorts stay secret: nobody whom epsilon and epsilon_so_far are to protect against "
-    "knows who took part in which round, which was drawn at random as the sampling says. Against whoever "
+    "the cohorts stay secret: no one against whom epsilon and epsilon_so_far hold "
+    "knows who took part in which round, which was drawn at random as the sampling says. Against anyone who "
     "knows it, epsilon_known_cohorts is promised"
 )
 SECRETS: Final = (
-    "the noise key (noise.key) and every backup of it, for ever, also after the run: whoever has it can "
+    "the noise key (noise.key) and every backup of it, for ever, also after the run: anyone who has it can "
     "subtract the noise",
     "the sums and updates before noise, wherever they were logged or kept: nothing protects those",
     "the record of who took part (ledger.sqlite) and whatever was exported of it",

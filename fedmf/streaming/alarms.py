@@ -20,7 +20,7 @@ _MOST_ROWS: Final = 4096
 
 @final
 class Alarms:
-    """A CSV file of the rows whose score is above the threshold of the last release before them.
+    """A CSV file of the rows with a score above the threshold of the last release before them.
 
     Args:
         path: of the file, which only the operator may read; what it has stays.

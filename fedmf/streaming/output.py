@@ -1,4 +1,4 @@
-"""Where releases go: JSON lines, CSV, Parquet, standard output, or back to whoever gave the rows."""
+"""Where releases go: JSON lines, CSV, Parquet, standard output, or back to the caller."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def flat(renderer: Renderer, fields: Fields) -> Fields:
 
 
 class Output:
-    """Where releases go; this one keeps nothing: whoever gave the rows gets them."""
+    """Where releases go; this one keeps nothing: the caller gets them."""
 
     #: Names the place and what stands there, so that a resumed stream knows whether it is the same.
     name = "returned"
@@ -141,7 +141,7 @@ class ParquetFile(Output):
         self.name, self.raw, self._path = _name(path, raw), raw, path
 
     def finish(self, renderer: Renderer, releases: Callable[[int, int], Releases], records: int) -> None:
-        """Write the file beside its place and move it there."""
+        """Write the file next to its place and move it there."""
         from pyarrow import parquet
 
         fields = renderer.fields(releases(0, 0))

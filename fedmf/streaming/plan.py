@@ -1,4 +1,4 @@
-"""What is fixed before the first row of a private stream: blocks of rows, matrices, noise.
+"""The plan before the first row of a private stream: blocks of rows, matrices, noise.
 
 The R rows before a release are summed, and these sums are the N = ⌈n/R⌉ steps of the mechanism. Of a user
 with at most k rows, no two less than b apart, a step holds at most c = min(k, ⌈R/b⌉) rows, and two steps with
@@ -105,7 +105,7 @@ class StreamPlan:
 
     @classmethod
     def from_dict(cls, description: Mapping[str, Any]) -> Self:
-        """What `to_dict` wrote; noise that does not follow from its settings and coefficients is refused.
+        """What `to_dict` wrote; noise that does not follow from its settings and coefficients is an error.
 
         Raises:
             LedgerError: a recorded figure differs, by more than a relative 1e-9, from the one that follows.
@@ -273,7 +273,7 @@ def best_cap(rows_of_users: ArrayLike, noise: float, difference: float) -> int:
     """The k with the least error of a mean of all rows, for how many rows each user has.
 
     A single release of at most k rows of each user, N in all, has the standard error k·noise/N, and leaves
-    out a share of the rows whose mean may differ from that of the others: the sum of squares is least.
+    out a share of the rows with a mean that may differ from the others: the sum of squares is least.
 
     Args:
         rows_of_users: how many each has, as declared or known without looking at what they hold.
@@ -331,7 +331,7 @@ def _strategies(
 
 
 def _objective(settings: Settings, work: ToeplitzWorkload) -> Objective:
-    """What is minimised for a workload.
+    """The objective for a workload.
 
     A mean over t steps has the error τ·‖(A C⁻¹)_t‖ where a single release of them has one ∝ 1/t. So squared
     errors of running averages are weighed by t², and by t once more since later ones are read more.
@@ -346,7 +346,7 @@ def _objective(settings: Settings, work: ToeplitzWorkload) -> Objective:
 
 def _best(steps: Participation, work: ToeplitzWorkload, objective: Objective) -> Mechanism:
     """The mechanism of least error, sensitivity included, among those of few vectors in memory: BLT, and
-    beside it the banded Toeplitz matrix of at most b bands for few releases."""
+    also the banded Toeplitz matrix of at most b bands for few releases."""
     n, bands, built = steps.rounds, min(steps.min_separation, steps.rounds, _MOST_BANDS), list[Mechanism]()
     if n <= _FEW:
         params = {"bands": bands}

@@ -136,7 +136,7 @@ class PrivateStream:
 
     @property
     def t(self) -> int:
-        """Steps taken: rows whose release is durable."""
+        """Steps taken: rows with a durable release."""
         return self._run.position.step
 
     def push(
@@ -145,11 +145,11 @@ class PrivateStream:
         """Let a row take the next step.
 
         Args:
-            row: d numbers, or a mapping by the names of the columns; with a schema a mapping, whose text or
-                numbers are read as cells of JSON lines are. What is no row of this form is rejected: its
+            row: d numbers, or a mapping by the names of the columns; with a schema a mapping; its strings or
+                numbers are read as cells of JSON lines are. Anything else is rejected: its
                 shape is the program's. A cell that cannot be read (NaN, text, nothing) makes the row take its
                 step as a zero vector, as a refusal would tell what it held.
-            user: whose it is; the same id however it is written (`fedmf.data.canonical_id`).
+            user: the user of the row; the same id however it is written (`fedmf.data.canonical_id`).
             key: names the row among all of the stream, so that it may be pushed again when it is not known
                 whether it took its step: then its release is told again, and nothing is spent. Rows without
                 one are new each time.
@@ -175,17 +175,17 @@ class PrivateStream:
             rows: a data frame or table of any library with ``__arrow_c_stream__``, an array of shape (m, d),
                 or rows as `push` takes them. Columns of tables are taken by name, so that the stream must
                 have ``columns`` or a schema.
-            users: whose each row is, or the name of the column that says so.
+            users: the user of each row, or the name of the column of users.
             keys: the key of each row, or the name of such a column.
 
         Returns:
-            The release of each row; of one whose key took its step before, that step's.
+            The release of each row; for a key that was pushed before, the release of its step.
 
         Raises:
             ParticipationViolation, HorizonExceededError, ValueError, LedgerError: as for `push`, for any of
                 the rows. None has taken a step then, but for an invalid row that is rejected: those before it
                 have, and `t` tells how many. With a schema a table must have the schema's columns, that of
-                users (``users`` is its name) read as in a file: a row without one is nobody's.
+                users (``users`` is its name) read as in a file: a row without one belongs to no user.
         """
         with self._lock:
             run, table = self._open_run(), _table(rows)
@@ -333,7 +333,7 @@ class _Form:
             self.layout, self._named, self._names = array_layout(_ROW, dimension, settings), False, ()
 
     def entries(self, row: Any) -> list[Any]:
-        """What is kept of a row, whose cells are not looked at.
+        """The cells of a row in the order of the columns, unread.
 
         Args:
             row: d numbers in a list, an array, a tensor; by name where the columns have names: a name that is

@@ -128,8 +128,8 @@ class Reader:
             raise InputError(str(error)) from None
 
     def _check_same(self, before: Layout) -> None:
-        """Whether columns that nobody named are those of the rows before; of JSON, whose first row may lack
-        some, whether it has none but them."""
+        """Whether columns that nobody named are those of the rows before; of JSON, where the first row may
+        lack some, whether it has none but them."""
         if self._settings.columns is not None or self._settings.schema is not None:
             return
         others = (before.user, *before.labels)
@@ -151,7 +151,7 @@ def batch_block(
         batch: with the columns of the layout.
         settings: of the stream.
         layout: of its rows.
-        users: whose the rows are, where no column says so.
+        users: the users of the rows, where no column names them.
 
     Raises:
         ValueError: a column of a type that holds nothing of its kind.

@@ -2,7 +2,7 @@
 
 With w_t = Σ_i [A₁]_{ti} over rows and v_t = τ₁²·‖(A₁C₁⁻¹)_t‖², Y_t/w_t is the private mean of the rows with
 weights [A₁]_{ti}/w_t, and S_t/w_t − (Y_t/w_t)(Y_t/w_t)ᵀ + v_t/w_t²·I their covariance, unbiased and often not
-definite. What is said is that covariance projected under its known noise (`shrunk_covariances`).
+definite. The release has that covariance projected under its known noise (`shrunk_covariances`).
 
 Where valid rows are counted, with R the last number of Y and c its weight, N̂ = R/c is the weight of the valid
 rows, m̂ = Y/N̂ their mean with Fieller's interval, and S/N̂ − m̂m̂ᵀ + v/N̂²·(I + m̂m̂ᵀ/c²) their covariance, unbiased
@@ -93,7 +93,7 @@ class Renderer:
     def fields(self, releases: Releases) -> Fields:
         """What each release says, with a row per release: the fields of `PrivateRelease` that there are.
 
-        Labels are arrays of objects, each a text. Covariances are there where both moments have one workload
+        Labels are arrays of strings. Covariances are there where both moments have one workload
         and the second holds squares; else the sum of squares is.
         """
         d, t = self.plan.layout.dimension, releases.t
@@ -156,7 +156,7 @@ class Renderer:
         return NoisyMoments(found.mean, covariance, of_mean, of_squares, zeta)
 
     def _describe(self, told: Fields, noisy: NoisyMoments) -> None:
-        """The covariance and what is known of it; NaN where there are too few rows to tell."""
+        """The covariance with its intervals; NaN where there are too few rows to tell."""
         few = ~np.isfinite(noisy.mean).all(axis=1)
         if few.any():
             parts = (noisy.mean, noisy.covariance, noisy.mean_variance, noisy.second_variance)
@@ -327,7 +327,7 @@ class PrivateRelease:
 
 
 def listed(values: Any) -> Any:
-    """As JSON has it: arrays as nested lists, with None for what is not finite."""
+    """As JSON has it: arrays as nested lists, with None for numbers that are not finite."""
     if not isinstance(values, np.ndarray):
         return values.item() if isinstance(values, np.generic) else values
     if values.dtype != np.float64 or np.isfinite(values).all():
@@ -338,7 +338,7 @@ def listed(values: Any) -> Any:
 
 
 def _definite(covariance: Array) -> Array:
-    """Without what is below zero."""
+    """Without the negative part."""
     if covariance.ndim == 2:
         return np.maximum(covariance, 0.0)
     values, vectors = np.linalg.eigh(covariance)

@@ -28,7 +28,7 @@ class Layout:
     Args:
         columns: names of the d coordinates in order.
         user: name of the column with the user's id, None if there is none.
-        labels: names of the columns whose texts are public and go with the releases.
+        labels: names of the columns with public texts that are released unchanged.
         array: the column of arrays of d numbers each; "" where a row is one; None where every number has a
             column.
     """
@@ -76,7 +76,8 @@ class RowBlock:
 
 
 def declared_cells(settings: Settings) -> tuple[str, ...]:
-    """With a schema, the columns whose cells are read as text: those of the vector, and those of labels."""
+    """With a schema, the columns with cells that are read as text: those of the vector, and those of
+    labels."""
     assert settings.encoding is not None
     return tuple(dict.fromkeys((*settings.encoding.names, *settings.labels.values())))
 
@@ -101,7 +102,7 @@ def encoded(
     Args:
         cells: as text by the names of `declared_cells`, "" for a missing one.
         users: of the rows.
-        faults: of rows whose cells could not be told apart.
+        faults: of rows with cells that could not be told apart.
         settings: with a schema.
 
     Guarantees: a row depends on its own cells alone.
@@ -144,14 +145,14 @@ def _number(entry: object) -> float:
 
 
 def label_of(value: object) -> str:
-    """The text of a label as it is released: what is given, made one line of at most 256 characters.
+    """The text of a label as it is released: one line of at most 256 characters.
 
     Args:
         value: text, a Boolean, or a number, which is written the shortest way.
 
     Guarantees:
         The text depends on nothing but the value, UTF-8 can hold it, and it has no line breaks or other
-        control characters: each is written as U+FFFD. Longer text ends with "…". What is nothing of this is
+        control characters: each is written as U+FFFD. Longer text ends with "…". Anything else is
         empty.
 
     >>> label_of("22 Nov"), label_of("a\\nb"), label_of(17), label_of(None), len(label_of(999 * "x"))

@@ -329,7 +329,7 @@ class _Rows:
         self.labels: list[tuple[str, ...]] = []
 
     def add(self, values: NDArray[np.float64], block: RowBlock, rows: Sequence[int]) -> None:
-        """Some of the rows of a block, whose values are given."""
+        """Some of the rows of a block, with given values."""
         self._values.append(values)
         self.users += [None if block.users is None else block.users[i] for i in rows]
         self.labels += [block.labels[i] for i in rows if block.labels]
@@ -396,7 +396,7 @@ def open_run(
 
 @contextmanager
 def open_pushed(directory: Path, settings: Settings, layout: Layout) -> Iterator[StreamRun]:
-    """The run of a state directory, begun if there is none, whose releases go to whoever gives the rows.
+    """The run of a state directory, begun if there is none; the caller gets the releases.
 
     Args:
         directory: of the state.

@@ -315,7 +315,7 @@ class Pushes:
         return steps, fresh
 
     def record(self, step: int, key: str | None, content: bytes) -> bytes:
-        """What is committed of a row with its step."""
+        """The record of a row that is committed with its step."""
         digest = self._digest(key)
         return digest + self._keyed(b"row", step.to_bytes(8, "little") + digest + content)
 

@@ -30,14 +30,14 @@ NOT_COVERED: Final = (
     "same users: each releases more about them than this epsilon counts",
     "the moment at which the stream was stopped, if what rows hold decided it; an input that breaks off; the "
     "counts for the operator (operator.json)",
-    "two copies that both went on, of the state directory or of the running process: what they released "
+    "two copies that both continued, of the state directory or of the running process: their releases "
     "together",
     *ALWAYS_NOT_COVERED,
     SPENT_NOT_COVERED,
 )
 SECRETS: Final = (
-    "the noise key (noise.key) and every backup of it, for ever, also after the stream: whoever has it can "
-    "subtract the noise",
+    "the noise key (noise.key) and every backup of it, for ever, also after the stream: anyone who has it "
+    "can subtract the noise",
     "the rest of the state directory (stream.sqlite, operator.json): it holds past noise, who took part in "
     "which step, and exact counts",
     "the input, and its rows wherever they were logged or kept: nothing protects those",
@@ -48,8 +48,8 @@ _EACH_ANOTHER: Final = (
 )
 _IDS: Final = UNITS["user"].distinct
 _READABLE_IDS: Final = (
-    "the user of every row can be read: a row whose user cannot be read counts for nobody, and as zeros in "
-    "its step"
+    "the user of every row can be read: a row with an unreadable user counts for no user, and as zeros "
+    "in its step"
 )
 _PUBLIC_LAYOUT: Final = (
     "names and number of the columns are public: the head of the input tells them, or the program that "
@@ -60,10 +60,10 @@ _PUBLIC_LABELS: Final = (
     "what is to be protected"
 )
 _LABELS: Final = (
-    "what {labels} of a row tells: it was declared public and stands beside the row's release without noise. "
+    "what {labels} of a row tells: it was declared public and is released next to the row without noise. "
     "A row that cannot be split into columns has none, which tells that"
 )
-_BESIDE: Final = "beside each release as given"
+_BESIDE: Final = "next to each release as given"
 _PUBLIC_ROWS: Final = (
     "the horizon (how many steps there are) was counted from the input: the number of its rows that count, "
     "by their order and whose they are, is public"

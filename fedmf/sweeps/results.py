@@ -144,7 +144,7 @@ class SweepResult:
                 if len(numbers) > 1 and value in (min(numbers), max(numbers)):
                     lines.append(f"{cell}: {name} = {value:g} ends its list; a better one may lie beyond")
             if missing := [seed for seed in self.sweep.seeds if seed not in self.values(cell)]:
-                lines.append(f"{cell}: without seeds {missing}, whose runs failed")
+                lines.append(f"{cell}: without seeds {missing}: their runs failed")
         return tuple(lines)
 
     def markdown(self) -> str:

@@ -39,11 +39,11 @@ def run_sweep(
     keep_runs: bool = False,
     on_run: Callable[[int, int, str], None] | None = None,
 ) -> SweepResult:
-    """Carry out what is not finished yet, and write tables, picture and results.
+    """Carry out all unfinished runs, and write tables, picture and results.
 
     Args:
-        sweep: what is compared.
-        path: the directory of the sweep; new, or of an earlier sweep, whose equal runs count.
+        sweep: the configurations to compare.
+        path: the directory of the sweep; new, or of an earlier sweep with equal runs, which count.
         processes: how many runs at once; with 1 they run in this process.
         threads: of each of several processes.
         keep_runs: whether run directories stay; otherwise their metrics and statements do.
@@ -90,7 +90,7 @@ def _folder(path: Path) -> Path:
 
 
 class _Work:
-    """Runs that were asked for, what is kept of those that are finished, and why others failed."""
+    """Requested runs, the records of finished ones, and why others failed."""
 
     def __init__(self, sweep: Sweep, folder: Path, keep: bool, tell: Callable[[int, int, str], None]) -> None:
         self.sweep, self._folder, self._keep, self._tell = sweep, folder, keep, tell
@@ -160,7 +160,7 @@ class _Work:
 
 
 def _finished(folder: Path, digest: str) -> Path:
-    """The file of what is kept of a run."""
+    """The file with the record of a run."""
     return folder / "finished" / f"{digest}.json"
 
 

@@ -1,4 +1,4 @@
-"""A sweep as one value: configurations to compare, what is tuned for each, and the seeds of both."""
+"""A sweep as one value: configurations to compare, the keys tuned for each, and the seeds of both."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ class PlannedRun(NamedTuple):
 class Sweep:
     """Runs that differ in some keys, each tuned on seeds of its own and then compared on others.
 
-    A cell is a variant at a point of the grid. For each, the tuned keys take the values whose mean metric
-    over the tuning seeds is best; with these it runs on the seeds that are reported. A key that a cell's kind
-    does not have is left out of it: runs that become equal are carried out once.
+    A cell is a variant at a point of the grid. For each, the tuned keys take the values for which the mean
+    metric over the tuning seeds is best; with these it runs on the seeds that are reported. A key that a
+    cell's kind does not have is left out of it: runs that become equal are carried out once.
 
     Args:
         base: the configuration: tables, dotted keys, or a run that keys can describe.
@@ -163,7 +163,7 @@ class Sweep:
                 raise ConfigError(f"{name} must be {least} or more different ones; got {list(seeds)}.")
         if both := sorted({*self.seeds} & {*self.tuning_seeds}):
             raise ConfigError(
-                f"tuning_seeds must share none of the reported seeds; got {both} in both. What is tuned on a "
+                f"tuning_seeds must share none of the reported seeds; got {both} in both. A key tuned on a "
                 "seed looks better on it than it is."
             )
         if self.tuning_seeds and not self.tuned:

@@ -26,7 +26,7 @@ _MOST_CHARACTERS: Final = 500
 
 @dataclass(frozen=True)
 class UserFailure:
-    """A user whose contribution to a round was the zero vector. It tells about data: as secret as the ledger.
+    """A user that contributed the zero vector to a round. It depends on data: as secret as the ledger.
 
     Args:
         user: the user's id; empty where a reply names nobody.
@@ -210,11 +210,11 @@ def load_examples(
     """All examples of some users, one user after the other; zeros in place of those that fail.
 
     Args:
-        dataset: whose examples.
+        dataset: of the examples.
         structure: what one example must look like.
         users: indices, shape (m,).
         counts: how many examples each must have, shape (m,), each at least 1.
-        note: told of the users whose examples cannot be loaded, or are not as they must be.
+        note: told of the users with examples that cannot be loaded or are invalid.
 
     Guarantees:
         What one user's examples are does not depend on another's. Users are loaded together only by data
@@ -278,7 +278,7 @@ def rows_in_place(
     """The rows of users' examples in a data set in memory, if all of them are as they must be.
 
     Args:
-        dataset: whose examples.
+        dataset: of the examples.
         structure: what one example must look like.
         users: indices, shape (m,).
 

@@ -114,7 +114,7 @@ def groups_of(
 
 
 def even_parts(members: list[tuple[int, int]], most: int, multiple: int) -> Iterator[list[tuple[int, int]]]:
-    """Consecutive parts of at most ``most`` members whose lengths differ by at most one."""
+    """Consecutive parts of at most ``most`` members, of equal length up to one."""
     parts = min(-(-len(members) // (most * multiple)) * multiple, len(members))
     for i in range(parts):
         yield members[i * len(members) // parts : (i + 1) * len(members) // parts]

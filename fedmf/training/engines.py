@@ -199,7 +199,7 @@ _SHARE: Final = 0.25
 def users_at_once(task: Task, local: LocalSGD) -> int:
     """The fixed size of groups by torch.func where they are faster than one user after another, else 1.
 
-    It follows from the model, the batch size and the device's memory, never from what is free or who is
+    It follows from the model, the batch size and the device's memory, never from free memory or who is
     there: a group of another size would have other bits.
     """
     model = task.model
@@ -307,7 +307,7 @@ def _embedding(
 
 
 class InBfloat16(nn.Module):
-    """A module whose products are computed in bfloat16; parameters, outputs and gradients are float32.
+    """A module with products in bfloat16; parameters, outputs and gradients are float32.
 
     Args:
         inner: the module; its parameters have "inner." before their names here.

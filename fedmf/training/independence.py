@@ -1,8 +1,10 @@
-"""A user's update depends on that user alone: train A, hostile users B, then A again, and A beside every B.
+"""A user's update depends on that user alone: train A, hostile users B, then A again, and A together with
+every B.
 
 If ‖clip(x)‖ ≤ ζ bounds what a user adds, this is the other half of sensitivity: what a user adds must be the
-same whoever is trained before it, after it or beside it. No type says so of a module or a loss: they may keep
-numbers of one user in an attribute, a buffer, a generator or a closure and use them for the next.
+same whichever users are trained before it, after it or with it. No type guarantees it of a module or loss:
+they may keep numbers of one user in an attribute, a buffer, a generator or a closure and use them for the
+next.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ def _one(values: Tensor, structure: TensorStructure) -> None:
 
 
 def _same(place: int) -> Fill:
-    """One whole number everywhere; numbers of another size."""
+    """One integer everywhere; numbers of another size."""
 
     def fill(values: Tensor, structure: TensorStructure) -> None:
         if structure.bound is None:
@@ -146,7 +148,7 @@ def dependence(
         beside: whether cohorts are tried as well; they show nothing where users are trained one by one.
 
     Returns:
-        What is wrong, as the end of a sentence; empty if A's integers are the same each time: on a processor
+        The fault, as the end of a sentence; empty if A's integers are the same each time: on a processor
         every bit, on a GPU but for rounding.
 
     Guarantees:
@@ -173,7 +175,7 @@ def dependence(
         ]
     if all(same(other, alone) for other in again):
         return ""
-    return "a made-up user's update was another one after or beside other users"
+    return "a made-up user's update was another one after or together with other users"
 
 
 def same(one: Tensor, other: Tensor) -> bool:

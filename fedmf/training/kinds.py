@@ -43,7 +43,7 @@ def tagging(dataset: Dataset, model: Model) -> Task:
 
 
 def next_token(dataset: Dataset, model: Model, vocabulary: int) -> Task:
-    """The token that follows each position of a text; outputs are logits, shape (batch, T, vocabulary).
+    """The token that follows each position of a sequence; outputs are logits, shape (batch, T, vocabulary).
 
     Args:
         dataset: features are tokens, shape (examples, T), integers, alone or as ``input_ids``; labels the

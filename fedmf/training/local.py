@@ -364,7 +364,7 @@ class LocalTrainer:
     def _models_without_culprits(
         self, origin: Tensor, group: Group, error: BaseException, failures: Failures
     ) -> Tensor:
-        """The same once the users whose examples make training fail have given way to zeros."""
+        """The same after users that make training fail were replaced by zeros."""
         culprits = self._culprits(origin, group, error)
         for user, reason in culprits.items():
             failures.note(int(group.positions[user]), "training", reason)

@@ -1,4 +1,4 @@
-"""A task tried on made-up examples, so that what is wrong is known before anything is spent or written."""
+"""A task tried on made-up examples, so that errors are found before anything is spent or written."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def preflight(task: Task, local: LocalSGD) -> None:
 
     Guarantees:
         Nothing is printed, and neither the model nor a global random generator moves.
-        A model and loss whose update of one made-up user depends on others are refused: see `dependence`.
+        A model and loss for which the update of a made-up user depends on others are rejected: see
+        `dependence`.
     """
     _compare_with_test_part(task)
     refuse_batch_statistics(task.model.module)

@@ -29,7 +29,7 @@ _OUTPUTS = 2**26
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What is learnt, from whom, and what it is judged by.
+    """Data, model, loss and metrics.
 
     Whether it can be trained is seen by `preflight`, on examples made up by the structure.
 
@@ -37,7 +37,7 @@ class Task:
         dataset: users' examples and the central test part.
         model: the flat model; its template's parameters are θ_0.
         loss: (outputs, labels) → per-example losses, shape (batch,); no example's loss depends on others.
-        metrics: what is reported beside the mean loss.
+        metrics: reported in addition to the mean loss.
         structure: what one example looks like; that of the test part is ``dataset.structure``.
         seed: public seed of cohorts that are not secret, and of the order in which users go through their
             examples.
@@ -120,7 +120,7 @@ class Task:
         return {"loss": sums["loss"][0] / examples, **metrics}
 
     def constant_inputs(self) -> tuple[PublicInput, ...]:
-        """What the model holds beside the trained parameters, taken as known to everybody."""
+        """Constants of the model in addition to the trained parameters, taken as public."""
         constants = self.model.constants
         if not constants:
             return ()

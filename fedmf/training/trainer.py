@@ -38,7 +38,7 @@ def checked_sum(
         trainer: of the users.
         sums: of what, and the clip norm.
         parameters: θ_t, shape (d,), float32.
-        users: whose.
+        users: their ids.
         t: 0-based round.
 
     Returns:

@@ -55,7 +55,7 @@ def test_whole_run(path, adjacency):
     assert (found["actual_max_participations"], found["actual_min_separation"]) == (2, 3)
     assert (found["users"], found["users_participated"]) == (5, 3)
     assert (found["unit"], found["adjacency"]) == ("user", adjacency)
-    assert found["trust"] == "the server itself clips every user's update, whoever sent it"
+    assert found["trust"] == "the server itself clips every user's update"
     assert found["noise_key"] == "ab12"
     assert found["noise_key_public"] is False
     assert not any("which round" in secret for secret in found["secret"])

@@ -149,7 +149,7 @@ def test_adapters_are_low_rank_updates_of_the_layers_named() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"rank": 0}, r"rank \(r, of LoRA\) must be a whole number of at least 1; got 0"),
+        ({"rank": 0}, r"rank \(r, of LoRA\) must be an integer of at least 1; got 0"),
         ({"alpha": 0.0}, r"alpha \(α, of LoRA\) must be positive and finite; got 0\.0"),
         ({"seed": -1}, "seed .of LoRA. must lie in"),
         ({"targets": ("nowhere",)}, r"targets \(of LoRA\) must name dense layers; got \['nowhere'\]"),

@@ -137,7 +137,7 @@ def test_the_statement_gives_both_guarantees_and_what_they_need(finished: Path) 
     known = at_least(found["epsilon_known_cohorts"])
     assert guarantee.endswith(
         "against anyone who sees all that was released but not who took part in which round; "
-        f"epsilon {known} against whoever sees that too."
+        f"epsilon {known} against those who see that too."
     )
     assert any("stay secret" in assumption for assumption in found["assumptions"])
     assert any("who took part in which round" in secret for secret in found["secret"])

@@ -247,7 +247,7 @@ def test_overrides_win_and_a_kind_leaves_out_what_only_that_of_the_file_has(tmp_
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "must say what is trained on; it has no table [data]"),
+        (b"", "must name the data; it has no table [data]"),
         (b"[privacy]\nepsilon = 1\nepsilon = 2\n", "is not TOML: "),
         (b"\xff\xfe\x00", "is not TOML: "),
         (b"privacy.epsilon = 1" + b"0" * 5000, "is not TOML: "),

@@ -309,7 +309,7 @@ def test_the_check_sees_an_engine_that_keeps_something(fault: str, monkeypatch: 
             before.append(engine)
 
         monkeypatch.setattr(OneByOne, "_train", on)
-    assert "another one after or beside other users" in dependence(trainer_on(path), task, LOCAL)  # type: ignore[arg-type]
+    assert "another one after or together with other users" in dependence(trainer_on(path), task, LOCAL)  # type: ignore[arg-type]
 
 
 class Centred(nn.Module):

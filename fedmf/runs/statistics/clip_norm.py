@@ -48,7 +48,7 @@ class QuantileClipping(Statistic):
     name: ClassVar[str] = "clipping"
 
     quantile: Annotated[
-        float, Field("share γ of users whose updates are to be within the clip norm", "γ", gt=0, lt=1)
+        float, Field("share γ of users with updates within the clip norm", "γ", gt=0, lt=1)
     ] = 0.5
     learning_rate: Annotated[float, Field("step η of ln ζ for each update", "η", gt=0)] = 0.5
     rounds_per_update: Annotated[int, Field("rounds B in which ζ is constant", "B", ge=1)] = 5

@@ -25,9 +25,9 @@ class CustomStatistic(Statistic):
 
     The function sees one user's clipped update, a tensor of shape (d,), and gives q numbers. fedmf clips
     them to ℓ2 norm c where it clips updates, sums them, and adds noise that is correlated as that of the
-    sums; ε is that of the run for every pure function, one whose result depends on its argument alone
-    (docs/statements.md#extra-statistics). A function that is seen to remember earlier users is refused before
-    the run. A user for whom the function fails adds zeros.
+    sums; ε is that of the run for every pure function, with a result that depends on its argument alone
+    (docs/statements.md#extra-statistics). A function that is seen to remember earlier users is rejected
+    before the run. A user for whom the function fails adds zeros.
 
     Raises:
         ValueError: a value out of its range.

@@ -1,4 +1,4 @@
-"""A bounded figure of each user, whose noisy mean over the cohort is released with the model."""
+"""A bounded figure of each user; its noisy mean over the cohort is released with the model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UPWARDS: Final = 1.0 + 2.0**-50
 
 @dataclass(frozen=True)
 class Statistic(Value, ABC):
-    """What is released with the model under the same ε: the noisy mean of a bounded function of each user.
+    """A release with the model under the same ε: the noisy mean of a bounded function of each user.
 
     Update and statistics of a user enter the release as one vector (a·x/ζ, b₁·s₁/c₁, …), with bᵢ² the shares
     of the statistics and a² what they leave of 1. Its norm is at most 1, so ε is that of the sums alone, and
@@ -43,11 +43,11 @@ class Statistic(Value, ABC):
 
     @abstractmethod
     def summed(self) -> Number | RowStatistic:
-        """What is summed over users, with its bound c."""
+        """The figure that is summed over users, with its bound c."""
 
     @abstractmethod
     def begin(self, clip_norm: float) -> Mapping[str, Any]:
-        """The state before round 0, whose clip norm is ζ_0."""
+        """The state before round 0, with clip norm ζ_0."""
 
     @abstractmethod
     def after(self, t: int, mean: Sequence[float], state: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -84,7 +84,7 @@ class Statistic(Value, ABC):
         return None
 
     def require_runnable(self, dimension: int) -> None:
-        """Try out what is not fedmf's own, before the run, with updates of d parameters.
+        """Try a custom function before the run, with updates of d parameters.
 
         Raises:
             ConfigError: it does not do what it says.

@@ -1,1 +1,1 @@
-"""Configuration tables: the values of a run as text, and what is generated from their fields."""
+"""Configuration tables: the values of a run as text, and the files that are generated from their fields."""

@@ -245,7 +245,7 @@ def takes_key(values: Mapping[str, Any], name: str) -> bool:
 
 
 def _unknown(name: str, value: object) -> str:
-    """What is wrong with a key that there is not, and which one may be meant."""
+    """The error for an unknown key, with the one that may be meant."""
     table, _, key = name.partition(".")
     if key == "kind" and table in TABLES:
         return (
@@ -337,7 +337,7 @@ def load_run(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Ru
     values = overridden(dotted(read_toml(found_or_shipped(Path(path)))), overrides or {})
     if not any(name.startswith(_SUBJECT) for name in values):
         raise ConfigError(
-            f"configuration {path} must say what is trained on; it has no table [data] and no [task]. "
+            f"configuration {path} must name the data; it has no table [data] and no [task]. "
             'For the digits that fedmf brings along write [data] and kind = "digits".'
         )
     try:

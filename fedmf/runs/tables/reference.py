@@ -1,4 +1,4 @@
-"""What is generated from the fields of values: the keys that Flower may pass on, and the reference page.
+"""Files generated from the fields of values: the keys that Flower may pass on, and the reference page.
 
 ``python -m fedmf.runs.tables.reference`` in the project's root writes both; a test compares them.
 """
@@ -53,7 +53,7 @@ def keys() -> Iterator[Key]:
 
 
 def _by_kind(texts: Mapping[str, str], between: str) -> str:
-    """A text that all kinds share, or each with its kinds."""
+    """A description that all kinds share, or each with its kinds."""
     kinds: dict[str, list[str]] = {}
     for kind, text in texts.items():
         kinds.setdefault(text, []).append(kind)

@@ -49,7 +49,7 @@ def _flat_rows(rows: Tensor) -> tuple[NDArray[np.float32], int]:
 
 
 class FixedPointSum:
-    """The sum of clipped updates in exact integer arithmetic, and what is told of each user beside it.
+    """The sum of clipped updates in exact integer arithmetic, and statistics of each user.
 
     Guarantees: order-independent, memory O(d) whatever the number of users, and each user moves the
     total by at most ζ in ℓ2 norm, each statistic by at most its bound, and the features by those of the same
@@ -61,7 +61,7 @@ class FixedPointSum:
         clip_norm: ζ.
         device: where the total lives.
         second_moment: squares or block energies that are summed as well; None for none.
-        statistics: what is told of each user.
+        statistics: of each user.
 
     >>> from fedmf.moments import DiagonalMoment
     >>> pair = FixedPointSum(2, 1.0, second_moment=DiagonalMoment(2))
@@ -206,7 +206,7 @@ class FixedPointSum:
         return margin(self._total.numel()) * 2.0**FRACTION_BITS
 
     def add_nothing(self, users: int) -> None:
-        """Count users whose contribution is the zero vector.
+        """Count users that contribute the zero vector.
 
         Raises:
             ValueError: more users than an int64 total can hold.
@@ -325,7 +325,7 @@ class ClippedSums:
     Args:
         dimension: d.
         clip_norm: ζ.
-        second_moment: whose features are summed beside the updates; None for the updates alone.
+        second_moment: defines the features that are summed with the updates; None for the updates alone.
         statistics: what else is told of each user.
 
     Raises:

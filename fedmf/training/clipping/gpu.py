@@ -20,8 +20,8 @@ def add_clipped_on_gpu(
     """What `add_clipped` does, on the device of ``rows``; norms differ from its own by rounding alone.
 
     Rows are read three times: for their norms, for the squares of their integers, and to be added up. The
-    second and the third pass are the twin of `merge`: both make an integer by `_integers`, and a row whose
-    squares are above its limit is not added. Beside the rows there is a float64 for each row and
+    second and the third pass are the twin of `merge`: both make an integer by `_integers`, and a row with
+    squares above its limit is not added. In addition to the rows there is a float64 for each row and
     `gpu_kernels.BLOCK` entries, and three numbers for each row.
 
     Args:

@@ -14,7 +14,7 @@ LANES, PANEL = 16, 4096
 """Within a panel, entry 16k + l goes to partial sum l, one after the other."""
 
 BLOCK = 32 * PANEL
-"""Entries whose partial sums are added in pairs, by one program."""
+"""Entries with partial sums that are added in pairs, by one program."""
 
 OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
 """Nothing is fused: a product is rounded before it is cut to an integer, as on a CPU."""
@@ -131,7 +131,7 @@ def square_integers(rows, origin, factors, squares, step, length, SHIFTED: tl.co
 
 @triton.jit
 def admit(squares, blocks, limits, factors, signs, counted, users, AT_ONCE: tl.constexpr):
-    """Whoever's Σ n² is not within the limit, `limits`[4], adds nothing: neither integers nor a sign.
+    """A user with Σ n² not within the limit, `limits`[4], adds nothing: neither integers nor a sign.
 
     That of a row is left where the squares of its first block were.
     """

@@ -104,8 +104,8 @@ def merge(row: Any, origin: Any, factor: Any, total: Any, second: Any, ends: Any
 
     Whatever row, origin and factor are, the sums move by one user's worth at most: Σ n² ≤ 2⁸⁰, so norm ζ,
     and features of the same n. An entry of absolute value above 2⁴¹, or NaN, is never converted: ±2⁴¹ takes
-    its place, whose square alone is above 2⁸⁰. Every n is then an integer that float64 has, and a user
-    whose computed sum of squares is above `square_limit` is taken out again by the same integers; int64
+    its place, with a square alone above 2⁸⁰. Every n is then an integer that float64 has, and a user
+    with a computed sum of squares above `square_limit` is taken out again by the same integers; int64
     wraps, so the total is what it was to the bit.
 
     Proof that Σ n² ≤ 2⁸⁰ for a user who stays: Σ n² is summed, in any order, from non-negative terms with at

@@ -1,4 +1,4 @@
-"""What is told of each user beside its update: integers of a bound, or rows of a norm."""
+"""Statistics of each user in addition to its update: bounded integers, or rows of bounded norm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedmf.training.clipping.merge import FRACTION_BITS
 class Statistic(ABC):
     """One integer a user, a function of what `merge` notes of it: the same in every engine.
 
-    A user whose update is the zero vector, or that fails in any way, adds 0.
+    A user with a zero update, or that fails in any way, adds 0.
 
     Attributes:
         name: of its sum among what a worker sends.
@@ -87,7 +87,7 @@ SIGNS: Final = Signs()
 class RowStatistic(ABC):
     """A row of numbers a user, a function of its clipped update; `merge` clips each to a norm of its own.
 
-    A user whose update does not count, or whose row cannot be made or is not finite, adds zeros.
+    A user without a valid update, or with a row that cannot be made or is not finite, adds zeros.
 
     Attributes:
         name: of its sum among what a worker sends.
@@ -213,7 +213,7 @@ class Told:
         return torch.tensor([float(self._numbers[statistic])], dtype=torch.float64)
 
     def merge(self, other: Told) -> None:
-        """Add the sums of another, whose statistics are the same."""
+        """Add the sums of another with the same statistics."""
         for statistic, total in other._numbers.items():
             self._numbers[statistic] += total
         for statistic, rows in other._rows.items():

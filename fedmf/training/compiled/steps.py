@@ -10,7 +10,7 @@ checked before anything is indexed by them.
 
 Images are held with the channels of a pixel side by side, in a frame of zeros as wide as the padding of the
 layer that reads them: every window is then some runs of consecutive numbers. Stages up to the flattening
-take one example at a time, whose image stays in the cache. Convolutions are products of unfolded images by
+take one example at a time; its image stays in the cache. Convolutions are products of unfolded images by
 BLAS, dense layers are loops: a batch of few examples is too thin for BLAS.
 
 Of fast maths two rules are on: `contract` (a·b + c may be rounded once), and `reassoc` (sums in any order)
@@ -60,7 +60,7 @@ STAGE = np.dtype(
 
 
 class Program(NamedTuple):
-    """What is the same for all users.
+    """The part that is the same for all users.
 
     Attributes:
         stages: of the model.
@@ -68,7 +68,7 @@ class Program(NamedTuple):
         lowest: the first that is trained.
         loss: `CROSS_ENTROPY`, ….
         rule: η, β and μ of `LocalSGD`.
-        constants: weights that nobody trains.
+        constants: weights that are not trained.
     """
 
     stages: NDArray[Any]
@@ -548,7 +548,7 @@ def back(s, model, constants, arena, first, rows, into, scale, pass_on):
 
 @part
 def step(program, model, arena, examples, batch, share, into, scale):
-    """One batch, whose examples lie where the first stage reads: slopes times ``scale`` go into ``into``."""
+    """One batch, with its examples where the first stage reads: slopes times ``scale`` go into ``into``."""
     stages, constants, front, lowest = program.stages, program.constants, program.front, program.lowest
     rows, last = batch.size, program.stages.size - 1
     for i in range(front):
