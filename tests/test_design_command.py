@@ -1,8 +1,6 @@
 """``fedmf design``: what scripts may rely on, the table, and errors that name the limit."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 from support.command_line import one_line
@@ -37,13 +35,14 @@ def test_users_and_users_per_round_give_the_participation_of_turns(
 def test_all_mechanisms_are_ranked_and_compared_with_independent_noise(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run([*DESIGN, "--json"]) == 0
+    small = ["design", "--rounds", "32", "--max-participations", "4", "--min-separation", "8"]
+    assert run([*small, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert len(rows) >= 11
     assert [row["rmse"] for row in rows] == sorted(row["rmse"] for row in rows)
-    assert run(DESIGN) == 0
+    assert run(small) == 0
     first, heads, *lines = capsys.readouterr().out.splitlines()
-    assert first.startswith("100 rounds, each user in at most 5 of them, at least 20 apart; prefix, zero-out")
+    assert first.startswith("32 rounds, each user in at most 4 of them, at least 8 apart; prefix, zero-out")
     assert heads.split("  ")[0] == "mechanism"
     assert lines[0].rstrip().endswith("best")
     gain = rows[0]["rmse"] / next(row["rmse"] for row in rows if row["mechanism"] == "identity") - 1
@@ -76,11 +75,3 @@ def test_bad_input_is_one_line_that_names_the_limit(
 ) -> None:
     assert run([*DESIGN, *options, "--json"]) == 2
     assert message in one_line(capsys)
-
-
-def test_a_closed_form_loads_no_framework() -> None:
-    """It answers in under a second, which torch alone would take."""
-    asked = [*DESIGN, "--mechanism", "bsr", "--epsilon", "2", "--delta", "1e-5"]
-    code = f"import sys; from fedmf.cli.app import run; run({asked}); sys.exit('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")

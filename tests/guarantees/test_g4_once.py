@@ -63,8 +63,8 @@ def pushed(place: Path, say: int) -> tuple[dict[int, bytes], int]:
 
 
 JOBS: dict[str, Job] = {"run": run, "stream": pushed}
-#: A process is killed before every call, and every so many-th fails.
-STRIDE = {"SIGKILL": 1, "ENOSPC": 5, "EIO": 4}
+#: Every so many-th call fails, or is the last before which a process is killed.
+STRIDE = {"SIGKILL": 17, "ENOSPC": 5, "EIO": 4}
 
 
 def finished(job: Job, place: Path) -> tuple[dict[int, bytes], int]:
@@ -118,22 +118,53 @@ def check_faults(job: Job, folder: Path, fault: str) -> int:
             return number if calls[0] == at + 1 else None
 
         place = folder / f"{tried}"
-        seen = releases(attempt(job, place, decide))
-        again, found = finished(job, place / "job")
-        assert found >= max(seen, default=0), "what was shown is lost"
-        for shown in (seen, again):
-            assert shown.items() <= expected.items(), at
-        assert ROUNDS in again
+        go_on(job, place, attempt(job, place, decide), expected)
         shutil.rmtree(place)
         if calls[0] <= at:
             return tried
     raise AssertionError("the job makes no end")
 
 
+def go_on(job: Job, place: Path, said: bytes, expected: dict[int, bytes]) -> None:
+    """Where a process ended, another loses nothing that was shown, and shows nothing else."""
+    seen = releases(said)
+    again, found = finished(job, place / "job")
+    assert found >= max(seen, default=0), "what was shown is lost"
+    for shown in (seen, again):
+        assert shown.items() <= expected.items(), said
+    assert ROUNDS in again
+
+
 @pytest.mark.parametrize("fault", STRIDE)
 @pytest.mark.parametrize("job", JOBS)
-def test_a_fault_before_any_call_loses_nothing(job: str, fault: str, tmp_path: Path) -> None:
-    assert check_faults(JOBS[job], tmp_path, fault) > 10
+def test_a_fault_before_a_call_loses_nothing(job: str, fault: str, tmp_path: Path) -> None:
+    assert check_faults(JOBS[job], tmp_path, fault) > 6
+
+
+def check_kills(job: Job, folder: Path) -> int:
+    """Before every call. A kill leaves what is there, so each is gone on from a copy that is made of it."""
+    (expected, _), place = finished(job, folder / "whole"), folder / "place"
+    said, left = list[bytes](), list[tuple[bytes, Path]]()
+
+    def watching(call: Call) -> None:
+        if call.name == "say":
+            said.append(call.content)
+        else:
+            left.append((b"".join(said), folder / f"before-{len(left)}"))
+            shutil.copytree(place, left[-1][1])
+
+    place.mkdir()
+    assert traced(lambda: job(place / "job", os.pipe()[1]), place, watching) == 0
+    for shown, before in left:
+        shutil.rmtree(place)
+        before.rename(place)  # a run knows its place
+        go_on(job, place, shown, expected)
+    return len(left)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_kill_before_any_call_loses_nothing(job: str, tmp_path: Path) -> None:
+    assert check_kills(JOBS[job], tmp_path) > 100
 
 
 @dataclass

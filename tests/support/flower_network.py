@@ -94,7 +94,7 @@ def flower_environment(tmp_path: Path) -> dict[str, str]:
         "FLWR_HOME": str(home),
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(simulation_port),
         "FLWR_LOCAL_CONTROL_API_PORT": str(control_port),
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3",
         "OMP_NUM_THREADS": "1",
         # Not resolved: the scripts lie beside the virtual environment's own link to python.
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)]),

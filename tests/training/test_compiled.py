@@ -237,34 +237,36 @@ def test_steps_that_disagree_with_automatic_differentiation_are_seen(monkeypatch
 
 
 FAULTY = """
-import sys
-sys.path[:0] = [{folder!r}, {tests!r}]
+import importlib, sys
+sys.path[:0] = sys.argv[1:]
 import numpy as np, torch
-import steps_of_a_test as steps
 from torch import nn
 from training.test_compiled import LOCAL, task_of
 from fedmf.training import dependence
 from fedmf.training.compiled import engine
 from fedmf.training.local import trainer_on
-train = steps.train_users
-steps.train_users = lambda p, *rest: train(p._replace(stages=p.stages.view(np.recarray)), *rest)
-engine.steps = steps
-torch.manual_seed(0)
-module = nn.Sequential(nn.Conv2d(1, 2, 2, padding=1), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 4))
-print(dependence(trainer_on("compiled"), task_of(module, shape=(1, 3, 3)), LOCAL))
+for name in ("cleared", "kept"):
+    steps = importlib.import_module(name)
+    def train(p, *rest, right=steps.train_users):
+        return right(p._replace(stages=p.stages.view(np.recarray)), *rest)
+    steps.train_users, engine.steps = train, steps
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(1, 2, 2, padding=1), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 4))
+    print(name, dependence(trainer_on("compiled"), task_of(module, shape=(1, 3, 3)), LOCAL))
 """
 
 
-@pytest.mark.parametrize("cleared", [True, False])
-def test_an_arena_that_is_not_cleared_is_seen(cleared: bool, tmp_path: Path) -> None:
+def test_an_arena_that_is_not_cleared_is_seen(tmp_path: Path) -> None:
     """In Python, without compiling another program."""
     source = Path(steps.__file__).read_text()
     clear = "    clear(arena, 0, arena.size)\n"
     assert source.count(clear) == 1
-    (tmp_path / "steps_of_a_test.py").write_text(source if cleared else source.replace(clear, ""))
-    program = FAULTY.format(folder=str(tmp_path), tests=str(Path(__file__).parents[1]))
+    (tmp_path / "cleared.py").write_text(source)
+    (tmp_path / "kept.py").write_text(source.replace(clear, ""))
+    command = [sys.executable, "-c", FAULTY, str(tmp_path), str(Path(__file__).parents[1])]
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
-    )
-    assert (done.stdout.strip() == "") == cleared, done.stdout
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    cleared, kept = done.stdout.splitlines()
+    assert cleared.strip() == "cleared"
+    assert kept.startswith("kept ")
+    assert kept.strip() != "kept"
