@@ -164,6 +164,6 @@ def enrol(keys: list[Path], app_dir: Path) -> None:
     file.write_text("".join(lines))
     server = app_dir / "digits_app" / "server_app.py"
     enrolled = f"""users=EnrolledIdentity({str(file)!r}),
-        execution=fedmf.Execution(messages="per-user", handshake_timeout=5.0),"""
+        execution=fedmf.Execution(messages="per-user", round_timeout=3600.0, handshake_timeout=5.0),"""
     plain = server.read_text().replace("import CorrelatedNoise", "import CorrelatedNoise, EnrolledIdentity")
     server.write_text("import fedmf\n" + plain.replace("users=3,", enrolled))

@@ -156,7 +156,7 @@ def test_rows_that_wait_are_nobodys_yet(tmp_path: Path) -> None:
     assert (tmp_path / "o.csv").read_bytes() == (whole / "o.csv").read_bytes()
 
 
-DIMENSION = 3000
+DIMENSION = 2000
 
 
 @pytest.mark.parametrize("mechanism", ["banded-toeplitz", "blt"])

@@ -13,7 +13,7 @@ from support.streams import BUDGET, write_rows
 from fedmf.streaming.session import open_run
 from fedmf.streaming.settings import Settings
 
-STEPS, DIMENSION, COPIED = 12, 3000, 5
+STEPS, DIMENSION, COPIED = 12, 2000, 5
 FORMS = ["banded-inverse", "tree"]
 
 

@@ -47,14 +47,14 @@ def released(plan: StreamPlan, x: np.ndarray, seed: int) -> Releases:
     [("average", "full", 1), ("prefix", "diagonal", 1), ("window:3", "full", 1), ("average", "full", 5)],
 )
 def test_standard_errors_are_those_of_many_runs(workload: str, second: str, every: int) -> None:
-    """400 keys: squared deviations from the truth over the variance stated, against χ²; σ/√2 is rejected.
+    """200 keys: squared deviations from the truth over the variance stated, against χ²; σ/√2 is rejected.
     With 12 rows and R = 5 the last release has 2 rows more than the one before.
 
     A covariance's error is an estimate of its own: its mean square over runs is within a fifth.
     """
     plan, runs = (
         planned(Layout(("a", "b")), workloads=(workload,), second_moment=second, release_every=every),
-        400,
+        200,
     )
     x = np.tile([[0.6, -0.3]], (N, 1))
     found = [Renderer(plan, raw=True).fields(released(plan, x, seed)) for seed in range(runs)]
