@@ -33,12 +33,6 @@ def interpret():
         yield call
 
 
-@pytest.fixture(scope="module")
-def compile_():
-    with compiler() as call:
-        yield call
-
-
 def vectors(seed: int, dtype: torch.dtype, *shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
@@ -183,8 +177,8 @@ def test_quotients_and_roots_are_rounded_as_ieee_754_says(interpret):
 @pytest.mark.weekly
 @needs_triton
 @pytest.mark.parametrize("many", [False, True])
-def test_a_pass_compiles_without_spills_to_exact_arithmetic(many, compile_):
-    code = compile_("machine_code", "fp32", "fp64", 90, many)
+def test_a_pass_compiles_without_spills_to_exact_arithmetic(many):
+    code = compiler("machine_code", "fp32", "fp64", 90, many)
     assert code["spills"] == 0
     assert code["registers"] <= 128, "fewer than 512 threads fit"
     assert any(opcode.startswith("STG.E.128") for opcode in code["opcodes"]), "vector stores"
@@ -196,14 +190,14 @@ def test_a_pass_compiles_without_spills_to_exact_arithmetic(many, compile_):
 
 
 @needs_triton
-def test_triton_does_not_specialise_on_secrets(compile_):
+def test_triton_does_not_specialise_on_secrets():
     """Its cache on disk is named after types and properties of arguments; no key may be among them."""
     secret = (*(f"k{i}" for i in range(8)), "tag", "counter", "rows", "reads", "writes")
-    wanted = compile_("specialisation", dict.fromkeys(secret, 7))
+    wanted = compiler("specialisation", dict.fromkeys(secret, 7))
     for value in (0, 1, 16, 2**31 - 1, -(2**31), -1):
         for changed in secret:
-            assert compile_("specialisation", {**dict.fromkeys(secret, 7), changed: value}) == wanted
-    assert compile_("specialisation", {"shift": 3}) != compile_("specialisation", {"shift": 16})
+            assert compiler("specialisation", {**dict.fromkeys(secret, 7), changed: value}) == wanted
+    assert compiler("specialisation", {"shift": 3}) != compiler("specialisation", {"shift": 16})
 
 
 def test_key_words_are_handed_over_as_signed_32_bit_numbers(monkeypatch):

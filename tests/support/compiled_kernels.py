@@ -1,4 +1,4 @@
-"""What `triton_worker` runs with Triton's compiler: machine code and specialisation, without a GPU."""
+"""What `triton_worker` runs here with Triton's compiler: machine code and specialisation, without a GPU."""
 
 from __future__ import annotations
 

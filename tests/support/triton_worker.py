@@ -19,31 +19,28 @@ needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
-def interpreter() -> Any:
-    """Opens a function that calls one of `interpreted_kernels` by name, in the other process."""
-    return _process("support.interpreted_kernels", "1")
-
-
-def compiler() -> Any:
-    """The same for `compiled_kernels`, where Triton compiles."""
-    return _process("support.compiled_kernels", "0")
-
-
 @contextmanager
-def _process(module: str, interpreted: str) -> Iterator[Callable[..., Any]]:
+def interpreter() -> Iterator[Callable[..., Any]]:
+    """A function that calls one of `interpreted_kernels` by name, in the other process."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         # The process starts with this environment, and sees no GPU; this one soon has its own again.
         with pytest.MonkeyPatch.context() as patched:
-            patched.setenv("TRITON_INTERPRET", interpreted)
+            patched.setenv("TRITON_INTERPRET", "1")
             patched.setenv("CUDA_VISIBLE_DEVICES", "")
             pool.submit(importlib.import_module, "triton").exception()
 
         def call(name: str, *arguments: Any) -> Any:
-            return pickle.loads(pool.submit(_call, module, name, pickle.dumps(arguments)).result())
+            return pickle.loads(pool.submit(_call, name, pickle.dumps(arguments)).result())
 
         yield call
 
 
-def _call(module: str, name: str, arguments: bytes) -> bytes:
+def compiler(name: str, *arguments: Any) -> Any:
+    """Call one of `compiled_kernels` by name, in this process: a target is named, so no GPU is looked for."""
+    return getattr(importlib.import_module("support.compiled_kernels"), name)(*arguments)
+
+
+def _call(name: str, arguments: bytes) -> bytes:
     """Pickled by hand: torch would share the memory of tensors, and nothing would be tested."""
-    return pickle.dumps(getattr(importlib.import_module(module), name)(*pickle.loads(arguments)))
+    module = importlib.import_module("support.interpreted_kernels")
+    return pickle.dumps(getattr(module, name)(*pickle.loads(arguments)))

@@ -250,6 +250,7 @@ for name in ("cleared", "kept"):
     def train(p, *rest, right=steps.train_users):
         return right(p._replace(stages=p.stages.view(np.recarray)), *rest)
     steps.train_users, engine.steps = train, steps
+    engine.program.cache_clear()
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(1, 2, 2, padding=1), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 4))
     print(name, dependence(trainer_on("compiled"), task_of(module, shape=(1, 3, 3)), LOCAL))

@@ -111,9 +111,8 @@ def test_an_integer_row_has_at_most_the_clip_norm_in_exact_arithmetic(interpret)
 
 @needs_triton
 def test_the_kernels_keep_small_numbers_and_do_not_spill() -> None:
-    with compiler() as call:
-        checks = call("clip_code", "square_integers", {"SHIFTED": True})
-        sums = call("clip_code", "add_scaled", {"COLUMNS": 512, "USERS": 64, "SHIFTED": True})
+    checks = compiler("clip_code", "square_integers", {"SHIFTED": True})
+    sums = compiler("clip_code", "add_scaled", {"COLUMNS": 512, "USERS": 64, "SHIFTED": True})
     for code in (checks, sums):
         assert code["spills"] == 0
         assert "fma" not in code["ptx"]
