@@ -112,6 +112,8 @@ def _sections(heading: str, done: Finished, baseline: str) -> list[str]:
     for point in dict.fromkeys(cell.point for cell in done.rows):
         rows = [row for row in done.rows.values() if row.cell.point == point]
         base = done.rows.get(Cell(baseline, point))
+        if len(rows) < 2:
+            continue
         lines += ["", f"## {heading}, ε = {dict(point).get('privacy.epsilon', 8.0):g}", ""]
         lines += [
             f"| mechanism | accuracy (%) | 95 % interval | − {baseline} | verdict | η | seeds |",
@@ -123,7 +125,8 @@ def _sections(heading: str, done: Finished, baseline: str) -> list[str]:
             ends = " to ".join(_percent((low, high))) if seeds > 1 else ""
             difference = row.over(base) if base and row is not base else None
             told = _verdict(*difference[1:]) if difference else "baseline" if row is base else ""
-            found.setdefault(told, []).append(row.cell.variant)
+            if row.cell.variant != "no noise":
+                found.setdefault(told, []).append(row.cell.variant)
             rate = f"{row.rate:g}{'*' if row.at_the_edge else ''}"
             shown = _interval(difference) if difference else ""
             entries = [row.cell.variant, _percent([mean])[0], ends, shown, told, rate, str(seeds)]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-__all__ = ["BEST", "Cell", "Claim", "Figure", "Form", "Keys", "Line"]
+__all__ = ["BEST", "LEAST", "Cell", "Claim", "Figure", "Form", "Keys", "Line"]
 
 #: Dotted configuration keys.
 Keys = Mapping[str, object]
@@ -32,6 +32,8 @@ class Line:
 
 #: As a place: the one that is best on the tuning seeds, the baseline's left out.
 BEST: Final = "best"
+#: As what a claim is over: the place of least RMSE; the best place is claimed to be a smaller one.
+LEAST: Final = "least RMSE"
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Claim:
         sentence: of the paper, which it tests.
         ahead: a line; empty for every line.
         over: the line that is behind; empty for the figure's baseline, or for the same line at the place of
-            the baseline if places are compared.
+            the baseline if places are compared, or `LEAST`.
         panel: how the panels begin that it is about.
         place: one place, or `BEST` for the best one; empty for every place.
         within: if two lines are claimed to be equal, the largest difference that counts as none; else 0.

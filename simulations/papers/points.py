@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from catalogue import FIGURES
-from figures import BEST, Cell, Claim, Figure
+from figures import BEST, LEAST, Cell, Claim, Figure
 
 __all__ = ["Finding", "Points", "interval", "read_points", "verdict", "write_points"]
 
@@ -135,6 +135,9 @@ class Points:
             if claim.place == BEST:
                 others = [spot for spot in spots if spot[2] != figure.baseline]
                 best = min(others, key=lambda spot: self._tuned(spot))
+                if claim.over == LEAST:
+                    yield self._order(claim, best, min(spots, key=lambda spot: self.found[spot].errors[0]))
+                    continue
                 says = f"{panel}, {line}: best {figure.x} = {best[2]} over {figure.baseline}"
                 yield Finding(claim.sentence, says, *self.gain(best, (panel, line, figure.baseline)))
                 continue
@@ -143,6 +146,14 @@ class Points:
                 says = f"{panel}, {figure.x} = {spot[2]}: {line} over {over}"
                 gain = self.gain(spot, (panel, over, spot[2]))
                 yield Finding(claim.sentence, says, *gain, claim.within)
+
+    def _order(self, claim: Claim, best: Spot, least: Spot) -> Finding:
+        """How much better the best place is than that of least RMSE; counted negative if it is the larger."""
+        says = f"{best[0]}, {best[1]}: best {self.figure.x} = {best[2]} over {least[2]}, of least RMSE"
+        gain, low, high = self.gain(best, least)
+        if float(best[2]) > float(least[2]):
+            gain, low, high = -gain, -high, -low
+        return Finding(claim.sentence, says, gain, low, high)
 
     def _tuned(self, spot: Spot) -> tuple[float, float]:
         """Mean (y, loss) on the tuning seeds at the chosen rate, smaller being better."""
