@@ -393,7 +393,7 @@ def _minimised(
     return x[steps.size :].reshape(start.shape), norms
 
 
-_banded = remembered(banded, version=6)
+remembered_banded = remembered(banded, version=6)
 
 
 def _affordable_width(request: DesignRequest, values: Values) -> float:
@@ -404,11 +404,11 @@ register(
     Family(
         "banded",
         "the best C with p bands",
-        lambda ask, v: _banded(v["bands"], *ask.target, False),
+        lambda ask, v: remembered_banded(v["bands"], *ask.target, False),
         (Free(BANDS, at_once(_affordable_width)),),
         largest=65_536,
         largest_compared=1024,
-        make_normalized=lambda ask, v: _banded(v["bands"], *ask.target, True),
+        make_normalized=lambda ask, v: remembered_banded(v["bands"], *ask.target, True),
         optimized=True,
         entrywise=True,
     )

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.mechanisms.banded import banded, counting_all_rows
+from fedmf.mechanisms.banded import banded, counting_all_rows, remembered_banded
 from fedmf.mechanisms.cache import remembered, single_threaded
 from fedmf.mechanisms.closed_forms import workload_diagonal
-from fedmf.mechanisms.errors import RMSE, Objective, errors
-from fedmf.mechanisms.matrix import Dense, lower_factor
-from fedmf.mechanisms.registry import Family, register
-from fedmf.mechanisms.sensitivity import count_patterns, pattern_layers, stated_sensitivity
+from fedmf.mechanisms.errors import RMSE, Objective, stated_error
+from fedmf.mechanisms.matrix import Dense, Factorization, lower_factor, normalized
+from fedmf.mechanisms.registry import DesignRequest, Family, Values, register
+from fedmf.mechanisms.sensitivity import count_patterns, pattern_layers
 from fedmf.mechanisms.toeplitz import Diagonal
 from fedmf.mechanisms.workload import ToeplitzWorkload, prefix, weighted
 from fedmf.participation import Participation
@@ -97,11 +97,7 @@ def dense(
     candidates = [Dense(start)]
     if count_patterns(n, k, b) * k**2 <= _MOST_PAIRS:
         candidates.append(Dense(refined(start, queries, participation, objective)))
-
-    def error(C: Dense) -> float:
-        return errors(C, asked, stated_sensitivity(C, participation), objective=objective).objective
-
-    best = min(candidates, key=error)
+    best = min(candidates, key=lambda C: stated_error(C, participation, asked, objective))
     return Dense(best.matrix / np.sqrt(best.gram_diagonal(0).max()))
 
 
@@ -264,6 +260,16 @@ def best_diagonal(workload: ToeplitzWorkload, objective: Objective = RMSE) -> Di
 
 _dense = remembered(dense, version=4)
 
+
+def _of_equal_norms(ask: DesignRequest, values: Values) -> Factorization:
+    """The better of `dense` with its columns normalised and the optimal b-banded C of equal norms."""
+    made = normalized(_dense(*ask.target))
+    if ask.participation.max_participations == 1:
+        return made
+    other = Dense(remembered_banded(ask.separation, *ask.target, True).materialize())
+    return min(made, other, key=lambda C: stated_error(C, ask.participation, ask.workload, ask.objective))
+
+
 register(
     Family(
         "optimal-diagonal",
@@ -277,6 +283,7 @@ register(
         lambda ask, v: _dense(*ask.target),
         largest=LARGEST_OPTIMIZED,
         largest_compared=512,
+        make_normalized=_of_equal_norms,
         optimized=True,
         entrywise=True,
     ),

@@ -7,11 +7,11 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 from fedmf.mechanisms.cache import remembered_parameters
-from fedmf.mechanisms.errors import LARGEST_RATED, RMSE, Objective, QuickError
+from fedmf.mechanisms.errors import LARGEST_RATED, RMSE, Objective, QuickError, stated_error
 from fedmf.mechanisms.matrix import Factorization, NotRepresentable, Stamped, normalized
 from fedmf.mechanisms.workload import ToeplitzWorkload, prefix
 from fedmf.participation import LARGEST_HORIZON, Participation
@@ -25,8 +25,9 @@ Error = Callable[[float], float]
 #: Parameters by symbol, the chosen ones included, and C.
 Built = tuple[dict[str, float | int], Factorization]
 
-# Beyond this many rounds searches spare evaluations: they start where coarser ones ended.
-_LONG: Final = 65_536
+# Beyond this many rounds searches spare evaluations: they start where coarser ones ended. Up to so many they
+# end with the stated sensitivity.
+_LONG, _STATED = 65_536, 256
 # The window of a search that starts where another ended, as a share of the interval; bands that tell
 # something.
 _NEAR, _TELLING_BANDS = 0.08, 8
@@ -145,7 +146,7 @@ class Accuracy:
 
 
 #: To be raised whenever searches find other parameters for the same request.
-_SEARCH: Final = 3
+_SEARCH: Final = 4
 _FINE, _COARSE = Accuracy(17, 1e-6), Accuracy(9, 1e-3)
 #: Choose a value, given the request, the values fixed already, and the error with a value in its place.
 Choose = Callable[[DesignRequest, Values, Error, Accuracy], float]
@@ -426,13 +427,17 @@ class _Search:
     """Parameters of least error. Those before the last are chosen by a coarse search of the later ones.
 
     Coarse searches leave columns as they are, which makes an error cheap. A fine one that is not cheap, of a
-    normalised form or at a long horizon, starts where a coarse one ended.
+    normalised form or at a long horizon, starts where a coarse one ended. The cheapest bound on the
+    sensitivity judges; where the stated one is below it real parameters are moved a little by that.
     """
 
     def __init__(self, form: Form, request: DesignRequest) -> None:
         self._form, self._request = form, request
-        self._judge = QuickError(request.participation, request.workload, request.objective)
+        asked = request.participation, request.workload, request.objective
+        self._judge: Callable[[Factorization], float] = QuickError(*asked)
+        self._stated = partial(stated_error, participation=asked[0], workload=asked[1], objective=asked[2])
         self._least, self._made = math.inf, None
+        self._trails: dict[str, Trail] = {}
 
     def best(self, given: Values) -> Built:
         values = dict(given)
@@ -443,10 +448,25 @@ class _Search:
         real = [part for part in free if not part.parameter.integer]
         for part in real if len(real) > 1 else ():  # now that the later ones are known
             values = _with(values, part, self._chosen(part, values, (), coarse))
+        if real and self._request.rounds <= _STATED:
+            quick, self._judge, self._least = self._error(self._form, values), self._stated, math.inf
+            below = self._error(self._form, values) < quick * (1 - 1e-9)
+            for part in real if below else ():
+                values = self._moved(values, part)
         params = {part.symbol: values[part.symbol] for part in self._form.family.free}
         if self._made is not None and self._made[0] == values:
             return params, self._made[1]
         return params, self._form.make(self._request, values)
+
+    def _moved(self, values: Values, part: Free) -> dict[str, float | int]:
+        """With one real parameter chosen again near its place."""
+
+        def error(value: float) -> float:
+            return self._error(self._form, _with(values, part, value))
+
+        near = Accuracy(9, 2e-5, self._trails[part.symbol])
+        value = part.choose(self._request, values, error, near)
+        return _with(values, part, min(values[part.symbol], value, key=error))
 
     def _chosen(self, part: Free, values: Values, later: Sequence[Free], coarse: Accuracy) -> float:
         def error(value: float) -> float:
@@ -456,11 +476,12 @@ class _Search:
         def plain(value: float) -> float:
             return self._coarse(_with(values, part, value), later, coarse)
 
-        accuracy = _FINE
+        accuracy = replace(_FINE, trail=Trail())
         if not part.parameter.integer and (self._form.normalized or self._request.rounds > _LONG):
             trail = coarse.trail or Trail()
             part.choose(self._request, values, plain, replace(coarse, trail=trail))
             accuracy = Accuracy(9, 2e-5, trail)
+        self._trails[part.symbol] = accuracy.trail or Trail()
         return part.choose(self._request, values, error, accuracy)
 
     def _coarse(self, values: Values, later: Sequence[Free], accuracy: Accuracy) -> float:
