@@ -53,7 +53,7 @@ def design(
     progress: Callable[[str], None] | None = None,
     sampling: str = "none",
     arrived: Callable[[Row], None] | None = None,
-    processes: int = 1,
+    processes: int | None = 1,
     objective: str | Objective = "rmse",
     noise_multiplier: float | None = None,
 ) -> list[dict[str, Any]]:
@@ -77,7 +77,8 @@ def design(
             and a row takes seconds to minutes.
         arrived: called with each row as soon as it is there: closed forms, then searches, then optimisers.
         processes: how many may compute rows of optimisers (of searches too at long horizons) at a time. Each
-            is a new interpreter, so that a script needs its ``if __name__ == "__main__"``.
+            is a new interpreter, so that a script needs its ``if __name__ == "__main__"``; None for one a
+            core.
         objective: the error that parameters and coefficients minimise and rows are sorted by: "rmse", "max",
             "last" or "weights:w1,w2,…" (`Objective`).
         noise_multiplier: S > 0 in place of ε: the standard deviation of z per unit clip norm, as deployments
@@ -319,7 +320,7 @@ def rows_of(
     choices: Sequence[MechanismChoice],
     required: Sequence[bool],
     row_of: Callable[[MechanismChoice], Row],
-    processes: int = 1,
+    processes: int | None = 1,
     progress: Callable[[str], None] | None = None,
     arrived: Callable[[Row], None] | None = None,
 ) -> list[Row]:
@@ -329,7 +330,8 @@ def rows_of(
         choices: of mechanisms.
         required: for each, whether it is an error that it cannot be built; it is left out otherwise.
         row_of: computes a row, or raises a `ValueError`; with several processes it must be picklable.
-        processes: how many may compute the rows that are left after a second of work; 1 for this one alone.
+        processes: how many may compute the rows that are left after a second of work; 1 for this one alone,
+            None for one a core.
         progress: called with the name of each row that is begun here, or was finished elsewhere.
         arrived: called with each row as soon as it is there.
 
@@ -349,20 +351,26 @@ def rows_of(
         else:
             refused[at] = outcome
 
-    compute, begun = partial(_outcome, row_of), time.process_time()
+    compute, begun, most = partial(_outcome, row_of), time.process_time(), processes
     left = sorted(enumerate(choices), key=lambda numbered: numbered[1].effort)
-    while left and (processes < 2 or len(left) < 2 or time.process_time() - begun < _ALONE):
+    while left and (len(left) < 2 or time.process_time() - begun < _ALONE or (most := most or _cores()) < 2):
         tell(left[0][1].name)
         take(*compute(left.pop(0)))
     # New interpreters rather than copies of this one, which may hold locks and threads.
     spawn = multiprocessing.get_context("spawn")
-    with spawn.Pool(min(processes, len(left)), _begin) if left else nullcontext() as pool:
+    with spawn.Pool(min(most or 1, len(left)), _begin) if left else nullcontext() as pool:
         for at, outcome in pool.imap_unordered(compute, reversed(left)) if pool else ():
             tell(choices[at].name)
             take(at, outcome)
     if not rows and refused:
         raise refused[min(refused)]
     return [rows[at] for at in sorted(rows)]
+
+
+def _cores() -> int:
+    import joblib  # it takes an eighth of a second
+
+    return joblib.cpu_count()
 
 
 def _begin() -> None:

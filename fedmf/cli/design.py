@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -50,14 +51,15 @@ def design(
 
     Example: fedmf design --rounds 3900 --users 5000 --users-per-round 12 --epsilon 8 --delta 1e-5
     """
-    import joblib
     from rich.console import Console
 
     from fedmf.accounting import design as compute
+    from fedmf.mechanisms.cache import THREAD_LIMITS
     from fedmf.mechanisms.registry import own_name
     from fedmf.runs.progress import bar
     from fedmf.values import parse_parameters
 
+    os.environ.update(dict.fromkeys(THREAD_LIMITS, "1"))  # of libraries that are not loaded yet
     if as_json and as_latex:
         raise typer.BadParameter("--json and --latex are two forms of one table; give one.")
     if plot is not None:
@@ -86,7 +88,7 @@ def design(
             params=parse_parameters(param),
             progress=begun,
             arrived=lambda row: arrived.append(row["mechanism"]),
-            processes=joblib.cpu_count(),
+            processes=None,
         )
     typed = {own_name(name): name for name in mechanism}
     rows = [{**row, "mechanism": typed.get(row["mechanism"], row["mechanism"])} for row in rows]
