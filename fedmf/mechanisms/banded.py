@@ -393,7 +393,7 @@ def _minimised(
     return x[steps.size :].reshape(start.shape), norms
 
 
-remembered_banded = remembered(banded, version=6)
+remembered_banded = remembered(banded, version=7)
 
 
 def _affordable_width(request: DesignRequest, values: Values) -> float:

@@ -27,10 +27,12 @@ from fedmf.typing import Vector
 # L-BFGS starts with a step of this length, short enough not to leave stable C⁻¹.
 _UNIT = 0.02
 _OVERFLOW, _BISECTIONS = 1e100, 16
-_MOST_ROUNDS, _FEASIBLE = 12, 1e-7
+_MOST_ROUNDS, _FEASIBLE = 30, 1e-9
 _FREE_STARTS = (0.5, 0.75, 0.9)
 # Beyond, c is summed as the exponentials that it is made of, and no constraints are kept.
 _LONG = 65_536
+# Of constraints; where they would be more, one m stands for all.
+_MOST_PRODUCTS = 131_072
 # Beyond, the slowest pole of C is a coordinate of its own.
 _SHORT = 4096
 # Wider inverses draw more past noise again in each round and gain about 1 % at most where tried.
@@ -133,7 +135,10 @@ def _with_a_slow_pole(loss: _Loss, h: Vector) -> Vector:
 
 
 def _constrained(loss: _Loss, start: Vector) -> Vector:
-    """Augmented Lagrangian of v ≤ 0: −c_t and R(g) − R(⌊(g−1)/b⌋·b), g > b, R the autocorrelation of c.
+    """Augmented Lagrangian of v ≤ 0: −c_t, and R_m(g) − R_m(min(⌊(g−1)/b⌋, m)·b) for g > b and 0 < m < k.
+
+    R_m(g) = Σ_{l<n−mb} c_l c_{l+g}: where no lag from jb on has a larger one than jb, for j ≤ m, the pair bound
+    is attained.
 
     References:
         Nocedal & Wright (2006), Algorithm 17.4.
@@ -214,12 +219,16 @@ class _Loss:
         """v of `_constrained`."""
         import torch
 
-        n, b = self._participation.rounds, self._participation.min_separation
-        anchors, size = torch.arange(b, n - 1) // b * b, 1 << (2 * n - 1).bit_length()
+        contract = self._participation
+        n, k, b = contract.rounds, contract.max_participations, contract.min_separation
+        met = min(k, -(-n // b))
+        m = torch.arange(1, met)[:, None] if met * n <= _MOST_PRODUCTS else torch.tensor([[met - 1]])
+        lags, size = torch.arange(b, n - 1) // b * b, 1 << (2 * n - 1).bit_length()
         _, c = self.series(tail)
-        spectrum = torch.fft.rfft(c, size)
-        products = torch.fft.irfft(spectrum * spectrum.conj(), size)[:n]
-        return torch.cat([-c, products[b + 1 :] - products[anchors]])
+        heads = torch.fft.rfft(c * (torch.arange(n) < n - m * b), size)
+        products = torch.fft.irfft(torch.fft.rfft(c, size) * heads.conj(), size)[:, :n]
+        excess = products[:, b + 1 :] - products.gather(1, torch.minimum(lags, m * b))
+        return torch.cat([-c, excess.reshape(-1)])
 
 
 def _head_inverse(tail: Any) -> Any:
@@ -268,7 +277,7 @@ def _certified_blend(constrained: Vector, reference: Vector, participation: Part
         return constrained + step * (reference - constrained)
 
     refused = 0.0
-    for step in (0.0, *np.geomspace(1e-8, 1.0, 49)):
+    for step in (0.0, *np.geomspace(1e-12, 1.0, 73)):
         if _certified(mixed(step), participation, positive=True):
             break
         refused = step
@@ -282,7 +291,7 @@ def _certified_blend(constrained: Vector, reference: Vector, participation: Part
     return mixed(step)
 
 
-_inverse_optimum = remembered(banded_inverse, version=4)
+_inverse_optimum = remembered(banded_inverse, version=5)
 
 register(
     Family(

@@ -263,8 +263,8 @@ def tapered(C: Toeplitz, lower: int, upper: int) -> Toeplitz:
 _TAPER = Parameter(
     "taper", "separation from which coefficients fall to 0", integer=True, lowest=0, letter="b_0"
 )
-_optimized = remembered(banded_toeplitz, version=3)
-_jointly = remembered(normalized_banded_toeplitz, version=3)
+_optimized = remembered(banded_toeplitz, version=4)
+_jointly = remembered(normalized_banded_toeplitz, version=4)
 
 
 def _optimal_width(request: DesignRequest, values: Values, error: Error, accuracy: Accuracy) -> float:

@@ -296,8 +296,8 @@ def _descended(losses: list[_BufferedLoss], start: Vector) -> Vector:
 
 
 _BUFFERS = Parameter("buffers", "state vectors kept", integer=True, highest=10, letter="m")
-_buffered = remembered(blt, version=5)
-_few_buffered = remembered(blt_with_fewest_buffers, version=5)
+_buffered = remembered(blt, version=6)
+_few_buffered = remembered(blt_with_fewest_buffers, version=6)
 
 
 def _few_buffers(request: DesignRequest, values: Values) -> float:

@@ -258,7 +258,7 @@ def best_diagonal(workload: ToeplitzWorkload, objective: Objective = RMSE) -> Di
     return workload_diagonal(queries)
 
 
-_dense = remembered(dense, version=4)
+_dense = remembered(dense, version=5)
 
 
 def _of_equal_norms(ask: DesignRequest, values: Values) -> Factorization:

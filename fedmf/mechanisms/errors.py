@@ -30,7 +30,7 @@ _FEW_LAGS = 4
 ObjectiveKind = Literal["rmse", "max", "last", "weights"]
 _LABELS: Final = {"rmse": "RMSE", "max": "MaxSE", "last": "last SE", "weights": "weighted RMSE"}
 # The largest variance is approached by power means of these orders, each search started from the last.
-_ORDERS: Final = (8.0, 64.0, 512.0, 4096.0, 32768.0)
+_ORDERS: Final = tuple(8.0 * 4.0**stage for stage in range(9))
 _FORMS: Final = "rmse, max, last or weights:w1,w2,… (m of them, each for n/m rounds)"
 _LEAST_COUNTED: Final = 1e-8
 
@@ -96,7 +96,7 @@ class Objective:
 
     @property
     def orders(self) -> tuple[float, ...]:
-        """Power means to minimise one after the other: the plain mean, or five that tend to the largest."""
+        """Power means to minimise one after the other: the plain mean, or nine that tend to the largest."""
         return _ORDERS if self.kind == "max" else (1.0,)
 
     def spread(self, rounds: int) -> Vector:
