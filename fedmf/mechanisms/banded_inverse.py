@@ -26,7 +26,7 @@ from fedmf.typing import Vector
 
 # L-BFGS starts with a step of this length, short enough not to leave stable C⁻¹.
 _UNIT = 0.02
-_OVERFLOW, _BISECTIONS = 1e100, 16
+_OVERFLOW = 1e100
 _MOST_ROUNDS, _FEASIBLE = 30, 1e-9
 _FREE_STARTS = (0.5, 0.75, 0.9)
 # Beyond, c is summed as the exponentials that it is made of, and no constraints are kept.
@@ -104,11 +104,10 @@ def banded_inverse(
     for loss in losses[1:]:
         tail = optimise(loss, tail, tolerance=1e-13, unit=_UNIT)
     if not _certified(tail, participation):
-        tail = tail if n > _LONG else _constrained(losses[-1], reference)
-        tail = min(_certified_blend(tail, reference, participation), reference, key=value)
+        constrained = tail if n > _LONG else _constrained(losses[-1], reference)
+        tail = _certified_blend(constrained, reference, participation)
     # Users in every round want the identity, which no γ > 0 reaches.
-    best = min((tail, reference, np.zeros(bands - 1)), key=value)
-    return InverseToeplitz(_inverse(best), n)
+    return InverseToeplitz(_inverse(min((tail, reference, np.zeros(bands - 1)), key=value)), n)
 
 
 def _with_a_slow_pole(loss: _Loss, h: Vector) -> Vector:
@@ -137,8 +136,8 @@ def _with_a_slow_pole(loss: _Loss, h: Vector) -> Vector:
 def _constrained(loss: _Loss, start: Vector) -> Vector:
     """Augmented Lagrangian of v ≤ 0: −c_t, and R_m(g) − R_m(min(⌊(g−1)/b⌋, m)·b) for g > b and 0 < m < k.
 
-    R_m(g) = Σ_{l<n−mb} c_l c_{l+g}: where no lag from jb on has a larger one than jb, for j ≤ m, the pair bound
-    is attained.
+    R_m(g) = Σ_{l<n−mb} c_l c_{l+g}: where no lag from jb on has a larger one than jb, for j ≤ m, the pair
+    bound is attained.
 
     References:
         Nocedal & Wright (2006), Algorithm 17.4.
@@ -219,12 +218,11 @@ class _Loss:
         """v of `_constrained`."""
         import torch
 
-        contract = self._participation
-        n, k, b = contract.rounds, contract.max_participations, contract.min_separation
-        met = min(k, -(-n // b))
+        _, c = self.series(tail)
+        k, b = self._participation.max_participations, self._participation.min_separation
+        n, met = c.numel(), min(k, -(-c.numel() // b))
         m = torch.arange(1, met)[:, None] if met * n <= _MOST_PRODUCTS else torch.tensor([[met - 1]])
         lags, size = torch.arange(b, n - 1) // b * b, 1 << (2 * n - 1).bit_length()
-        _, c = self.series(tail)
         heads = torch.fft.rfft(c * (torch.arange(n) < n - m * b), size)
         products = torch.fft.irfft(torch.fft.rfft(c, size) * heads.conj(), size)[:, :n]
         excess = products[:, b + 1 :] - products.gather(1, torch.minimum(lags, m * b))
@@ -273,22 +271,11 @@ def _certified_blend(constrained: Vector, reference: Vector, participation: Part
     Its c ≥ 0, so that the sensitivity is exact with normalised columns as well.
     """
 
-    def mixed(step: float) -> Vector:
-        return constrained + step * (reference - constrained)
-
-    refused = 0.0
     for step in (0.0, *np.geomspace(1e-12, 1.0, 73)):
-        if _certified(mixed(step), participation, positive=True):
-            break
-        refused = step
-    else:
-        return reference
-    for _ in range(_BISECTIONS if step else 0):
-        middle = 0.5 * (refused + step)
-        refused, step = (
-            (refused, middle) if _certified(mixed(middle), participation, True) else (middle, step)
-        )
-    return mixed(step)
+        mixed = constrained + step * (reference - constrained)
+        if _certified(mixed, participation, positive=True):
+            return mixed
+    return reference
 
 
 _inverse_optimum = remembered(banded_inverse, version=5)

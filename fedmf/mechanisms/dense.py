@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedmf.mechanisms.banded import banded, counting_all_rows, remembered_banded
 from fedmf.mechanisms.cache import remembered, single_threaded
 from fedmf.mechanisms.closed_forms import workload_diagonal
-from fedmf.mechanisms.errors import RMSE, Objective, stated_error
+from fedmf.mechanisms.errors import RMSE, Objective
 from fedmf.mechanisms.matrix import Dense, Factorization, lower_factor, normalized
 from fedmf.mechanisms.registry import DesignRequest, Family, Values, register
 from fedmf.mechanisms.sensitivity import count_patterns, pattern_layers
@@ -97,7 +97,7 @@ def dense(
     candidates = [Dense(start)]
     if count_patterns(n, k, b) * k**2 <= _MOST_PAIRS:
         candidates.append(Dense(refined(start, queries, participation, objective)))
-    best = min(candidates, key=lambda C: stated_error(C, participation, asked, objective))
+    best = min(candidates, key=DesignRequest(participation, asked, objective).stated_error)
     return Dense(best.matrix / np.sqrt(best.gram_diagonal(0).max()))
 
 
@@ -263,11 +263,10 @@ _dense = remembered(dense, version=5)
 
 def _of_equal_norms(ask: DesignRequest, values: Values) -> Factorization:
     """The better of `dense` with its columns normalised and the optimal b-banded C of equal norms."""
-    made = normalized(_dense(*ask.target))
-    if ask.participation.max_participations == 1:
-        return made
-    other = Dense(remembered_banded(ask.separation, *ask.target, True).materialize())
-    return min(made, other, key=lambda C: stated_error(C, ask.participation, ask.workload, ask.objective))
+    candidates = [normalized(_dense(*ask.target))]
+    if ask.participation.max_participations > 1:
+        candidates.append(Dense(remembered_banded(ask.separation, *ask.target, True).materialize()))
+    return min(candidates, key=ask.stated_error)
 
 
 register(

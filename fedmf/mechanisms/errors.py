@@ -10,13 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.mechanisms.matrix import Factorization
-from fedmf.mechanisms.sensitivity import (
-    Sensitivity,
-    comb_sum,
-    monotone_envelope,
-    quick_upper_bound,
-    stated_sensitivity,
-)
+from fedmf.mechanisms.sensitivity import Sensitivity, comb_sum, monotone_envelope, quick_upper_bound
 from fedmf.mechanisms.series import multiply, padded
 from fedmf.mechanisms.streaming import Stream
 from fedmf.mechanisms.workload import ToeplitzWorkload, weighted
@@ -241,23 +235,6 @@ def errors(
     deviation = sensitivity.value * noise_multiplier
     squares = (float(variances.mean()), float(variances.max()), objective.squared_error(variances))
     return Errors(*(deviation * square**0.5 for square in squares))
-
-
-def stated_error(
-    factorization: Factorization,
-    participation: Participation,
-    workload: ToeplitzWorkload,
-    objective: Objective = RMSE,
-) -> float:
-    """The objective with the stated sensitivity, σ left out.
-
-    >>> from fedmf.mechanisms.closed_forms import identity
-    >>> from fedmf.mechanisms.workload import prefix
-    >>> round(stated_error(identity(4), Participation(4, 2, 2), prefix(4)), 9)
-    2.236067977
-    """
-    stated = stated_sensitivity(factorization, participation)
-    return errors(factorization, workload, stated, objective=objective).objective
 
 
 def streamed_query_variances(factorization: Factorization, queries: Stream) -> NDArray[np.float64]:

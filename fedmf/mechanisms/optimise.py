@@ -218,19 +218,20 @@ def log_earliest_exponentials(
     Args:
         first: f.
         weights: ρ, shape (m,), real or complex.
-        bases: λ, shape (m,), |λ| ≤ 1.
+        bases: λ, shape (m,), 0 < |λ| ≤ 1, positive where real.
         participation: (n, k, b).
     """
     n, k, b = participation.rounds, participation.max_participations, participation.min_separation
     blocks = -(-n // b)
-    sums = torch.cumsum(bases[:, None] ** (b * torch.arange(blocks, dtype=torch.float64)), 1)
+    logs = torch.log(bases)[:, None]  # a power and its slope take several times as long as exp and its own
+    sums = torch.cumsum(torch.exp(logs * (b * torch.arange(blocks, dtype=torch.float64))), 1)
     if k < blocks:
         sums = torch.cat([sums[:, :k], sums[:, k:] - sums[:, :-k]], 1)
     total = torch.zeros((), dtype=torch.float64)
     for length, some in ((b, sums[:, : n // b]), (n - n // b * b, sums[:, n // b :])):
         if length and some.shape[1]:
             t, count = summation(length)
-            made = ((weights[:, None] * bases[:, None] ** t).T @ some.to(weights.dtype)).real
+            made = ((weights[:, None] * torch.exp(logs * t)).T @ some.to(weights.dtype)).real
             begun = 0 if length == b else n // b
             met = torch.arange(begun, begun + some.shape[1]) < k
             made = torch.cat([made[:1] + first * met.to(made.dtype), made[1:]])

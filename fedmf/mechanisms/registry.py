@@ -11,8 +11,9 @@ from functools import cache, partial
 from typing import Any, Final
 
 from fedmf.mechanisms.cache import remembered_parameters
-from fedmf.mechanisms.errors import LARGEST_RATED, RMSE, Objective, QuickError, stated_error
+from fedmf.mechanisms.errors import LARGEST_RATED, RMSE, Objective, QuickError, errors
 from fedmf.mechanisms.matrix import Factorization, NotRepresentable, Stamped, normalized
+from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.mechanisms.workload import ToeplitzWorkload, prefix
 from fedmf.participation import LARGEST_HORIZON, Participation
 
@@ -107,6 +108,11 @@ class DesignRequest:
     def separation(self) -> int:
         """min(b, n)."""
         return min(self.participation.min_separation, self.rounds)
+
+    def stated_error(self, C: Factorization) -> float:
+        """The objective of C with its stated sensitivity."""
+        stated = stated_sensitivity(C, self.participation)
+        return errors(C, self.workload, stated, objective=self.objective).objective
 
     @property
     def target(self) -> Target:
@@ -433,9 +439,9 @@ class _Search:
 
     def __init__(self, form: Form, request: DesignRequest) -> None:
         self._form, self._request = form, request
-        asked = request.participation, request.workload, request.objective
-        self._judge: Callable[[Factorization], float] = QuickError(*asked)
-        self._stated = partial(stated_error, participation=asked[0], workload=asked[1], objective=asked[2])
+        self._judge: Callable[[Factorization], float] = QuickError(
+            request.participation, request.workload, request.objective
+        )
         self._least, self._made = math.inf, None
         self._trails: dict[str, Trail] = {}
 
@@ -449,24 +455,15 @@ class _Search:
         for part in real if len(real) > 1 else ():  # now that the later ones are known
             values = _with(values, part, self._chosen(part, values, (), coarse))
         if real and self._request.rounds <= _STATED:
-            quick, self._judge, self._least = self._error(self._form, values), self._stated, math.inf
-            below = self._error(self._form, values) < quick * (1 - 1e-9)
-            for part in real if below else ():
-                values = self._moved(values, part)
+            error = partial(self._error, self._form)
+            quick, self._judge, self._least = error(values), self._request.stated_error, math.inf
+            for part in real if error(values) < quick * (1 - 1e-9) else ():
+                moved = _with(values, part, self._chosen(part, values, (), coarse))
+                values = min(values, moved, key=error)
         params = {part.symbol: values[part.symbol] for part in self._form.family.free}
         if self._made is not None and self._made[0] == values:
             return params, self._made[1]
         return params, self._form.make(self._request, values)
-
-    def _moved(self, values: Values, part: Free) -> dict[str, float | int]:
-        """With one real parameter chosen again near its place."""
-
-        def error(value: float) -> float:
-            return self._error(self._form, _with(values, part, value))
-
-        near = Accuracy(9, 2e-5, self._trails[part.symbol])
-        value = part.choose(self._request, values, error, near)
-        return _with(values, part, min(values[part.symbol], value, key=error))
 
     def _chosen(self, part: Free, values: Values, later: Sequence[Free], coarse: Accuracy) -> float:
         def error(value: float) -> float:
@@ -477,7 +474,9 @@ class _Search:
             return self._coarse(_with(values, part, value), later, coarse)
 
         accuracy = replace(_FINE, trail=Trail())
-        if not part.parameter.integer and (self._form.normalized or self._request.rounds > _LONG):
+        if not isinstance(self._judge, QuickError):
+            accuracy = Accuracy(9, 2e-5, self._trails[part.symbol])
+        elif not part.parameter.integer and (self._form.normalized or self._request.rounds > _LONG):
             trail = coarse.trail or Trail()
             part.choose(self._request, values, plain, replace(coarse, trail=trail))
             accuracy = Accuracy(9, 2e-5, trail)

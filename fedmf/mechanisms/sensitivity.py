@@ -256,11 +256,6 @@ def _continued(
     return parents, layer[parents, -1] + min_separation + within
 
 
-def row_bound(gram: Array, k: int, b: int) -> float:
-    """max_π Σ_{i∈π} w_i ≥ max_π Σ_{i,j∈π} W_ij, w as `row_weights`."""
-    return float(best_separated_sum(row_weights(gram, k, b)[0], k, b))
-
-
 def row_weights(gram: Array, k: int, b: int) -> Array:
     """w_i = max_{π∋i} Σ_{j∈π} W_ij, or a little more, over patterns of at most k, k − 1, … rounds.
 

@@ -15,7 +15,7 @@ from fedmf.mechanisms.sensitivity import (
     earliest_pattern,
     exact_sensitivity,
     pattern_layers,
-    row_bound,
+    row_weights,
     stated_sensitivity,
 )
 from fedmf.mechanisms.toeplitz import Diagonal, InverseToeplitz, Toeplitz
@@ -127,7 +127,7 @@ def test_a_bound_is_named_after_the_method_that_gave_it(n, k, b, case):
     rng = np.random.default_rng(8)
     C = normalized(Toeplitz(np.array([1.0, *rng.random(30)]), n))
     stated = stated_sensitivity(C, Participation(n, k, b))
-    by_rows = np.sqrt(row_bound(C.materialize().T @ C.materialize(), k, b))
+    by_rows = np.sqrt(best_separated_sum(row_weights(C.materialize().T @ C.materialize(), k, b)[0], k, b))
     assert stated.kind == "upper_bound"
     assert stated.case.startswith(case)
     assert stated.value < by_rows if case == "pairs of rounds" else stated.value == pytest.approx(by_rows)
