@@ -39,7 +39,7 @@ def test_all_mechanisms_are_ranked_and_compared_with_independent_noise(
     assert run([*small, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert len(rows) >= 11
-    assert [row["rmse"] for row in rows] == sorted(row["rmse"] for row in rows)
+    assert [row["objective_error"] for row in rows] == sorted(row["objective_error"] for row in rows)
     assert run(small) == 0
     first, heads, *lines = capsys.readouterr().out.splitlines()
     assert first.startswith("32 rounds, each user in at most 4 of them, at least 8 apart; prefix, zero-out")

@@ -27,7 +27,7 @@ from fedmf.typing import Vector
 # L-BFGS starts with a step of this length, short enough not to leave stable C⁻¹.
 _UNIT = 0.02
 _OVERFLOW = 1e100
-_MOST_ROUNDS, _FEASIBLE = 30, 1e-9
+_MOST_ROUNDS, _FEASIBLE = 30, 2e-9
 _FREE_STARTS = (0.5, 0.75, 0.9)
 # Beyond, c is summed as the exponentials that it is made of, and no constraints are kept.
 _LONG = 65_536
@@ -146,7 +146,7 @@ def _constrained(loss: _Loss, start: Vector) -> Vector:
 
     from fedmf.mechanisms.optimise import optimise
 
-    x, weight, previous = start, 10.0, np.inf
+    x, weight, previous = start, 1000.0, np.inf
     multipliers = torch.zeros_like(loss.violations(torch.tensor(x)))
     for _ in range(_MOST_ROUNDS):
 
@@ -215,7 +215,7 @@ class _Loss:
         return square + log_error(h, self._queries, self._order)
 
     def violations(self, tail: Any) -> Any:
-        """v of `_constrained`."""
+        """v of `_constrained`, and a little more: where that is small enough, v ≤ 0."""
         import torch
 
         _, c = self.series(tail)
@@ -226,7 +226,7 @@ class _Loss:
         heads = torch.fft.rfft(c * (torch.arange(n) < n - m * b), size)
         products = torch.fft.irfft(torch.fft.rfft(c, size) * heads.conj(), size)[:, :n]
         excess = products[:, b + 1 :] - products.gather(1, torch.minimum(lags, m * b))
-        return torch.cat([-c, excess.reshape(-1)])
+        return torch.cat([-c, excess.reshape(-1)]) + _FEASIBLE
 
 
 def _head_inverse(tail: Any) -> Any:
