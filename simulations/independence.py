@@ -1,6 +1,6 @@
 """Does any user's data move another user's integers? A-B-A over paths, models and kinds; planted faults.
 
-    python simulations/independence.py [--neighbours 16]
+    python simulations/independence.py [--neighbours 16] [--part 1/2]
 
 For each model, path and kind of hostile user, A is trained alone, after, last and first among so many hostile
 users. A cell is equal if A's integers are the same each time.
@@ -236,11 +236,13 @@ def main() -> None:
     parser.add_argument(
         "--neighbours", type=int, default=16, help="hostile users in a cohort; compiled: 16 times"
     )
-    neighbours = parser.parse_args().neighbours
+    parser.add_argument("--part", default="1/1", help="I/N: every N-th model from the I-th on")
+    options = parser.parse_args()
+    neighbours, (first, parts) = options.neighbours, map(int, options.part.split("/"))
     torch.manual_seed(0)
     torch.set_num_threads(1)
     begun, cells, equal, models, total = time.monotonic(), Counter[str](), Counter[str](), 0, 0
-    for name, task in (*convolutions(), *texts(), *owns()):
+    for name, task in [*convolutions(), *texts(), *owns()][first - 1 :: parts]:
         models += 1
         for path in [*(["compiled"] if is_compiled(task) else []), "groups", "one by one"]:
             for kind in KINDS:
@@ -256,7 +258,7 @@ def main() -> None:
     print(
         f"{models} models, {sum(cells.values())} cells, {total} neighbours, {time.monotonic() - begun:.0f} s"
     )
-    for fault, seen in faults():
+    for fault, seen in faults() if first == 1 else ():
         print(f"fault: {fault:36s} {'seen' if seen else 'NOT SEEN'}", flush=True)
 
 

@@ -12,6 +12,7 @@ is one that has jax or pfl (and torch). Those train in processes of their own, a
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
 import statistics
@@ -153,7 +154,7 @@ def task_of(model: str, users: int) -> Task:
 
 def loop(task: Task) -> Callable[[], object]:
     """What one would write: automatic differentiation on views of one vector."""
-    module, loss = task.model.module, task.loss
+    module, loss = copy.deepcopy(task.model.module).to(task.device), task.loss
     parameters = [p for p in module.parameters() if p.requires_grad]
     start = torch.cat([p.detach().flatten() for p in parameters])
     flat, slopes = start.clone(), torch.zeros_like(start)

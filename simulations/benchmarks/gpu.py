@@ -1,295 +1,300 @@
-"""A round on a GPU, part by part: clip and sum, noise and step, local training, adapters of a large model.
+"""A GPU's parts of a round, in turn with another version's and with plain torch.
 
-    python simulations/benchmarks/gpu.py [--only PART]... [--dimensions D]... [--repeats R] [--json]
+    python simulations/benchmarks/gpu.py [--cases CASE ...] [--before TREE] [--device cuda] [--seconds 8]
+        [--limit 20] [--json]
 
-Times are medians of R between synchronisations, after one that compiles. A copy of n bytes moves 2n; the rate
-of a copy of the model in the same table is the limit that memory sets. Baselines run in the same process:
-torch's own operations for clipping (change, norm, scale, sum), noise that is not correlated for releases, the
-processors of the machine for training.
+A case is ``train MODEL`` (of `engine.py`), ``clip D``, ``noise D`` or ``release D MECHANISM``. Each version
+has a process of its own, which makes a case and is then asked for one turn after another; seconds lie between
+synchronisations, the first turn is left out, and ratios are medians over turns. A case that fails, or a
+process that does not answer within the limit, is said, and the next case goes on.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import gc
 import json
+import os
 import statistics
+import subprocess
 import sys
-import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-import numpy as np
 import torch
-from engine import cnn
-from torch import Tensor, nn
+from engine import LOCAL, loop, task_of
+from torch import Tensor
 
-import fedmf
-from fedmf.data import InMemoryDataset
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
 from fedmf.mechanisms.blt import blt
 from fedmf.mechanisms.closed_forms import bisr, identity
 from fedmf.mechanisms.matrix import Factorization
-from fedmf.models import LogitsOf, mlp, with_lora
-from fedmf.models.architecture import Residual
-from fedmf.models.attention import Positions, SelfAttention
 from fedmf.noise import Domain, GaussianSource, NoiseKey, NoiseStream
+from fedmf.noise.row_pass import RowPass
 from fedmf.optim import RoundRelease, Sgd
 from fedmf.optim.server_pass import ServerPass
 from fedmf.participation import Participation
-from fedmf.runs.loop import RoundRecord
-from fedmf.runs.simulation import run_in_process
-from fedmf.training import FixedPointSum, Task, classification, next_token
+from fedmf.training import FixedPointSum, LocalTrainer
 
-#: A value, what it is of, and what it is compared with.
-Row = dict[str, Any]
-DIMENSIONS: Final = (10**6, 10**7, 10**8, 10**9)
-#: Entries of all rows of a group together.
-ENTRIES: Final = 4 * 10**9
-HORIZON: Final = 64
+HORIZON: Final = 256
 #: Factorizations: none is kept by more than four vectors.
 MECHANISMS: Final[dict[str, Callable[[], Factorization]]] = {
-    "independent": lambda: identity(HORIZON),
-    "bisr, 4 bands": lambda: bisr(4, HORIZON),
-    "banded Toeplitz, 4 bands": lambda: banded_toeplitz(4, Participation(HORIZON, 16, 4)),
-    "BLT, 4 buffers": lambda: blt(4, Participation(HORIZON, 16, 4)),
+    "identity": lambda: identity(HORIZON),
+    "bisr": lambda: bisr(4, HORIZON),
+    "toeplitz": lambda: banded_toeplitz(4, Participation(HORIZON, 64, 4)),
+    "blt": lambda: blt(4, Participation(HORIZON, 64, 4)),
 }
-GPU: Final = torch.device("cuda")
+MODELS: Final = "mlp", "cnn", "lstm", "lora", "transformer"
+RELEASES: Final = [f"release {d} {name}" for d in (10**7, 10**8) for name in MECHANISMS]
+CASES: Final = [*(f"train {m}" for m in MODELS), "clip 10000000", "noise 100000000", *RELEASES]
+#: Users trained in a turn, fewer of models that are trained one by one; entries of rows that are clipped.
+USERS: Final = {"lstm": 64, "transformer": 256}
+ENTRIES: Final = 10**9
+#: Entries of noise that are compared with the processor's.
+COMPARED: Final = 100_000
 
 
-def seconds(body: Callable[[], object], repeats: int) -> float:
-    """The median, on the device."""
-    times = []
-    for _ in range(repeats + 1):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        body()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times[1:])
+@dataclass(frozen=True)
+class Case:
+    """What is timed.
+
+    Args:
+        amount: what a turn does, in ``unit``.
+        unit: see above.
+        ways: to do it; the first is fedmf's.
+        copies: of a vector of d numbers, which "copy" makes, that move as little as fedmf's way must.
+        facts: what else is told.
+    """
+
+    amount: float
+    unit: str
+    ways: dict[str, Callable[[], object]]
+    copies: float = 0.0
+    facts: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-def copying(dimension: int, repeats: int) -> float:
-    """Bytes a second that a copy of the model moves."""
-    source = torch.zeros(dimension, device=GPU)
-    target = torch.empty_like(source)
-    return 8.0 * dimension / seconds(lambda: target.copy_(source), repeats)
+def train(device: torch.device, model: str) -> Case:
+    """Users' local training, clip and sum; how far four updates are from the processor's."""
+    users = USERS.get(model, 512)
+    there = task_of(model, users)
+    task, names = there.to(device), list(there.dataset.user_ids)
+    trainer, origin = LocalTrainer(task, LOCAL), task.model.initial().to(device)
+    expected = LocalTrainer(there, replace(LOCAL, engine="loop")).updates(origin.cpu(), names[:4], 0)
+    found = trainer.updates(origin, names[:4], 0).cpu()
+    ways = {
+        "fedmf": lambda: trainer.add_updates(origin, names, 0, FixedPointSum(origin.numel(), 1.0, device)),
+        "loop": loop(task),
+    }
+    facts = {"path": getattr(trainer, "path", "before"), "dimension": origin.numel()}
+    facts["distance from the processor"] = float((found - expected).norm() / expected.norm())
+    return Case(users, "users", ways, facts=facts)
 
 
-def clipping(dimension: int, repeats: int) -> Iterator[Row]:
-    """A group of users, clipped and added up in integers."""
-    users = max(4, min(1000, ENTRIES // dimension))
-    rows = torch.randn(users, dimension, device=GPU)
-    origin = torch.randn(dimension, device=GPU)
-    total = FixedPointSum(dimension, 1.0, GPU)
-    ours = seconds(lambda: total.add_updates(rows, origin), repeats)
+def clip(device: torch.device, dimension: str) -> Case:
+    """A group of users, clipped and added up in integers, against float32 and torch."""
+    d = int(dimension)
+    rows, origin = torch.randn(max(4, ENTRIES // d), d, device=device), torch.randn(d, device=device)
+    total, copied = FixedPointSum(d, 1.0, device), torch.empty_like(rows)
 
     def by_torch() -> Tensor:
         change = rows - origin
         return change.mul_((1.0 / change.norm(dim=1)).clamp_(max=1.0)[:, None]).sum(0)
 
-    theirs = seconds(by_torch, repeats)
-    name, rate = f"{users} users clipped and summed", copying(dimension, repeats)
-    yield row(name, ours, "s", "torch: change, norm, scale, float32 sum", theirs / ours)
-    yield row(f"{name}, a pass for norms, one for squares, one for the sum", 12.0 * users * dimension / ours,
-              "B/s", "copy", 12.0 * users * dimension / ours / rate)  # fmt: skip
+    ours = partial(total.add_updates, rows, origin)
+    # A pass for norms, one for squares, one for the sum, all of which read.
+    ways = {"fedmf": ours, "torch": by_torch, "copy": lambda: copied.copy_(rows)}
+    return Case(len(rows), "users", ways, 1.5)
 
 
-def releases(dimension: int, repeats: int) -> Iterator[Row]:
-    """Sum, noise, mean and step of the server."""
-    rate = copying(dimension, repeats)
-    parameters = torch.zeros(dimension, device=GPU)
-    total = FixedPointSum(dimension, 1.0, GPU)
-    rule = Sgd(learning_rate=1.0, momentum=0.9).build([(dimension,)], HORIZON)
-    alone: float | None = None
-    for name, mechanism in (("no noise", MECHANISMS["independent"]), *MECHANISMS.items()):
-        inverse = mechanism().recurrence()
-        source = GaussianSource(NoiseKey.from_seed(0), dimension, Domain.TRAINING)
-        noise = NoiseStream(source, inverse, HORIZON, device=GPU)
-        whole = ServerPass(noise, 100.0, 0.0 if name == "no noise" else 1.0)
-        at = {"t": 0, "theta": parameters, "state": rule.init(parameters)}
+def noise(device: torch.device, dimension: str) -> Case:
+    """Independent noise, added; whether its last numbers have the processor's bits."""
+    d = int(dimension)
+    source, row = GaussianSource(NoiseKey.from_seed(0), d, Domain.TRAINING), RowPass((3, 2), (1.0, -0.5))
+    out, other = torch.zeros(d, device=device), torch.zeros(d, device=device)
+    expected, found = (torch.zeros(COMPARED, device=place) for place in (torch.device("cpu"), device))
+    for into in (expected, found):
+        source.kernels(into.device).add_(row, into, d - COMPARED)
+    ways = {
+        "fedmf": lambda: source.kernels(out.device).add_(RowPass((3,), (1.0,)), out, 0),
+        "torch": lambda: out.add_(torch.randn(d, device=device)),
+        "copy": lambda: other.copy_(out),
+    }
+    return Case(d, "normals", ways, 1.0, {"bits of the processor": torch.equal(found.cpu(), expected)})
 
-        def release(whole: ServerPass = whole, at: dict[str, Any] = at) -> None:
+
+def release(device: torch.device, dimension: str, mechanism: str) -> Case:
+    """Sum, noise, mean and step of the server, against the same without noise."""
+    d = int(dimension)
+    total, rule = FixedPointSum(d, 1.0, device), Sgd(learning_rate=1.0, momentum=0.9).build([(d,)], HORIZON)
+    source, inverse = GaussianSource(NoiseKey.from_seed(0), d, Domain.TRAINING), MECHANISMS[mechanism]()
+
+    def releasing(std: float) -> Callable[[], None]:
+        stream = NoiseStream(source, inverse.recurrence(), HORIZON, device=device)
+        whole, at = ServerPass(stream, 100.0, std), {"t": 0, "theta": torch.zeros(d, device=device)}
+        at["state"] = rule.init(at["theta"])
+
+        def one() -> None:
             t = at["t"]
-            mean = whole.mean(t, total, parameters)
-            at["theta"], at["state"] = rule.step(t, at["theta"], RoundRelease(mean, 1.0, None), at["state"])
+            if ServerPass.steps(rule, at["theta"]):
+                at["theta"], at["state"] = whole.step(t, total, rule, at["theta"], at["state"])
+            else:
+                mean = whole.mean(t, total, at["theta"])
+                at["theta"], at["state"] = rule.step(
+                    t, at["theta"], RoundRelease(mean, 1.0, None), at["state"]
+                )
             at["t"] = t + 1
 
+        return one
+
+    source_of_copy, target = torch.zeros(d, device=device), torch.empty(d, device=device)
+    copy = partial(target.copy_, source_of_copy)
+    # The sum is read, model and velocity are read and written: 8 + 8 + 8 bytes an entry at the least.
+    return Case(1, "release", {"fedmf": releasing(1.0), "no noise": releasing(0.0), "copy": copy}, 3.0)
+
+
+MADE: Final = {"train": train, "clip": clip, "noise": noise, "release": release}
+
+
+def seconds(body: Callable[[], object], device: torch.device) -> float:
+    """Between synchronisations."""
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    wait()
+    begun = time.perf_counter()
+    body()
+    wait()
+    return time.perf_counter() - begun
+
+
+def serve(device: torch.device) -> None:
+    """Answer `Version.ask` on standard input."""
+    case = Case(0, "", {})
+    for line in sys.stdin:
+        asked = json.loads(line)
         try:
-            spent = seconds(release, min(repeats, HORIZON - 2))
-        except torch.OutOfMemoryError:
-            yield row(f"{name}: out of memory", 0.0, "s", "", 0.0)
-            continue
-        alone = spent if name == "independent" else alone
-        yield row(f"{name}: release", spent, "s", "independent", spent / (alone or spent))
-        # The sum is read, model and velocity are read and written: 8 + 8 + 8 bytes an entry at the least.
-        yield row(f"{name}: least traffic", 24.0 * dimension / spent, "B/s", "copy",
-                  24.0 * dimension / spent / rate)  # fmt: skip
-        del noise, whole, at, release
-        forget()
+            if "way" in asked:
+                answer: dict[str, Any] = {"seconds": seconds(case.ways[asked["way"]], device)}
+            else:
+                case = Case(0, "", {})
+                gc.collect()
+                if device.type == "cuda":
+                    torch.cuda.empty_cache()
+                kind, *arguments = asked["case"].split()
+                case = MADE[kind](device, *arguments)
+                answer = {**vars(case), "ways": list(case.ways)}
+        except Exception as error:  # of another version, or memory
+            answer = {"error": f"{type(error).__name__}: {error}"[:400]}
+        print(json.dumps(answer), flush=True)
 
 
-def examples(users: int, each: int, classes: int, positions: int) -> InMemoryDataset:
-    """Made up: images of 28×28, or texts."""
-    generator = torch.Generator().manual_seed(0)
-    count = users * each
-    if positions:
-        texts = torch.randint(classes, (count, positions + 1), generator=generator)
-        features, labels = texts[:, :-1].contiguous(), texts[:, 1:].contiguous()
-    else:
-        features = torch.randn(count, 1, 28, 28, generator=generator)
-        labels = torch.randint(classes, (count,), generator=generator)
-    owned = tuple(np.arange(count).reshape(users, each))
-    names = tuple(f"u{u:05d}" for u in range(users))
-    return InMemoryDataset(features, labels, owned, names, features[:8], labels[:8])
+class Version:
+    """A process that makes cases with the fedmf of a tree.
+
+    Args:
+        tree: whose.
+        device: of all cases.
+        limit: seconds for a turn; thrice that to make a case.
+    """
+
+    def __init__(self, tree: Path, device: str, limit: float) -> None:
+        self._command = [sys.executable, __file__, "--serve", "--device", device]
+        paths = os.pathsep.join(filter(None, (str(tree), os.environ.get("PYTHONPATH"))))
+        self._environment, self._limit = {**os.environ, "PYTHONPATH": paths}, limit
+        self._start()
+
+    def _start(self) -> None:
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self._process = subprocess.Popen(self._command, env=self._environment, **pipes)
+
+    def ask(self, **asked: str) -> dict[str, Any]:
+        """Its answer; "error" where there is none."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        limit = self._limit * (3 if "case" in asked else 1)
+        timer = threading.Timer(limit, self._process.kill)
+        timer.start()
+        try:
+            self._process.stdin.write(json.dumps(asked) + "\n")
+            self._process.stdin.flush()
+            return json.loads(self._process.stdout.readline())
+        except (ValueError, OSError):
+            self._process.kill()
+            self._start()
+            return {"error": f"it ended, or gave no answer within {limit:g} s"}
+        finally:
+            timer.cancel()
 
 
-def transformer(
-    vocabulary: int, positions: int, width: int, layers: int, heads: int, inner: int
-) -> nn.Module:
-    """Blocks of causal attention and two dense layers, norms before each."""
-    blocks: list[nn.Module] = []
-    for _ in range(layers):
-        dense = [nn.LayerNorm(width), nn.Linear(width, inner), nn.ReLU(), nn.Linear(inner, width)]
-        blocks += [
-            Residual(nn.Sequential(nn.LayerNorm(width), SelfAttention(width, heads, causal=True))),
-            Residual(nn.Sequential(*dense)),
-        ]
-    return nn.Sequential(
-        *(nn.Embedding(vocabulary, width, padding_idx=0), Positions(positions, width), *blocks),
-        *(nn.LayerNorm(width), nn.Linear(width, vocabulary)),
-    )
-
-
-def task(model: str, users: int, each: int) -> Task:
-    """A model and the examples of its users."""
-    torch.manual_seed(0)
-    if model == "transformer":
-        return next_token(examples(users, each, 1000, 32), transformer(1000, 32, 128, 4, 4, 512), 1000)
-    images = cnn() if model == "cnn" else nn.Sequential(nn.Flatten(), mlp(784, (512,), 10, seed=0))
-    return classification(examples(users, each, 10, 0), images)
-
-
-def rounds(of: Task, size: int, batch: int, mechanism: str, device: str, **local: Any) -> list[float]:
-    """Seconds of each round of a run in this process, messages, ledger and commits included."""
-    spent: list[float] = []
-    run = fedmf.Run(
-        task=of,
-        cohorts=fedmf.CyclicCohorts(rounds=6, users_per_round=size),
-        privacy=fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=1.0, noise_seed=0),
-        client=fedmf.LocalSGD(batch_size=batch, learning_rate=0.1, **local),
-        mechanism=mechanism,
-        server=Sgd(learning_rate=0.1),
-    )
-    run = dataclasses.replace(run, execution=dataclasses.replace(run.execution, evaluate_every=10**6))
-
-    def note(record: RoundRecord) -> None:
-        report = record.report
-        assert report is not None
-        assert report.present == size, report
-        assert not report.failures, report.failures[:1]
-        spent.append(report.seconds)
-
-    with tempfile.TemporaryDirectory() as folder, fedmf.start(run, Path(folder) / "run", device) as session:
-        run_in_process(session, note)
-    return spent
-
-
-#: Model, users of a cohort, examples of each, examples of a step.
-TRAINED: Final = (("mlp", 500, 20, 10), ("cnn", 500, 20, 10), ("transformer", 200, 16, 8))
-
-
-def training(repeats: int) -> Iterator[Row]:
-    """Whole rounds, on the GPU and on all processors; correlated and independent noise."""
-    del repeats
-    for model, size, each, batch in TRAINED:
-        of = task(model, 2 * size, each)
-        on_gpu = statistics.median(rounds(of, size, batch, "identity", "cuda")[2:])
-        forget()
-        name = f"{model}, d = {of.model.dimension:,}, {size} users"
-        processors = statistics.median(rounds(of, size, batch, "identity", "cpu")[2:])
-        yield row(f"{name}: users trained", size / on_gpu, "users/s", "processors", processors / on_gpu)
-        correlated = statistics.median(rounds(of, size, batch, "bisr", "cuda")[2:])
-        yield row(f"{name}: round with bisr", correlated, "s", "identity", correlated / on_gpu)
-        forget()
-
-
-def adapters(repeats: int) -> Iterator[Row]:
-    """A round of low-rank adapters of rank 8 on every dense layer of a large decoder."""
-    del repeats
-    shape = {"vocab_size": 32_000, "n_positions": 128, "n_embd": 1280, "n_layer": 36, "n_head": 20}
-    still = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(**shape, **still, bos_token_id=0, eos_token_id=0, attn_implementation="eager")  # pyright: ignore[reportCallIssue]
-    with torch.device("cuda"):
-        base = GPT2LMHeadModel(config)
-    weights = sum(p.numel() for p in base.parameters())
-    adapted = LogitsOf(with_lora(base.cpu(), rank=8, alpha=16.0, seed=0))
-    each, size = 8, 16
-    for precision in ("float32", "bfloat16"):
-        of = next_token(examples(2 * size, each, 32_000, 128), adapted, 32_000)
-        begin = time.perf_counter()
-        spent = rounds(of, size, 4, "bisr", "cuda", precision=precision, micro_batch=4)
-        ready = time.perf_counter() - begin - sum(spent)
-        name = f"GPT-2 of {weights:,} weights, d = {of.model.dimension:,}, {size} users, {precision}"
-        tokens = size * each * 128
-        yield row(f"{name}: round", statistics.median(spent[2:]), "s", "", 0.0)
-        yield row(f"{name}: tokens", tokens / statistics.median(spent[2:]), "tokens/s", "", 0.0)
-        yield row(f"{name}: start", ready, "s", "", 0.0)
-        yield row(f"{name}: peak of torch's memory", torch.cuda.max_memory_allocated(), "B", "", 0.0)
-        forget()
-
-
-def row(name: str, value: float, unit: str, baseline: str, ratio: float) -> Row:
-    return {"name": name, "value": value, "unit": unit, "baseline": baseline, "ratio": ratio or None}
-
-
-def forget() -> None:
-    """Give memory back between subjects."""
-    gc.collect()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-
-
-def show(found: Row, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(found), flush=True)
+def rows(case: str, versions: dict[str, Version], budget: float) -> Iterator[dict[str, Any]]:
+    """A case in turns for so many seconds, at least three times: a row for each way and version."""
+    made = {name: version.ask(case=case) for name, version in versions.items()}
+    yield from ({"name": f"{case}: {name}", **a} for name, a in made.items() if "error" in a)
+    if "error" in made["now"]:
         return
-    ratio = "" if found["ratio"] is None else f"{found['ratio']:8.3f} of {found['baseline']}"
-    print(f"{found['name']:<78} {found['value']:>12.5g} {found['unit']:<8} {ratio}", flush=True)
-
-
-BY_DIMENSION: Final = {"clip": clipping, "release": releases}
-ONCE: Final = {"training": training, "adapters": adapters}
+    keys = [(name, made["now"]["ways"][0]) for name, answer in made.items() if "error" not in answer]
+    keys += [("now", way) for way in made["now"]["ways"][1:]]
+    spent: dict[tuple[str, str], list[float]] = {key: [] for key in keys}
+    begun = time.monotonic()
+    while (turns := min(map(len, spent.values()), default=0)) < 4 or time.monotonic() < begun + budget:
+        for name, way in list(spent):
+            answer = versions[name].ask(way=way)
+            if "error" in answer:
+                yield {"name": f"{case}: {name}, {way}", **answer}
+                del spent[name, way]
+                if name == "now":
+                    return
+            else:
+                spent[name, way].append(answer["seconds"])
+        if turns > 100:
+            break
+    first = keys[0]
+    copying = statistics.median(spent["now", "copy"][1:]) if ("now", "copy") in spent else 0.0
+    for (name, way), times in spent.items():
+        taken, ours = statistics.median(times[1:]), way == first[1]
+        ratio = statistics.median(a / b for a, b in zip(times[1:], spent[first][1:], strict=False))
+        row = {"name": f"{case}: {name if ours else way}", "seconds": taken, "of now": ratio}
+        row |= {
+            "value": made["now"]["amount"] / taken,
+            "unit": f"{made['now']['unit']}/s",
+            "turns": len(times) - 1,
+        }
+        if copying and ours:
+            row["share of a copy's bandwidth"] = made["now"]["copies"] * copying / taken
+        yield row | (made[name]["facts"] if ours else {})
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", action="append", choices=[*BY_DIMENSION, *ONCE])
-    parser.add_argument("--dimensions", type=int, action="append")
-    parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--json", action="store_true", help="one JSON object per row")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--cases", nargs="+", default=CASES)
+    parser.add_argument("--before", type=Path, help="a tree of another version")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of turns a case")
+    parser.add_argument(
+        "--limit", type=float, default=20.0, help="seconds for a turn; thrice that to make a case"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--serve", action="store_true", help="answer standard input")
     options = parser.parse_args()
-    if not torch.cuda.is_available():
+    if options.serve:
+        torch.set_num_threads(1)
+        serve(torch.device(options.device))
+        return
+    if options.device == "cuda" and not torch.cuda.is_available():
         parser.exit(2, "gpu.py needs a CUDA device.\n")
-    wanted = options.only or [*BY_DIMENSION, *ONCE]
-    show(row(torch.cuda.get_device_name(), torch.cuda.mem_get_info()[1], "B", "", 0.0), options.json)
-    for d in options.dimensions or DIMENSIONS:
-        if wanted != ["training"]:
-            show(row(f"d = {d:,}: copy", copying(d, options.repeats), "B/s", "", 0.0), options.json)
-        for name in (name for name in BY_DIMENSION if name in wanted):
-            for found in BY_DIMENSION[name](d, options.repeats):
-                show({**found, "name": f"d = {d:,}: {found['name']}"}, options.json)
-            forget()
-    for name in (name for name in ONCE if name in wanted):
-        for found in ONCE[name](options.repeats):
-            show(found, options.json)
+    trees = {"now": Path(__file__).resolve().parents[2]} | (
+        {"before": options.before} if options.before else {}
+    )
+    versions = {name: Version(tree, options.device, options.limit) for name, tree in trees.items()}
+    for case in options.cases:
+        for row in rows(case, versions, options.seconds):
+            facts = ", ".join(
+                f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items() if k != "name"
+            )
+            print(json.dumps(row) if options.json else f"{row['name']:<38} {facts}", flush=True)
 
 
 if __name__ == "__main__":
