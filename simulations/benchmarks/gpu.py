@@ -197,7 +197,7 @@ class Version:
     Args:
         tree: whose.
         device: of all cases.
-        limit: seconds for a turn; thrice that to make a case.
+        limit: seconds for a turn; thrice that to make a case and for its first.
     """
 
     def __init__(self, tree: Path, device: str, limit: float) -> None:
@@ -210,11 +210,11 @@ class Version:
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self._process = subprocess.Popen(self._command, env=self._environment, **pipes)
 
-    def ask(self, **asked: str) -> dict[str, Any]:
+    def ask(self, first: bool = False, **asked: str) -> dict[str, Any]:
         """Its answer; "error" where there is none."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        limit = self._limit * (3 if "case" in asked else 1)
+        limit = self._limit * (3 if first else 1)
         timer = threading.Timer(limit, self._process.kill)
         timer.start()
         try:
@@ -231,7 +231,7 @@ class Version:
 
 def rows(case: str, versions: dict[str, Version], budget: float) -> Iterator[dict[str, Any]]:
     """A case in turns for so many seconds, at least three times: a row for each way and version."""
-    made = {name: version.ask(case=case) for name, version in versions.items()}
+    made = {name: version.ask(first=True, case=case) for name, version in versions.items()}
     yield from ({"name": f"{case}: {name}", **a} for name, a in made.items() if "error" in a)
     if "error" in made["now"]:
         return
@@ -241,7 +241,7 @@ def rows(case: str, versions: dict[str, Version], budget: float) -> Iterator[dic
     begun = time.monotonic()
     while (turns := min(map(len, spent.values()), default=0)) < 4 or time.monotonic() < begun + budget:
         for name, way in list(spent):
-            answer = versions[name].ask(way=way)
+            answer = versions[name].ask(first=not spent[name, way], way=way)
             if "error" in answer:
                 yield {"name": f"{case}: {name}, {way}", **answer}
                 del spent[name, way]
@@ -274,7 +274,10 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--seconds", type=float, default=8.0, help="of turns a case")
     parser.add_argument(
-        "--limit", type=float, default=20.0, help="seconds for a turn; thrice that to make a case"
+        "--limit",
+        type=float,
+        default=20.0,
+        help="seconds for a turn; thrice that to make a case and for its first",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--serve", action="store_true", help="answer standard input")
