@@ -20,13 +20,14 @@ export FLWR_TELEMETRY_ENABLED ?= 0
 export FLWR_DISABLE_UPDATE_CHECK ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
 
-.PHONY: help run test test-weekly lint types format docs benchmarks pins clean
+.PHONY: help run test test-weekly lint types format docs dist benchmarks pins clean
 
 help:
 	@echo "make run           train the private digits model (configs/digits.toml)"
 	@echo "make test          lint, types and all tests that a change must pass: minutes"
 	@echo "make test-weekly   fuzzing, deployments and statistics that take longer"
 	@echo "make docs          the documentation as a site, build/site/index.html"
+	@echo "make dist          wheel and source distribution in dist/"
 	@echo "make lint / types / format / benchmarks / pins / clean"
 
 # What running needs, of the pinned versions.
@@ -70,6 +71,9 @@ format: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml
+
+dist: $(STAMP)
+	rm -rf dist && $(BIN)/hatchling build -d dist
 
 # What the package promises of its speed, measured in minutes on this machine.
 benchmarks: $(STAMP)
