@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from support.child_processes import in_child
 
+import fedmf
 from fedmf.cli.app import run
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 #: Pages whose commands are run, in the order in which they are read.
 PAGES = [ROOT / "README.md", DOCS / "concepts.md"]
-#: Pages that a reader carries out from the top: files, edits, commands.
-TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
+#: What is replaced in each notebook, so that it runs in seconds.
+TUTORIALS = {
+    "compare-mechanisms": ("120, [0, 1, 2], [0.05, 0.1, 0.2, 0.4]", "30, [0, 1], [0.1]"),
+    "make-an-app-private": ("ROUNDS = 12", "ROUNDS = 4"),
+    "release-a-stream": ("", ""),
+    "score-anomalies": ("", ""),
+}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -44,29 +52,11 @@ def commands(text: str) -> list[str]:
     return re.findall(r"^\$ (.*)$", text, re.MULTILINE)
 
 
-def carry_out(command: str, output: pytest.CaptureFixture[str]) -> None:
-    """With few rounds; what Python is told in a fork, which keeps no modules of an app."""
-    program, *arguments = shlex.split(command.replace("'num-server-rounds': 12", "'num-server-rounds': 2"))
-    if program == "fedmf":
-        further = ("--set", "cohorts.rounds=20") if arguments[0] in ("simulate", "sweep") else ()
-        assert run([*arguments, *further]) == 0, (command, output.readouterr().err)
-    else:
-        assert program == "python", command
-        code = arguments[1] if arguments[0] == "-c" else Path(arguments[0]).read_text()
-        assert in_child(lambda: exec(code, {"__name__": "__main__"})) == 0, command
-
-
-def edit(block: str) -> None:
-    """Lines that are added to files, and taken away, each edit around lines that stay."""
-    for part in block.split("--- ")[1:]:
-        name, _, lines = part.partition("\n")
-        before, after = (
-            "".join(f"{line[1:]}\n" for line in lines.splitlines() if line[:1] in kept)
-            for kept in ((" ", "-", ""), (" ", "+", ""))
-        )
-        text = Path(name).read_text()
-        assert text.count(before) == 1, before
-        Path(name).write_text(text.replace(before, after))
+def carry_out(command: str, output: pytest.CaptureFixture[str], *short: str) -> None:
+    program, *arguments = shlex.split(command)
+    assert program == "fedmf", command
+    further = short if arguments[0] == "simulate" else ()
+    assert run([*arguments, *further]) == 0, (command, output.readouterr().err)
 
 
 def test_commands_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,26 +75,34 @@ def test_the_code_of_the_readme_runs() -> None:
     assert names["result"].statement["rounds_released"] == 8  # type: ignore[attr-defined]
 
 
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-@pytest.mark.parametrize("page", TUTORIALS, ids=lambda path: path.stem)
-def test_a_tutorial_is_carried_out(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`flwr run` is left to the tests of deployments."""
-    for language, block in BLOCK.findall(page.read_text()):
-        if language == "diff":
-            edit(block)
-        elif language == "console":
-            for command in commands(block):
-                if "flwr run " not in command:
-                    carry_out(command, capsys)
-        elif found := re.match(r"# (\S+\.\w+)\n", block):
-            Path(found[1]).write_text(block.partition("\n")[2])
+@pytest.mark.parametrize("name", sorted(path.stem for path in (DOCS / "tutorials").iterdir()))
+def test_a_tutorial_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every cell in order, as a kernel runs them, but in this process, which has torch loaded."""
+    names: dict[str, Any] = {}
+    for cell in json.loads((DOCS / f"tutorials/{name}.ipynb").read_text())["cells"]:
+        source = "".join(cell["source"]).replace(*TUTORIALS[name])
+        if source.startswith("%%writefile "):
+            first, _, content = source.partition("\n")
+            Path(first.split()[1]).write_text(content)
+        elif source.startswith("!"):
+            carry_out(source[1:], capsys)
+        elif cell["cell_type"] == "code":
+            exec(source, names)
 
 
 def test_links_lead_somewhere() -> None:
+    pages = (*ROOT.glob("*.md"), ROOT / ".github/SECURITY.md", *DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb"))
     lost = [
         f"{page.relative_to(ROOT)}: {target}"
-        for page in (ROOT / "README.md", *DOCS.rglob("*.md"))
+        for page in pages
         for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text())
         if not target.startswith("http") and not (page.parent / target).exists()
     ]
     assert lost == []
+
+
+def test_one_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert version == fedmf.__version__
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {version} (" in (ROOT / "CHANGELOG.md").read_text()

@@ -1,4 +1,4 @@
-"""What MkDocs cannot do by itself: pages from outside docs/, the reference, formulas without a script.
+"""What MkDocs cannot do by itself: pages outside docs/, notebooks, the reference, MathML.
 
 MkDocs calls the functions named ``on_...`` while it builds.
 """
@@ -6,6 +6,7 @@ MkDocs calls the functions named ``on_...`` while it builds.
 from __future__ import annotations
 
 import html
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,13 @@ from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
-#: Pages that a checkout has at its top, and their place in the site.
-TOP = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+#: Pages outside docs/, and their place in the site.
+TOP = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    ".github/SECURITY.md": "security.md",
+}
 #: Rooms whose public names are the reference: those that users come to first, then by what they do.
 ROOMS = tuple(
     f"fedmf.{room}"
@@ -38,7 +44,9 @@ ROOMS = tuple(
         "sweeps",
     ]
 )
-OUTWARDS = re.compile(rf"\]\(((?:\.\./)*)\.\./({'|'.join(TOP)})")
+OUTWARDS = re.compile(rf"\]\(((?:\.\./)*)\.\./({'|'.join(map(re.escape, TOP))})")
+#: Links to notebooks lead to the pages that are made of them.
+NOTEBOOK = re.compile(r"(\]\([^)]*)\.ipynb\b")
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 ESCAPED = re.compile(r"\b([A-Z])&amp;([A-Z])\b")
 
@@ -64,6 +72,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages of the top folder, the list of results and the reference."""
     for source, place in TOP.items():
         files.append(File.generated(config, place, content=page_of_top((ROOT / source).read_text("utf-8"))))
+    for path in sorted((ROOT / "docs/tutorials").glob("*.ipynb")):
+        page = page_of_notebook(json.loads(path.read_text("utf-8")), path.name)
+        files.append(File.generated(config, f"tutorials/{path.stem}.md", content=page))
     rows = [f"* [{title}]({uri.partition('/')[2]})" for title, uri in titles("results")]
     text = (
         "# Results\n\nWhat was measured or computed, each page with its command.\n\n" + "\n".join(rows) + "\n"
@@ -93,8 +104,8 @@ def _expanded(entry: Any) -> list[Any]:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Links to pages of the top folder lead to their place."""
-    return OUTWARDS.sub(lambda found: f"]({found[1]}{TOP[found[2]]}", markdown)
+    """Links to pages outside docs/ and to notebooks lead to their place."""
+    return NOTEBOOK.sub(r"\1.md", OUTWARDS.sub(lambda found: f"]({found[1]}{TOP[found[2]]}", markdown))
 
 
 def on_page_content(content: str, **_: Any) -> str:
@@ -113,8 +124,32 @@ def on_post_build(config: MkDocsConfig) -> None:
 
 
 def page_of_top(text: str) -> str:
-    """A page of the top folder with its links as seen from docs/."""
-    text = text.replace("](docs/", "](").replace("[CITATION.cff](CITATION.cff)", "`CITATION.cff`")
+    """A page outside docs/ with its links as seen from docs/."""
+    text = text.replace("](../docs/", "](").replace("](docs/", "](")
+    text = text.replace("[CITATION.cff](CITATION.cff)", "`CITATION.cff`")
     for source, place in TOP.items():
         text = text.replace(f"]({source}", f"]({place}")
     return text
+
+
+def page_of_notebook(notebook: dict[str, Any], name: str) -> str:
+    """The cells of a notebook as Markdown, with the text and pictures that were stored of their outputs."""
+    parts: list[str] = []
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        command, file = source.startswith("!"), source.startswith("%%writefile")
+        language = "console" if command else "toml" if file else "python"
+        parts.append(f"```{language}\n{'$ ' + source[1:] if command else source}\n```")
+        for output in cell["outputs"]:
+            data = output.get("data", {})
+            text = "".join(output.get("text", data.get("text/plain", "")))
+            if "image/png" in data:
+                parts.append(f"![output](data:image/png;base64,{''.join(data['image/png'].split())})")
+            elif text.strip():
+                parts.append(f"```text\n{text.rstrip()}\n```")
+    title, _, rest = "\n\n".join(parts).partition("\n")
+    note = f'*This page is <a href="{name}" download>a notebook</a>, which you can download and run.*'
+    return f"{title}\n\n{note}\n{rest}\n"
