@@ -9,11 +9,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedmf.cohorts.fixed import (
-    AvailableSchedule,
+from fedmf.cohorts import (
+    AvailableCohorts,
+    Cohorts,
     CohortSchedule,
-    CyclicSchedule,
-    RandomSchedule,
+    CyclicCohorts,
+    RandomCohorts,
     cyclic_participation,
 )
 from fedmf.participation import Participation
@@ -24,29 +25,31 @@ laws = settings(derandomize=True, max_examples=150, deadline=None, database=None
 SEEDS = st.integers(0, 2**32)
 
 
+def schedule_of(
+    kind: type[Cohorts], users: int, m: int, contract: Participation, seed: int
+) -> CohortSchedule:
+    return kind(contract.rounds, m).schedule(users, contract, seed)
+
+
 def all_cohorts(schedule: CohortSchedule) -> list[list[int]]:
-    return [schedule.cohort(t).tolist() for t in range(schedule.participation.rounds)]
+    return [schedule.cohort(t).tolist() for t in range(schedule.rounds)]
 
 
-def check_contract(schedule: CohortSchedule) -> np.ndarray:
+def check_contract(schedule: CohortSchedule, users: int, m: int, contract: Participation) -> np.ndarray:
     """Assert size, order, cap and separation of every cohort; returns participations by user."""
-    n, k, b = (
-        schedule.participation.rounds,
-        schedule.participation.max_participations,
-        schedule.participation.min_separation,
-    )
+    n, k, b = contract.rounds, contract.max_participations, contract.min_separation
     last: dict[int, int] = {}
-    counts = np.zeros(schedule.users, dtype=int)
+    counts = np.zeros(users, dtype=int)
     for t, cohort in enumerate(all_cohorts(schedule)):
-        assert len(cohort) == schedule.cohort_size
+        assert len(cohort) == m
         assert cohort == sorted(set(cohort))
         assert cohort[0] >= 0
-        assert cohort[-1] < schedule.users
+        assert cohort[-1] < users
         for user in cohort:
             assert t - last.get(user, -b) >= b, (user, last.get(user), t)
             last[user] = t
             counts[user] += 1
-    assert counts.sum() == n * schedule.cohort_size
+    assert counts.sum() == n * m
     assert counts.max() <= k
     return counts
 
@@ -75,12 +78,12 @@ def test_a_cyclic_schedule_keeps_the_contract_or_none_exists(
 ) -> None:
     users, m, contract = setting
     if is_feasible(*setting):
-        counts = check_contract(CyclicSchedule(users, m, contract, seed))
+        counts = check_contract(schedule_of(CyclicCohorts, *setting, seed), *setting)
         assert counts.max() - counts.min() <= 1
         assert counts.min() >= 1 or m * contract.rounds < users
     else:
         with pytest.raises(ValueError, match=r"cohort size|max_participations") as caught:
-            CyclicSchedule(users, m, contract, seed)
+            schedule_of(CyclicCohorts, *setting, seed)
         assert "\n" not in str(caught.value)
 
 
@@ -89,15 +92,15 @@ def test_a_cyclic_schedule_keeps_the_contract_or_none_exists(
 def test_a_random_schedule_keeps_the_contract_or_is_refused(
     setting: tuple[int, int, Participation], seed: int
 ) -> None:
-    users, m, contract = setting
+    contract = setting[2]
     loosest = Participation.as_many_as_fit(contract.rounds, contract.min_separation)
     try:
-        schedule = RandomSchedule(users, m, contract, seed)
+        schedule = schedule_of(RandomCohorts, *setting, seed)
     except ValueError as caught:
         message = str(caught)
     else:
         assert is_feasible(*setting)
-        check_contract(schedule)
+        check_contract(schedule, *setting)
         return
     assert "\n" not in message
     assert not is_feasible(*setting) or "a random order runs out in round" in message
@@ -109,9 +112,10 @@ def test_a_random_schedule_keeps_the_contract_or_is_refused(
 def test_cyclic_participation_is_the_tightest_contract(m: int, users: int, n: int) -> None:
     assume(m <= users)
     contract = cyclic_participation(users, m, n)
-    counts = check_contract(CyclicSchedule(users, m, contract, seed=0))
+    schedule = schedule_of(CyclicCohorts, users, m, contract, seed=0)
+    counts = check_contract(schedule, users, m, contract)
     assert counts.max() == contract.max_participations
-    cohorts = all_cohorts(CyclicSchedule(users, m, contract, seed=0))
+    cohorts = all_cohorts(schedule)
     gaps = [t - s for t in range(n) for s in range(t) if set(cohorts[s]) & set(cohorts[t])]
     assert min(gaps, default=n) == contract.min_separation
 
@@ -132,7 +136,7 @@ def test_a_random_round_is_uniform_over_the_eligible_subsets(users: int, m: int,
     rank = {pair: i for i, pair in enumerate((i, j) for j in range(eligible) for i in range(j))}
     seen = np.zeros(cells)
     for seed in range(seeds):
-        schedule = RandomSchedule(users, m, contract, seed)
+        schedule = schedule_of(RandomCohorts, users, m, contract, seed)
         resting = {user for s in range(max(0, t - b + 1), t) for user in schedule.cohort(s).tolist()}
         others = [user for user in range(users) if user not in resting]
         first, second = (others.index(user) for user in schedule.cohort(t).tolist())
@@ -146,14 +150,13 @@ def test_a_random_round_is_uniform_over_the_eligible_subsets(users: int, m: int,
 
 def test_the_order_of_available_users_is_another_in_every_round_and_fair() -> None:
     """Each user is as often in the first place as any other: 6 of 6,000 draws within five deviations."""
-    schedule = AvailableSchedule(6, 2, Participation(6000, 3000, 2), seed=3)
+    contract = Participation(6000, 3000, 2)
+    schedule = schedule_of(AvailableCohorts, 6, 2, contract, seed=3)
     orders = np.array([schedule.cohort(t) for t in range(6000)])
     assert (np.sort(orders, axis=1) == np.arange(6)).all()
     assert len({tuple(order) for order in orders.tolist()}) == 720
     first = np.bincount(orders[:, 0], minlength=6)
     assert np.abs(first - 1000).max() < 5 * np.sqrt(6000 * 5 / 36)
-    assert not np.array_equal(
-        orders, [AvailableSchedule(6, 2, Participation(6000, 3000, 2), 4).cohort(t) for t in range(6000)]
-    )
+    assert not np.array_equal(orders, all_cohorts(schedule_of(AvailableCohorts, 6, 2, contract, seed=4)))
     with pytest.raises(IndexError, match=r"t \(round\)"):
         schedule.cohort(6000)

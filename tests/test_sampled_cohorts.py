@@ -9,9 +9,7 @@ from math import log
 import numpy as np
 import pytest
 
-from fedmf.cohorts import COHORTS
-from fedmf.cohorts.fixed import CohortSchedule
-from fedmf.cohorts.sampled import CyclicPoisson, MinSeparationSampling
+from fedmf.cohorts import COHORTS, CohortSchedule, SampledCohorts
 from fedmf.participation import Participation
 
 FALSE_ALARM = 1e-6
@@ -81,12 +79,12 @@ COHORT = 6_000
 def schedule_of(
     name: str, users: int, cohort_size: int, contract: Participation, seed: int
 ) -> CohortSchedule:
-    return COHORTS[name].schedule_class(users, cohort_size, contract, seed)
+    return COHORTS[name](contract.rounds, cohort_size).schedule(users, contract, secret_seed=seed)
 
 
-def paths(schedule: CohortSchedule) -> list[Path]:
-    found: list[list[int]] = [[] for _ in range(schedule.users)]
-    for t in range(schedule.participation.rounds):
+def paths(schedule: CohortSchedule, users: int) -> list[Path]:
+    found: list[list[int]] = [[] for _ in range(users)]
+    for t in range(schedule.rounds):
         cohort = schedule.cohort(t)
         assert np.array_equal(cohort, np.unique(cohort))
         for user in cohort.tolist():
@@ -112,10 +110,12 @@ def rejects(seen: dict, law: dict, total: int) -> bool:
 def drawn(name: str) -> tuple[list[Path], Law, Law]:
     """Paths of all users, their law, and the law for a p that is a tenth too large."""
     n, b, ratio, p, law = CASES[name]
-    schedule = schedule_of(name, COHORT * ratio, COHORT, Participation.as_many_as_fit(n, b), seed=2**200 + 11)
-    if isinstance(schedule, CyclicPoisson | MinSeparationSampling):
-        assert schedule.probability == pytest.approx(p, rel=1e-12)
-    return paths(schedule), law(n, b, p), law(n, b, 1.1 * p)
+    users, contract, kind = COHORT * ratio, Participation.as_many_as_fit(n, b), COHORTS[name](n, COHORT)
+    if name != "balls-in-bins":
+        assert isinstance(kind, SampledCohorts)
+        assert kind.probability(users, contract) == pytest.approx(p, rel=1e-12)
+    schedule = schedule_of(name, users, COHORT, contract, seed=2**200 + 11)
+    return paths(schedule, users), law(n, b, p), law(n, b, 1.1 * p)
 
 
 def counts(cells: list) -> dict:
@@ -152,6 +152,6 @@ def test_separation_and_cap_hold_for_many_shapes(name: str) -> None:
             if name == "balls-in-bins" and b != users // m:
                 continue
             contract = Participation.as_many_as_fit(n, b)
-            for path in paths(schedule_of(name, users, m, contract, seed=b)):
+            for path in paths(schedule_of(name, users, m, contract, seed=b), users):
                 assert len(path) <= contract.max_participations
                 assert all(t - s >= b for s, t in itertools.pairwise(path))

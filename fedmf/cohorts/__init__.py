@@ -1,17 +1,22 @@
 """Cohorts: which users are asked in which round, as a pure function of a seed."""
 
-from fedmf.cohorts.fixed import CohortSchedule, cyclic_participation
-from fedmf.cohorts.kinds import (
-    COHORTS,
+from typing import Final
+
+from fedmf.cohorts.fixed import (
     AvailableCohorts,
-    BallsInBinsCohorts,
     Cohorts,
+    CohortSchedule,
     CyclicCohorts,
+    RandomCohorts,
+    cyclic_participation,
+)
+from fedmf.cohorts.sampled import (
+    BallsInBinsCohorts,
     CyclicPoissonCohorts,
     MinSeparatedCohorts,
-    RandomCohorts,
     SampledCohorts,
 )
+from fedmf.values import by_kind
 
 __all__ = [
     "COHORTS",
@@ -26,3 +31,13 @@ __all__ = [
     "SampledCohorts",
     "cyclic_participation",
 ]
+
+#: What `[cohorts]` may be, by kind.
+COHORTS: Final = by_kind(
+    CyclicCohorts,
+    RandomCohorts,
+    CyclicPoissonCohorts,
+    BallsInBinsCohorts,
+    MinSeparatedCohorts,
+    AvailableCohorts,
+)

@@ -1,50 +1,40 @@
-"""Schedules from a public seed: users in turn, drawn from those eligible, or from those connected."""
+"""Who takes part when, as a value: rounds, planned cohort size, contract, and how cohorts are drawn."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
-from typing import ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.participation import Participation
+from fedmf.participation import LARGEST_HORIZON, Participation
+from fedmf.values import Field, Value
+
+#: Sorted indices of the users of a round, or an order of all users.
+Draw = Callable[[int], NDArray[np.int64]]
 
 
-class CohortSchedule(ABC):
+@dataclass(frozen=True)
+class CohortSchedule:
     """Who is asked in which round, under a participation contract.
 
-    Guarantees: ``cohort(t)`` depends only on the constructor's arguments; no user appears twice in a
+    Args:
+        rounds: n.
+        draw: gives the users of a round.
+        is_order: whether that is an order of all users, of whom the first m join that are connected and
+            admitted.
+
+    Guarantees: ``cohort(t)`` depends only on what the schedule was made of; no user appears twice in a
     round, within b rounds of itself, or more than k times.
     """
 
-    #: Whether `cohort` is an order of all users, of whom the first m join that are connected and admitted.
-    is_order: ClassVar[bool] = False
-
-    def __init__(self, users: int, cohort_size: int, participation: Participation, seed: int) -> None:
-        """Check that the cohorts can exist at all.
-
-        Args:
-            users: number of users U.
-            cohort_size: m, planned users per round: the fixed denominator of the mean update.
-            participation: the (n, k, b) contract.
-            seed: of the order or of the draws; see ``secret``.
-
-        Raises:
-            ValueError: cohorts of that size cannot keep the contract.
-        """
-        if cohort_size < 1:
-            raise ValueError(f"m (cohort size) must be at least 1; got {cohort_size}.")
-        self.users, self.cohort_size, self.participation, self.seed = users, cohort_size, participation, seed
-        self._prepare()
-
-    def _prepare(self) -> None:  # noqa: B027, nothing is shared unless a schedule says so
-        """Check the contract and draw what rounds share.
-
-        Raises:
-            ValueError: cohorts of that size cannot keep the contract.
-        """
+    rounds: int
+    draw: Draw
+    is_order: bool = False
 
     def cohort(self, t: int) -> NDArray[np.int64]:
         """Sorted indices of the users asked in round t (0-based).
@@ -52,126 +42,193 @@ class CohortSchedule(ABC):
         Raises:
             IndexError: t lies outside the horizon.
         """
-        if not 0 <= t < self.participation.rounds:
-            raise IndexError(f"t (round) must lie in 0..{self.participation.rounds - 1}; got {t}.")
-        return self._cohort(t)
+        if not 0 <= t < self.rounds:
+            raise IndexError(f"t (round) must lie in 0..{self.rounds - 1}; got {t}.")
+        return self.draw(t)
+
+
+@dataclass(frozen=True)
+class Cohorts(Value):
+    """Who takes part when; abstract.
+
+    Raises:
+        ValueError: a value is not a positive integer.
+    """
+
+    rounds: Annotated[
+        int, Field("number of rounds; noise is calibrated for exactly these", "n", ge=1, le=LARGEST_HORIZON)
+    ] = 240
+    users_per_round: Annotated[
+        int, Field("planned users per round; sums are divided by this number", "m", ge=1)
+    ] = 36
+    min_separation: Annotated[
+        int | None, Field("least distance between two rounds of a user; derived if not set", "b", ge=1)
+    ] = None
+    max_participations: Annotated[
+        int | None, Field("most rounds of a user; derived if not set", "k", ge=1)
+    ] = None
+
+    #: Whether a secret seed draws the cohorts, whether users take turns, so that none joins more often than
+    #: others, and whether each round is an order of all users.
+    secret: ClassVar[bool] = False
+    in_turns: ClassVar[bool] = False
+    is_order: ClassVar[bool] = False
+
+    def participation(self, users: int, bands: int | None = None) -> Participation:
+        """The (n, k, b) contract, what is unset derived.
+
+        Args:
+            users: N.
+            bands: p of the mechanism, if it was fixed: the least b for which a banded C is amplified.
+
+        Raises:
+            ValueError: m > N, or (n, k, b) that do not fit together.
+        """
+        cyclic = cyclic_participation(users, self.users_per_round, self.rounds)
+        b = self.min_separation or self._separation(users // self.users_per_round, bands)
+        k = Participation.as_many_as_fit(self.rounds, b).max_participations
+        if self.in_turns:
+            k = min(k, cyclic.max_participations)
+        return Participation(self.rounds, self.max_participations or k, b)
+
+    def _separation(self, turns: int, bands: int | None) -> int:
+        """b where none is given: by default the tightest that a cyclic order keeps."""
+        return min(turns, self.rounds)
+
+    def schedule(
+        self, users: int, contract: Participation, seed: int = 0, secret_seed: int = 0
+    ) -> CohortSchedule:
+        """What draws the cohorts of a run.
+
+        Args:
+            users: N.
+            contract: (n, k, b), as `participation` gives it.
+            seed: public; it protects nothing, and sampled cohorts do not use it.
+            secret_seed: of the run's key; only sampled cohorts use it.
+
+        Raises:
+            ValueError: cohorts of that size cannot keep the contract.
+        """
+        self._check(users, contract)
+        draw = self._draw(users, contract, secret_seed if self.secret else seed)
+        return CohortSchedule(contract.rounds, draw, self.is_order)
+
+    def _check(self, users: int, contract: Participation) -> None:
+        """m·min(b, n) ≤ U, so that no round has fewer than m eligible users, and n·m ≤ U·k.
+
+        Raises:
+            ValueError: cohorts of that size cannot keep the contract.
+        """
+        m, n, k = self.users_per_round, contract.rounds, contract.max_participations
+        window = min(contract.min_separation, n)  # a separation beyond the horizon asks no more than b = n
+        if m * window > users:
+            raise ValueError(
+                f"m (cohort size) must be at most the number of eligible users; got m={m}, but with {users} "
+                f"users and b={contract.min_separation} only {users // window} are sure to be eligible in "
+                "every round."
+            )
+        if n * m > users * k:
+            raise ValueError(
+                f"k (max_participations) must allow n*m = {n * m} participations; got k={k} for {users} "
+                f"users. Use k of at least {-(-n * m // users)}, fewer rounds or smaller cohorts."
+            )
 
     @abstractmethod
-    def _cohort(self, t: int) -> NDArray[np.int64]:
-        """See `cohort`."""
+    def _draw(self, users: int, contract: Participation, seed: int) -> Draw:
+        """The cohorts by round; what rounds share is drawn here."""
 
 
-class FixedSizeSchedule(CohortSchedule):
-    """Exactly m users in every round. The seed is public: it protects nothing."""
-
-    def _prepare(self) -> None:
-        """See `CohortSchedule`: m·min(b, n) ≤ U, so that no round has fewer than m eligible users, and
-        n·m ≤ U·k."""
-        users, cohort_size, contract = self.users, self.cohort_size, self.participation
-        n, k, b = contract.rounds, contract.max_participations, contract.min_separation
-        window = min(b, n)  # a separation beyond the horizon asks no more than b = n
-        if cohort_size * window > users:
-            raise ValueError(
-                f"m (cohort size) must be at most the number of eligible users; got m={cohort_size}, but "
-                f"with {users} users and b={b} only {users // window} are sure to be eligible in every round."
-            )
-        if n * cohort_size > users * k:
-            raise ValueError(
-                f"k (max_participations) must allow n*m = {n * cohort_size} participations; got k={k} for "
-                f"{users} users. Use k of at least {-(-n * cohort_size // users)}, fewer rounds or smaller "
-                "cohorts."
-            )
-
-
-class CyclicSchedule(FixedSizeSchedule):
-    """Walk round and round through one random order of the users, m at a time.
+@dataclass(frozen=True)
+class CyclicCohorts(Cohorts):
+    """Round and round through one random order of the users, m at a time.
 
     Consecutive participations of a user are ⌊U/m⌋ or ⌈U/m⌉ rounds apart, and nobody takes part more
     than ⌈n·m/U⌉ times.
 
-    >>> contract = Participation(rounds=9, max_participations=3, min_separation=3)
-    >>> schedule = CyclicSchedule(6, 2, contract, seed=1)
+    >>> schedule = CyclicCohorts(9, 2).schedule(6, Participation(9, 3, 3), seed=1)
     >>> bool((schedule.cohort(0) == schedule.cohort(3)).all())
     True
     """
 
-    def _prepare(self) -> None:
-        super()._prepare()
-        self._order = np.random.default_rng(self.seed).permutation(self.users)
+    kind: ClassVar[str] = "cyclic"
+    in_turns: ClassVar[bool] = True
 
-    def _cohort(self, t: int) -> NDArray[np.int64]:
-        positions = (t * self.cohort_size + np.arange(self.cohort_size)) % self.users
-        return np.sort(self._order[positions])
+    def _draw(self, users: int, contract: Participation, seed: int) -> Draw:
+        order, m = np.random.default_rng(seed).permutation(users), self.users_per_round
+        return lambda t: np.sort(order[(t * m + np.arange(m)) % users])
 
 
-class RandomSchedule(FixedSizeSchedule):
-    """Every round draws m users uniformly from those that are eligible under (k, b).
+@dataclass(frozen=True)
+class RandomCohorts(Cohorts):
+    """Every round draws m users from those that are eligible; no amplification is claimed for it.
 
-    The whole schedule is drawn at construction, so that a cap k too tight for a random order is
-    rejected before any training. No amplification is claimed for it.
+    The whole schedule is drawn at once, so that a cap k too tight for a random order is refused before any
+    training.
     """
 
-    def _prepare(self) -> None:
+    kind: ClassVar[str] = "random"
+
+    def _draw(self, users: int, contract: Participation, seed: int) -> Draw:
         """Partial Fisher–Yates on the pool of eligible users: O(m) a round however many users there are."""
-        super()._prepare()
-        users, cohort_size, participation = self.users, self.cohort_size, self.participation
-        rng = np.random.default_rng(self.seed)
+        m, rng = self.users_per_round, np.random.default_rng(seed)
         pool = np.arange(users, dtype=np.int32)
         eligible = users
         used = np.zeros(users, dtype=np.int64)
         resting: deque[NDArray[np.int32]] = deque()
-        cohorts = np.empty((participation.rounds, cohort_size), dtype=np.int32)
-        for t in range(participation.rounds):
-            if len(resting) == participation.min_separation:
+        cohorts = np.empty((contract.rounds, m), dtype=np.int32)
+        for t in range(contract.rounds):
+            if len(resting) == contract.min_separation:
                 returning = resting.popleft()
-                returning = returning[used[returning] < participation.max_participations]
+                returning = returning[used[returning] < contract.max_participations]
                 pool[eligible : eligible + returning.size] = returning
                 eligible += returning.size
-            if eligible < cohort_size:
+            if eligible < m:
                 raise ValueError(
-                    f"k (max_participations) must leave {cohort_size} eligible users in every round; got k="
-                    f"{participation.max_participations}: a random order runs out in round {t + 1} of "
-                    f"{participation.rounds}. Raise k or use the cyclic schedule."
+                    f"k (max_participations) must leave {m} eligible users in every round; got k="
+                    f"{contract.max_participations}: a random order runs out in round {t + 1} of "
+                    f"{contract.rounds}. Raise k or use the cyclic schedule."
                 )
-            draws = rng.integers(0, eligible - np.arange(cohort_size))
-            for i, position in enumerate(draws):
+            for i, position in enumerate(rng.integers(0, eligible - np.arange(m))):
                 last = eligible - 1 - i
                 pool[position], pool[last] = pool[last], pool[position]
-            chosen = pool[eligible - cohort_size : eligible].copy()
-            eligible -= cohort_size
+            chosen = pool[eligible - m : eligible].copy()
+            eligible -= m
             used[chosen] += 1
             resting.append(chosen)
             cohorts[t] = np.sort(chosen)
-        self._cohorts = cohorts
-
-    def _cohort(self, t: int) -> NDArray[np.int64]:
-        return self._cohorts[t].astype(np.int64)
+        return lambda t: cohorts[t].astype(np.int64)
 
 
-class AvailableSchedule(CohortSchedule):
-    """For each round a random order of all users, from a public seed.
+@dataclass(frozen=True)
+class AvailableCohorts(Cohorts):
+    """Every round draws m users from those that are connected and that the contract admits.
 
-    The first m of the order take part who are connected and whom the contract admits: b rounds after the last
-    participation, at most k times. Where fewer are left, all of them take part; the mean update is divided by
-    m all the same. Who is connected, and who took part before, is known when the round begins.
+    The schedule has for each round a random order of all users, from a public seed. The first m of it take
+    part who are connected and whom the contract admits: b rounds after the last participation, at most k
+    times. Where fewer are left, all of them take part; the mean update is divided by m all the same. Who is
+    connected, and who took part before, is known when the round begins. A simulation takes every user for
+    connected. If b is unset it is half of what a cyclic order keeps, so that half of the users may be away.
 
-    Guarantees: ``cohort(t)`` depends only on the constructor's arguments.
-
-    >>> from fedmf.participation import Participation
-    >>> schedule = AvailableSchedule(5, 2, Participation(4, 2, 2), seed=1)
+    >>> schedule = AvailableCohorts(4, 2).schedule(5, Participation(4, 2, 2), seed=1)
     >>> sorted(schedule.cohort(3).tolist()), schedule.cohort(3).tolist() == schedule.cohort(3).tolist()
     ([0, 1, 2, 3, 4], True)
     """
 
+    kind: ClassVar[str] = "available"
     is_order: ClassVar[bool] = True
 
-    def _cohort(self, t: int) -> NDArray[np.int64]:
-        """All users in the order of round t."""
-        return np.random.default_rng([self.seed, t]).permutation(self.users)
+    def _separation(self, turns: int, bands: int | None) -> int:
+        return max(1, turns // 2)
+
+    def _check(self, users: int, contract: Participation) -> None:
+        """Fewer users may come than are planned."""
+
+    def _draw(self, users: int, contract: Participation, seed: int) -> Draw:
+        return lambda t: np.random.default_rng([seed, t]).permutation(users)
 
 
 def cyclic_participation(users: int, cohort_size: int, rounds: int) -> Participation:
-    """The tightest (k, b) that CyclicSchedule keeps: b = ⌊U/m⌋ and k = ⌈n·m/U⌉, within the horizon.
+    """The tightest (k, b) that `CyclicCohorts` keep: b = ⌊U/m⌋ and k = ⌈n·m/U⌉, within the horizon.
 
     >>> cyclic_participation(users=360, cohort_size=36, rounds=240)
     Participation(rounds=240, max_participations=24, min_separation=10)
