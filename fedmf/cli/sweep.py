@@ -28,8 +28,8 @@ def sweep(
 ) -> None:
     """Compare configurations: a grid of keys, tuned on some seeds and reported on others.
 
-    Writes a table (Markdown, LaTeX), a picture, results.json and runs.parquet, with intervals paired by seed
-    against a baseline. If it is interrupted, the same command continues and repeats no finished run.
+    Writes a table (Markdown), a picture and runs.parquet, with intervals paired by seed against a baseline.
+    If it is interrupted, the same command continues and repeats no finished run.
 
     On private data a sweep is not covered by the epsilon of one run: what all its runs cost together is
     printed below the results.
@@ -40,7 +40,7 @@ def sweep(
 
     from fedmf.runs.progress import bar
     from fedmf.runs.tables.configuration import parse_assignments
-    from fedmf.sweeps import Sweep, privacy_together, run_sweep
+    from fedmf.sweeps import Sweep, run_sweep
 
     asked = Sweep.from_config(file, parse_assignments(assignments))
     if dry_run:
@@ -59,10 +59,7 @@ def sweep(
                 console.print(line, soft_wrap=True)
 
         result = run_sweep(asked, place, processes, threads, keep_runs, tell)
-    typer.echo(result.markdown())
-    for line in (*result.warnings, *(f"failed: {failure}" for failure in result.failures)):
-        typer.echo(f"note: {line}")
-    typer.echo(f"Privacy of the whole sweep, tuning included: {privacy_together(asked)}")
+    typer.echo(result.text())
     typer.echo(f"Directory: {result.path}")
     if result.failures:
         raise typer.Exit(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,6 @@ from fedmf.accounting import UserLevel, at_least, gaussian_epsilon, gaussian_sig
 from fedmf.records.durable import write_durably
 from fedmf.sweeps.sweep import Cell, Sweep, described
 
-#: Okabe and Ito (2008): told apart with any kind of colour vision.
-_COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 _CONFIDENCE: Final = 0.95
 
 
@@ -147,37 +144,22 @@ class SweepResult:
                 lines.append(f"{cell}: without seeds {missing}: their runs failed")
         return tuple(lines)
 
-    def markdown(self) -> str:
-        """The table as GitHub reads it."""
+    def text(self) -> str:
+        """The table as GitHub reads it, then warnings, failures, and what all runs cost one user."""
         lines = [[*self.table.columns], ["---"] * len(self.table.columns), *self.table.to_numpy().tolist()]
         cells = [[str(entry).replace("|", "\\|") for entry in line] for line in lines]
-        return "".join(f"| {' | '.join(line)} |\n" for line in cells)
+        rows = "".join(f"| {' | '.join(line)} |\n" for line in cells)
+        notes = [f"note: {line}" for line in (*self.warnings, *(f"failed: {one}" for one in self.failures))]
+        notes.append(f"Privacy of the whole sweep, tuning included: {privacy_together(self.sweep)}")
+        return "\n".join([rows, *notes, ""])
 
     def write(self, kept: Mapping[str, Mapping[str, Any]]) -> None:
-        """Write tables, results, evaluations and the picture into the sweep's directory.
+        """Write the table, evaluations and the picture into the sweep's directory.
 
         Args:
             kept: of each run, by digest.
         """
-        against = {cell: self.against_baseline(cell) for cell in self.sweep.cells}
-        cells = {
-            str(cell): {
-                "tuned": self.tuned(cell),
-                "values": self.values(cell),
-                "mean": self.interval(cell)._asdict(),
-                "against_baseline": difference and difference._asdict(),
-            }
-            for cell, difference in against.items()
-        }
-        said = {"warnings": self.warnings, "failures": self.failures, "privacy": privacy_together(self.sweep)}
-        latex = self.table.to_latex(index=False, escape=True)
-        contents = {
-            "table.md": self.markdown(),
-            "table.tex": f"% needs \\usepackage{{booktabs}}\n{latex}",
-            "results.json": json.dumps({"cells": cells, **said}, indent=1) + "\n",
-        }
-        for name, text in contents.items():
-            write_durably(self.path / name, text.encode())
+        write_durably(self.path / "table.md", self.text().encode())
         if kept:
             rows = [{"run": digest, **row} for digest, one in kept.items() for row in one["metrics"]]
             every = self.runs.drop(columns="value").merge(pd.DataFrame(rows), on="run")
@@ -206,8 +188,8 @@ class SweepResult:
             means, scale = [self.interval(cell) for cell in cells], self.metric.scale
             xs = [(at if len(cells) == 1 else i) + 0.03 * at for i in range(len(cells))]
             reach = [scale * (one.high - one.estimate) if one.size > 1 else 0.0 for one in means]
-            style = {"color": _COLOURS[at % 7], "marker": "osD^vPX*"[at % 8], "capsize": 3, "label": name}
-            axes.errorbar(xs, [scale * one.estimate for one in means], yerr=reach, **style)
+            ys, style = [scale * one.estimate for one in means], {"marker": "osD^vPX*"[at % 8], "capsize": 3}
+            axes.errorbar(xs, ys, yerr=reach, label=name, **style)
         ticks = next(iter(self.sweep.grid.values()), lines)
         axes.set_xticks(range(len(ticks)), [str(tick) for tick in ticks])
         axes.set_xlabel(next(iter(self.sweep.grid), "variant"))
