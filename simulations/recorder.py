@@ -25,12 +25,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 #: Of every run, as assignments; one more of a key replaces it, and `key=` takes it away.
 SMALL = (
-    "data.kind=synthetic data.users=24 data.features=6 data.examples-per-user=3 model.kind=mlp "
+    "data.kind=digits data.users=24 model.kind=mlp "
     "model.hidden-units=5 cohorts.rounds=12 cohorts.users-per-round=6 privacy.epsilon=8 privacy.delta=1e-5 "
     "privacy.noise-seed=7 execution.evaluate-every=4 mechanism.kind=bisr mechanism.bands=3 "
     "client.engine=loop"
 )
-DIGITS = "data.kind=digits data.users=60 data.features= data.examples-per-user="
+DIGITS = "data.users=60"
 EXAMPLES = (
     f"{DIGITS} data.partition=each-example data.users=1438 cohorts.users-per-round=40 client.batch-size=1"
 )
