@@ -1,4 +1,4 @@
-"""The file of a schema: read, drafted from the header of a table, and held against rows."""
+"""The file of a schema: read, and drafted from the header of a table."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ import tomllib
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as arrow
 
-from fedmf.data.cells import cells_of
-from fedmf.data.schema import Encoded, Number, Schema, Time, User
+from fedmf.data.schema import Schema
 from fedmf.data.table_reader import ParquetTable, open_table
 
 _HEAD: Final = """\
@@ -53,7 +51,6 @@ _GUESSES: Final = (
     ("ignore", re.compile(r"|unnamed: 0|id|index|row")),
 )
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
-_ROWS: Final = 65_536
 
 
 def read_schema(file: str | Path) -> Schema:
@@ -118,40 +115,3 @@ def _by_type(name: str, kind: Any) -> str:
 def _key(name: str) -> str:
     """A key of TOML."""
     return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False)
-
-
-def check_rows(schema: Schema, file: Path) -> dict[str, Any]:
-    """How many rows of a table satisfy a schema, and the faults of the others. Not private.
-
-    Returns:
-        ``rows``, ``valid``, and for each of ``columns`` that is read how many cells are ``missing``,
-        ``unreadable``, or ``clipped``, a number that counts as the nearer bound.
-
-    Raises:
-        ValueError: the table cannot be read, or has other columns.
-    """
-    read = {name: one for name, one in schema.columns.items() if isinstance(one, Encoded | Time | User)}
-    seen = {name: {"missing": 0, "unreadable": 0, "clipped": 0} for name in read}
-    rows = valid = 0
-    with open_table(file) as table:
-        schema.check_header(table.names, str(file))
-        table.select(list(read))
-        while (batch := table.read(_ROWS)) is not None:
-            good = np.ones(batch.rows, dtype=bool)
-            for name, column in read.items():
-                cells = cells_of(batch.columns[name])
-                missing = np.array([not cell for cell in cells])
-                readable = ~missing
-                if isinstance(column, Encoded):
-                    readable = column.encode(cells)[1]
-                elif isinstance(column, Time):
-                    readable = column.steps_of(cells) >= 0
-                faults = {"missing": missing, "unreadable": ~readable & ~missing}
-                if isinstance(column, Number):
-                    numbers = np.nan_to_num(column.values(cells), nan=column.lower)
-                    faults["clipped"] = (numbers < column.lower) | (numbers > column.upper)
-                for what, found in faults.items():
-                    seen[name][what] += int(found.sum())
-                good &= readable
-            rows, valid = rows + batch.rows, valid + int(good.sum())
-    return {"rows": rows, "valid": valid, "columns": seen}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -153,25 +152,3 @@ def test_a_draft_of_parquet_is_the_same_whatever_the_rows_hold(tmp_path: Path) -
     kinds = [line.split('"')[1] for line in draft.splitlines() if line.startswith("kind")]
     assert kinds == ["user", "number", "time", "text", "number"]
     assert all(line.startswith(("#", "[", "kind")) for line in draft.splitlines() if line)
-
-
-def test_rows_are_held_against_it_and_that_is_called_not_private(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "schema.toml").write_text(
-        '[columns.user]\nkind = "user"\n[columns.x]\nkind = "number"\nlower = 0\nupper = 1\n'
-        '[columns.y]\nkind = "number"\nlower = 0\nupper = 1\nfill = 0.5\n'
-    )
-    (tmp_path / "rows.csv").write_text(
-        "user,x,y\nann,0.5,\nbob,7,0.2\n,0.1,0.1\neve,many,0.1\nada,,0.1\nshort\n"
-    )
-    given = ["schema", str(tmp_path / "rows.csv"), "--check", str(tmp_path / "schema.toml")]
-    assert run(given) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith("NOT PRIVATE")
-    assert said[1] == "2 of 6 rows are valid."
-    assert run([*given, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["private"] is False
-    assert found["columns"]["x"] == {"missing": 2, "unreadable": 1, "clipped": 1}
-    assert found["columns"]["y"] == {"missing": 2, "unreadable": 0, "clipped": 0}
