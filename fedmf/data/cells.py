@@ -109,17 +109,12 @@ def numbers(column: Any, place: str = "column") -> NDArray[np.float64]:
         ValueError: a column of times or of lists.
     """
     column = _plain(column)
-    kind = column.type
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_boolean(kind):
-        column = column.cast(arrow.int8()) if types.is_boolean(kind) else column
-        return column.cast(arrow.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
-    if types.is_null(kind):
-        return np.full(len(column), np.nan)
-    if types.is_temporal(kind) or types.is_nested(kind):
-        raise ValueError(f"{place} must hold numbers; got {kind}.")
-    column = texts(column, place)
+    if types.is_temporal(column.type) or types.is_nested(column.type):
+        raise ValueError(f"{place} must hold numbers; got {column.type}.")
+    if any(test(column.type) for test in _TEXT):
+        column = texts(column, place)
     try:  # together where all are numbers, else one by one, which reads them the same
-        return column.cast(arrow.float64()).to_numpy(zero_copy_only=False)
+        return column.cast(arrow.float64(), safe=False).to_numpy(zero_copy_only=False)
     except arrow.ArrowException:
         return np.array([_number(cell) for cell in column.to_pylist()], dtype=np.float64)
 
@@ -157,14 +152,15 @@ def ids(column: Any, place: str = "column") -> Any:
     """
     column = _plain(column)
     kind = column.type
-    if types.is_floating(kind):
-        cells = column.cast(arrow.float64()).to_pylist()
-        return arrow.array([_id_of_float(cell, kind.bit_width) for cell in cells], arrow.large_string())
     if types.is_boolean(kind) or types.is_temporal(kind) or types.is_nested(kind):
-        raise ValueError(f"{place} must hold user ids, as strings or integers; got {kind}.")
+        raise ValueError(f"{place} must hold ids of users, as text or whole numbers; got {kind}.")
+    if types.is_floating(kind):
+        exact = np.array(column.cast(arrow.float64()).to_numpy(zero_copy_only=False))
+        exact[~(np.abs(exact) < _EXACT[kind.bit_width])] = np.nan
+        column = arrow.array([_as_text(number) for number in exact], arrow.large_string())
     encoded = texts(column, place).dictionary_encode()
-    exact = types.is_integer(kind)
-    known = [name if exact else _id(name, types.is_decimal(kind)) for name in encoded.dictionary.to_pylist()]
+    names = encoded.dictionary.to_pylist()
+    known = [None if name is None or "\ufffd" in name else canonical_id(name) or None for name in names]
     return arrow.array(known, arrow.large_string()).take(encoded.indices)
 
 
@@ -187,14 +183,6 @@ def _number(cell: str | None) -> float:
         return math.nan if cell is None or "_" in cell else float(cell)
     except ValueError:
         return math.nan
-
-
-def _id(text: str | None, decimal: bool) -> str | None:
-    if text is None or "\ufffd" in text:
-        return None
-    if decimal:  # exact, however large; zeros behind the point say nothing
-        return text.rstrip("0").rstrip(".") if "." in text else text
-    return canonical_id(text) or None
 
 
 def canonical_id(text: str) -> str:
@@ -237,15 +225,6 @@ def require_canonical(user_ids: Iterable[str]) -> None:
             f"user ids must be as fedmf.data.canonical_id writes them; got {wrong!r}, not "
             f"{canonical_id(wrong)!r}. Two texts of one person would be two users."
         )
-
-
-def _id_of_float(number: float | None, bits: int) -> str | None:
-    """The id that a float of so many bits stands for; None for a missing, infinite or too large one."""
-    if number is None or not abs(number) < _EXACT[bits]:
-        return None
-    if number.is_integer():
-        return str(int(number))
-    return str(np.float32(number)) if bits == 32 else repr(number)
 
 
 def places(column: Any, known: Sequence[str], missing: str = "") -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""The interface of federated data sets; examples in memory, and users with examples elsewhere."""
+"""What every federated data set answers, and examples in memory."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ class Dataset(ABC):
     #: Whether `examples` of several users always has as many rows of each as `sizes` says, so that no user's
     #: rows can be taken for another's. Users of other data sets are loaded one by one.
     counts_are_exact: ClassVar[bool] = False
-    #: Whether users' examples are here, rather than with somebody else who trains them.
-    has_examples: ClassVar[bool] = True
+    #: Whether users' examples are here, rather than on nodes that train them; there they have no size here.
+    has_examples: bool = True
 
     @staticmethod
     def from_arrays(
@@ -150,13 +150,13 @@ class Dataset(ABC):
         ids_of_rows = _ids(users)
         user_ids = _listed(user_list, ids_of_rows)
         owned = partition_by_owner(places(ids_of_rows, user_ids), np.arange(len(user_ids)))
-        owned = owned.keeping(_readable(features, labels, count))
+        owned = owned.keeping(readable(features, labels, count))
         if not owned.order.size:
             raise ValueError(
                 "x, y and users must hold an example with a user on the user list, numbers that are "
                 "finite, and a label that is one of the classes; got none."
             )
-        kept = torch.from_numpy(_readable(test_x, test_labels, count))
+        kept = torch.from_numpy(readable(test_x, test_labels, count))
         return InMemoryDataset(
             features=features,
             labels=labels,
@@ -297,6 +297,7 @@ class InMemoryDataset(Dataset):
         classes: number of classes where labels are class numbers; 0 where they are anything else.
         test_owner: the owner of the test part.
         vocabulary: how many token numbers there are where features are tokens, else 0.
+        has_examples: whether users' examples are here; else their nodes have them, and all own nothing here.
 
     Raises:
         ValueError: ids that are no text, not unique, or not as `canonical_id` writes them, rows that are no
@@ -314,13 +315,9 @@ class InMemoryDataset(Dataset):
     classes: int = 0
     test_owner: TestOwner = "nobody"
     vocabulary: int = 0
+    has_examples: bool = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.owned, Mapping):
-            raise ValueError(
-                "owned (rows of users) must be a sequence in the order of user_ids; got a dict. Give "
-                "[owned[name] for name in user_ids]."
-            )
         if len(self.owned) != len(self.user_ids):
             raise ValueError(
                 f"owned (rows of users) must be one array for each of {len(self.user_ids)} user ids; got "
@@ -381,61 +378,6 @@ class InMemoryDataset(Dataset):
         """See `Dataset.to`."""
         names = ("features", "labels", "test_features", "test_labels")
         return replace(self, **{name: each(lambda x: x.to(device), getattr(self, name)) for name in names})
-
-
-class UserListDataset(Dataset):
-    """The users of a run by name alone; their examples are on nodes, and no number of them is known here.
-
-    Args:
-        user_ids: unique, stable names, in the order of the user list.
-        structure: what one example looks like, declared.
-        test: features and labels of the central test part; None for none.
-
-    Raises:
-        ValueError: ids that are not unique, or not as `canonical_id` writes them.
-
-    >>> structure = ExampleStructure(TensorStructure((8,)), TensorStructure(dtype=torch.int64, bound=10))
-    >>> len(UserListDataset(("ann", "bob"), structure).test_features)
-    0
-    """
-
-    has_examples: ClassVar[bool] = False
-
-    def __init__(
-        self,
-        user_ids: Sequence[str],
-        structure: ExampleStructure,
-        test: tuple[Features, Tensor] | None = None,
-    ) -> None:
-        self.user_ids, self._structure = tuple(user_ids), structure
-        self._index = index_by_id(self.user_ids)
-        self.test_features, self.test_labels = test or (
-            structure.features.zeros(0),
-            structure.labels.zeros(0),
-        )
-        self.classes = structure.labels.bound or 0
-
-    @property
-    def structure(self) -> ExampleStructure:
-        """As declared."""
-        return self._structure
-
-    def index_of(self, user_id: str) -> int:
-        """See `Dataset.index_of`."""
-        return self._index[user_id]
-
-    def sizes(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Not known here."""
-        raise ValueError("users' examples are on their nodes; how many there are is not known here.")
-
-    def examples(self, users: NDArray[np.int64]) -> tuple[Features, Tensor]:
-        """Not here."""
-        raise ValueError("users' examples are on their nodes, not here.")
-
-    def to(self, device: torch.device | str) -> Self:
-        """See `Dataset.to`."""
-        test = each(lambda x: x.to(device), self.test_features), self.test_labels.to(device)
-        return type(self)(self.user_ids, self._structure, test)
 
 
 def _layout(features: Features) -> str:
@@ -516,7 +458,7 @@ def _labels(y: Any, names: Sequence[str | None], classes: int, vocabulary: int) 
     return labels.long() if vocabulary else labels.float()
 
 
-def _readable(features: Features, labels: Tensor, classes: int) -> NDArray[np.bool_]:
+def readable(features: Features, labels: Tensor, classes: int) -> NDArray[np.bool_]:
     """Which examples have finite numbers and a label that there is."""
     known = (labels >= 0) & (labels < classes) if classes else torch.isfinite(labels)
     good = torch.ones(len(labels), dtype=torch.bool)

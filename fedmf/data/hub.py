@@ -97,7 +97,7 @@ class Hub(Table):
 def decoded(split: Any, rows: range, column: str) -> list[NDArray[np.float32] | None]:
     """What the rows hold: pixels in [0, 1] with channels first, or numbers as they are; None for neither.
 
-    They are decoded together or, if that fails, by halves, so that a row's numbers depend on that row alone.
+    They are decoded together or, if that fails, one by one, so that a row's numbers depend on that row alone.
     """
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -106,14 +106,8 @@ def decoded(split: Any, rows: range, column: str) -> list[NDArray[np.float32] | 
                 _example(value) for value in split.select_columns([column])[rows.start : rows.stop][column]
             ]
     except Exception:  # whatever a decoder raises, it concerns one row
-        if len(rows) == 1:
-            return [None]
-        middle = rows.start + len(rows) // 2
-        return [
-            value
-            for part in (range(rows.start, middle), range(middle, rows.stop))
-            for value in decoded(split, part, column)
-        ]
+        alone = (decoded(split, range(row, row + 1), column) for row in rows)
+        return [None] if len(rows) == 1 else [value for (value,) in alone]
 
 
 def _example(value: Any) -> NDArray[np.float32] | None:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 import select
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Final
 
 #: Most bytes of a line that is read: 16 MiB.
 LONGEST_LINE: Final = 1 << 24
-_BEGINNING: Final = 64
+#: Stands for a line that is longer: a row of no format.
+PASSED_OVER: Final = b"-\r-"
 _CHUNK: Final = 1 << 20
 #: Milliseconds.
 _LONGEST_WAIT: Final = 1000
 _MARK: Final = b"\xef\xbb\xbf"
-
-
-class TooLong(bytes):
-    """The beginning of a line that was passed over, for it is longer than can be read."""
 
 
 class Lines:
@@ -28,10 +26,7 @@ class Lines:
 
     Args:
         read: gives what has arrived, at least a byte, and nothing at the end (`arriving` for a pipe).
-        longest: most bytes of a line; of a longer one there is only a beginning, as `TooLong`.
-
-    Attributes:
-        uneven: whether a line was passed over, or joined to others.
+        longest: most bytes of a line; in place of a longer one there is `PASSED_OVER`.
 
     Guarantees:
         The lines do not depend on how the text was cut into pieces, and no more than ``longest`` bytes and
@@ -39,34 +34,29 @@ class Lines:
 
     >>> lines = Lines(iter([b"ab\\nc", b"d\\n\\nlonger", b" than 4\\ne", b""]).__next__, longest=4)
     >>> lines.peek(), lines.take(9), lines.take(9), lines.take(9)
-    (b'ab', [b'ab'], [b'cd'], [b'longer than 4'])
+    (b'ab', [b'ab'], [b'cd'], [b'-\\r-'])
     """
 
     def __init__(self, read: Callable[[], bytes], longest: int = LONGEST_LINE) -> None:
         self._longest, self._arriving = longest, _cut(read, longest)
-        self._ready: list[bytes] = []
-        self._at = 0
-        self.uneven = False
+        self._ready: deque[bytes] = deque()
 
     def peek(self) -> bytes | None:
         """The next line, which stays the next; None at the end."""
         while True:
-            while self._at < len(self._ready):
-                if _counts(line := self._ready[self._at]):
-                    return line
-                self._at, self.uneven = self._at + 1, True
+            while self._ready:
+                if self._ready[0].strip():
+                    return self._ready[0]
+                self._ready.popleft()
             if (lines := next(self._arriving, None)) is None:
                 return None
-            self._ready, self._at = lines, 0
+            self._ready.extend(lines)
 
     def take(self, most: int) -> list[bytes]:
         """Up to that many lines, those that are at hand; waits for the first, none at the end."""
         self.peek()
-        part = self._ready[self._at : self._at + most]
-        self._at += len(part)
-        lines = [line for line in part if _counts(line)]
-        self.uneven |= len(lines) < len(part)
-        return lines
+        part = [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
+        return [line for line in part if line.strip()]
 
     def join_quoted(self, is_row: Callable[[bytes], bool]) -> None:
         """From here on lines of CSV that are one row, by a cell in quotes that holds line ends, are joined.
@@ -77,9 +67,8 @@ class Lines:
         Args:
             is_row: whether some lines, with line feeds between them, are a row.
         """
-        rest = self._ready[self._at :]
-        self._ready, self._at = [], 0
-        self._arriving = self._joined(chain([rest], self._arriving), is_row)
+        self._arriving = self._joined(chain([[*self._ready]], self._arriving), is_row)
+        self._ready = deque()
 
     def _joined(
         self, pieces: Iterable[list[bytes]], is_row: Callable[[bytes], bool]
@@ -89,13 +78,12 @@ class Lines:
         for lines in pieces:
             ready: list[bytes] = []
             for line in lines:
-                long = isinstance(line, TooLong)
-                odd = line.count(b'"') % 2 == 1 and not long
+                odd = line.count(b'"') % 2 == 1
                 if begun and odd and is_row(whole := b"\n".join([*begun, line])):
                     ready.append(whole)
-                    begun, size, self.uneven = [], 0, True
+                    begun, size = [], 0
                     continue
-                if begun and (odd or long or size + len(line) > self._longest):
+                if begun and (odd or line is PASSED_OVER or size + len(line) > self._longest):
                     ready, begun, size = ready + begun, [], 0
                 if begun or (odd and not is_row(line)):
                     begun.append(line)
@@ -106,34 +94,22 @@ class Lines:
         yield begun
 
 
-def _counts(line: bytes) -> bool:
-    return bool(line.strip()) or isinstance(line, TooLong)
-
-
 def _cut(read: Callable[[], bytes], longest: int) -> Iterator[list[bytes]]:
     """The lines that each piece ends, and at last the one that nothing ends."""
 
-    def line(text: bytes, size: int) -> bytes:
-        return text.removesuffix(b"\r") if size <= longest else TooLong(text[:_BEGINNING])
+    def line(text: bytes) -> bytes:
+        return text.removesuffix(b"\r") if len(text) <= longest else PASSED_OVER
 
-    held, size, begun = [], 0, b""
+    held, mark = bytearray(), _MARK
     while piece := read():
-        if begun is not None:  # a mark may come in pieces
-            begun += piece
-            if len(begun) < len(_MARK) and _MARK.startswith(begun):
-                continue
-            piece, begun = begun.removeprefix(_MARK), None
-        first, *others = piece.split(b"\n")
-        ended = []
-        if others:
-            ended = [line(b"".join([*held, first]), size + len(first))]
-            ended += [line(part, len(part)) for part in others[:-1]]
-            held, size, first = [], 0, others[-1]
-        held, size = [*held, first], size + len(first)
-        held = [b"".join(held)[:_BEGINNING]] if size > longest else held
-        yield ended
-    if size or begun:
-        yield [line(b"".join([*held, begun or b""]), size)]
+        *ended, rest = piece.split(b"\n")
+        if ended:
+            ended[0] = bytes(held + ended[0]).removeprefix(mark)
+            held, mark = bytearray(), b""
+        held += rest
+        del held[longest + len(mark) + 1 :]  # enough to see that it is too long
+        yield [line(text) for text in ended]
+    yield [line(bytes(held).removeprefix(mark))]
 
 
 def arriving(descriptor: int) -> Callable[[], bytes]:

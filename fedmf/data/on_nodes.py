@@ -12,11 +12,10 @@ import numpy as np
 import torch
 
 from fedmf.data.cells import places, read_user_list
-from fedmf.data.dataset import InMemoryDataset, TestOwner, UserListDataset
+from fedmf.data.dataset import InMemoryDataset, TestOwner
 from fedmf.data.options import PublicInput
-from fedmf.data.partitions import partition_by_owner
+from fedmf.data.partitions import Partition, partition_by_owner
 from fedmf.data.schema import Schema
-from fedmf.data.structure import ExampleStructure, TensorStructure
 from fedmf.data.table import Table
 from fedmf.values import Field
 
@@ -42,10 +41,7 @@ class OnNodes(Table):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.label_columns or self.text_column:
-            raise ValueError(
-                f"label_columns and text_column must be left out with dataset {self.kind!r}: its rows have "
-                "a class."
-            )
+            raise ValueError("label_columns and text_column must be left out on nodes: rows have a class.")
 
     @property
     def holds_out_users(self) -> bool:
@@ -72,23 +68,26 @@ class OnNodes(Table):
             )
         return schema
 
-    @property
-    def structure(self) -> ExampleStructure:
-        """What one example looks like."""
-        labels = TensorStructure((), torch.int64, len(self.classes))
-        return ExampleStructure(TensorStructure(self.shape, torch.float32), labels)
-
-    def load(self) -> UserListDataset:
+    def load(self) -> InMemoryDataset:
         """See `DatasetOptions.load`: what a server knows."""
-        people, test = self.listed_users(False), None
+        x, y = torch.zeros(0, *self.shape), torch.zeros(0, dtype=torch.int64)
+        people, test = self.listed_users(False), (x, y)
         if self.test_path:
             tests = dataclasses.replace(self, path=self.test_path)
             rows = tests.read(tests.batches((self.user_column,)))
             if not rows.readable.any():
                 raise ValueError(f"test_path must hold a readable row; got none in {self.test_path}.")
-            readable, (x, y) = torch.from_numpy(rows.readable), self.examples_of(rows)
-            test = x[readable], y[readable]
-        return UserListDataset(people, self.structure, test)
+            test = rows.features[rows.readable], rows.labels[rows.readable]
+        return InMemoryDataset(
+            features=x,
+            labels=y,
+            owned=Partition(np.arange(0), np.zeros(len(people) + 1, dtype=np.int64)),
+            user_ids=people,
+            test_features=test[0],
+            test_labels=test[1],
+            classes=len(self.classes),
+            has_examples=False,
+        )
 
     def here(self, path: str = "", user_list: str = "", schema: str = "") -> InMemoryDataset:
         """The users who own rows on the node on which this is called: all are trained, nothing is held out.
@@ -110,14 +109,13 @@ class OnNodes(Table):
             allowed = tuple(sorted(filter(None, rows.users.unique().to_pylist())))
         owner = places(rows.users, allowed)
         here = np.unique(owner[owner >= 0])
-        features, labels = node.examples_of(rows)
         return InMemoryDataset(
-            features=features,
-            labels=labels,
+            features=rows.features,
+            labels=rows.labels,
             owned=partition_by_owner(owner, here).keeping(rows.readable),
             user_ids=tuple(allowed[place] for place in here),
-            test_features=features[:0],
-            test_labels=labels[:0],
+            test_features=rows.features[:0],
+            test_labels=rows.labels[:0],
             classes=len(self.classes),
         )
 

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedmf.data.cells import ids, is_list, lists_of_numbers, numbers, places, read_user_list, texts
-from fedmf.data.dataset import Dataset, InMemoryDataset, NumberedUsers, TestOwner
+from fedmf.data.dataset import Dataset, InMemoryDataset, NumberedUsers, TestOwner, readable
 from fedmf.data.options import PublicInput, SpreadOptions, in_words
 from fedmf.data.partitions import Partition, hold_out, hold_out_of_each_user, partition_by_owner
 from fedmf.data.schema import Category, Encoded, Schema, User
@@ -45,23 +45,25 @@ class Rows:
     """Rows as they were read.
 
     Args:
-        features: shape (rows, d), float32, NaN in a row with a cell that cannot be read; or a list of texts.
+        features: shape (rows, …), float32, NaN in a row with a cell that cannot be read; or a list of texts.
         labels: class numbers, shape (rows,), −1 for none of the classes; or numbers, shape (rows,) or
             (rows, L).
         users: ids as an Arrow array; None without a column of users.
+        readable: which rows have a label and features that can be read.
     """
 
     features: Any
-    labels: NDArray[Any]
+    labels: torch.Tensor
     users: Any
+    readable: NDArray[np.bool_]
 
-    @cached_property
-    def readable(self) -> NDArray[np.bool_]:
-        """Which rows have a label and features that can be read."""
-        if isinstance(self.features, list):
-            return self.labels >= 0
-        good = np.asarray(np.isfinite(np.column_stack([self.features, self.labels])).all(axis=1))
-        return good & (self.labels >= 0) if self.labels.dtype.kind == "i" else good
+
+#: Keys that say nothing where another is given.
+_ALONE: Final = {
+    "schema": ("class_names",),
+    "text_column": ("input_shape", "schema", "label_columns"),
+    "label_columns": ("label_column", "class_names"),
+}
 
 
 @dataclass(frozen=True)
@@ -132,24 +134,17 @@ class Table(SpreadOptions):
         if any(people.values()) and not (self.user_column and self.user_list):
             asked = next(what for what, needed in people.items() if needed)
             raise ValueError(f"user_column and user_list must be named with {asked}; got none.")
-        for name in ("feature_columns", "label_columns", "class_names"):
-            if len(set(getattr(self, name))) < len(getattr(self, name)) or "" in getattr(self, name):
-                raise ValueError(f"{name} must be different names; got {', '.join(getattr(self, name))}.")
-        if self.schema and self.class_names:
-            raise ValueError("class_names must be left out with a schema, which has categories; got some.")
+        columns = [*self.feature_columns, *filter(None, [self.text_column]), *self._others]
+        for what, names in (("columns", columns), ("class_names", self.class_names)):
+            if len(set(names)) < len(names) or "" in names:
+                raise ValueError(f"{what} must have different names; got {', '.join(names)}.")
+        for name, others in _ALONE.items():
+            if getattr(self, name) and (given := [other for other in others if getattr(self, other)]):
+                raise ValueError(f"{' and '.join(given)} must be left out with {name}.")
         if self.class_names and len(set(self.classes)) < max(2, len(self.classes)):
             raise ValueError(f"class_names must be two or more different labels; got {self.class_names}.")
-        if self.label_columns and (self.label_column or self.class_names or self.text_column):
-            raise ValueError(
-                "label_columns must be left out with text_column, label_column or class_names: labels are "
-                f"numbers, or classes; got {', '.join(self.label_columns)}."
-            )
         if self.label_columns and self.partition == "dirichlet":
             raise ValueError(f"partition must not be one by classes with numbers; got {self.partition!r}.")
-        if self.text_column and (self.input_shape or self.schema):
-            raise ValueError(
-                "input_shape and schema must be left out with text_column: its tokens are the features."
-            )
         needed = {
             "feature_columns": not (self.schema or self.text_column),
             "class_names": bool(self.label_column) and not self.schema,
@@ -216,18 +211,13 @@ class Table(SpreadOptions):
         """The feature columns: those that are named, or by the schema all that may be.
 
         Raises:
-            ValueError: there is none, or one is that of the labels.
+            ValueError: there is none.
         """
         every = self.declared.named(Encoded) if self.declared else ()
         names = self.feature_columns or tuple(name for name in every if name not in self._others)
-        names = (self.text_column,) if self.text_column else names
-        if shared := [name for name in names if name in self._others]:
-            raise ValueError(
-                f"feature columns must be none of label_column or label_columns; got {shared[0]!r}."
-            )
-        if not names:
+        if not (names or self.text_column):
             raise ValueError("feature_columns must be others than label and user; got none.")
-        return names
+        return (self.text_column,) if self.text_column else names
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -374,11 +364,12 @@ class Table(SpreadOptions):
                 users.append(ids(columns[self.user_column], f"column {self.user_column!r}"))
         if not sum(map(len, features)):
             raise ValueError(f"path must hold at least one row; got none in {self.path}.")
-        return Rows(
-            [text for part in features for text in part] if self.text_column else np.concatenate(features),
-            np.concatenate(labels),
-            arrow.chunked_array(users) if users else None,
-        )
+        labels_of = torch.from_numpy(np.concatenate(labels))
+        x = [text for part in features for text in part]
+        if not self.text_column:
+            x = torch.from_numpy(np.concatenate(features)).reshape(-1, *self.shape)
+        good = readable({} if self.text_column else x, labels_of, len(self.classes))
+        return Rows(x, labels_of, arrow.chunked_array(users) if users else None, good)
 
     def _features(self, columns: Mapping[str, Any]) -> Any:
         """Features, shape (rows, d), float32, NaN in a row with a cell that cannot be read; or texts."""
@@ -453,24 +444,21 @@ class Table(SpreadOptions):
         purpose = 0x7E47 if self.text_column else 0x7AB2 if self.label_columns else 0x7AB1
         rng = np.random.default_rng([self.seed, purpose])
         owned, user_ids, held = self._dealt(rows, people, rng, tests is not None)
-        owned = owned.keeping(rows.readable)
+        owned, chosen = owned.keeping(rows.readable), np.flatnonzero(held & rows.readable)
+        x, y = test_x, test_y = rows.features, rows.labels
         if self.text_column:
-            x, y, edges = self._sequences(rows)
-            own = [sequences_of(edges, mine) for mine in owned]
+            x, y, sequences = self._sequences(rows)
+            own = [sequences.rows(mine) for mine in owned]
             owned = Partition.of([mine[evenly(mine.size, self.most_sequences)] for mine in own])
-            chosen = sequences_of(edges, np.flatnonzero(held & rows.readable))
-            test_x, test_y = (part[chosen[evenly(chosen.size, _MOST_SEQUENCES)]] for part in (x, y))
-        else:
-            x, y = self.examples_of(rows)
-            chosen = np.flatnonzero(held & rows.readable)
-            test_x, test_y = x, y
-            if tests is not None:
-                good = tests.readable
-                if self.test_owner == "held-out users":
-                    good = good & (places(tests.users, people) < 0)
-                chosen = np.sort(rng.permutation(np.flatnonzero(good))[:MOST_TESTS])
-                test_x, test_y = self.examples_of(tests)
-            test_x, test_y = test_x[chosen], test_y[chosen]
+            chosen = sequences.rows(chosen)
+            chosen, test_x, test_y = chosen[evenly(chosen.size, _MOST_SEQUENCES)], x, y
+        elif tests is not None:
+            good = tests.readable
+            if self.test_owner == "held-out users":
+                good = good & (places(tests.users, people) < 0)
+            chosen = np.sort(rng.permutation(np.flatnonzero(good))[:MOST_TESTS])
+            test_x, test_y = tests.features, tests.labels
+        test_x, test_y = test_x[chosen], test_y[chosen]
         if not len(test_y):
             label = f"one of {', '.join(self.classes[:20])}" if self.classes else "a finite number"
             raise ValueError(
@@ -490,20 +478,17 @@ class Table(SpreadOptions):
             vocabulary=self.tokens.size if self.text_column else 0,
         )
 
-    def examples_of(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
-        """Features in their shape, and labels."""
-        return torch.from_numpy(rows.features).reshape(-1, *self.shape), torch.from_numpy(rows.labels)
-
-    def _sequences(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor, NDArray[np.int64]]:
-        """(features, labels, edges): text r has the sequences edges[r], …, edges[r + 1] − 1."""
+    def _sequences(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor, Partition]:
+        """(features, labels, sequences): of which text r has those at r."""
         parts = [
-            (padded(self.tokens.encode(text), self.length), rows.labels[row : row + 1])
+            (padded(self.tokens.encode(text), self.length), rows.labels[row : row + 1].numpy())
             if self.label_column
             else next_tokens(self.tokens.encode(text), self.length)
             for row, text in enumerate(rows.features)
         ]
         x, y = (torch.from_numpy(np.concatenate(side)) for side in zip(*parts, strict=True))
-        return x, y, np.cumsum([0, *(len(features) for features, _ in parts)])
+        edges = np.cumsum([0, *(len(features) for features, _ in parts)])
+        return x, y, Partition(np.arange(len(x)), edges)
 
     def _dealt(
         self, rows: Rows, people: Sequence[str], rng: np.random.Generator, tested: bool
@@ -533,17 +518,6 @@ class Table(SpreadOptions):
             owned = partition_by_owner(np.where(tests, -1, owner), users)
             return owned, tuple(people[int(u)] for u in users), tests
         trained = np.flatnonzero(~tests)
-        labels = rows.labels if self.classes else np.zeros(count, dtype=np.int64)
+        labels = rows.labels.numpy() if self.classes else np.zeros(count, dtype=np.int64)
         parts = self.split(np.maximum(labels[trained], 0), rng)
         return Partition(trained[parts.order], parts.edges), NumberedUsers(self.users), tests
-
-
-def sequences_of(edges: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The sequences of some texts, one text after the other.
-
-    Args:
-        edges: text r has the sequences edges[r], …, edges[r + 1] − 1.
-        rows: which texts.
-    """
-    parts = (np.arange(int(edges[row]), int(edges[row + 1])) for row in rows.tolist())
-    return np.concatenate([np.arange(0), *parts])

@@ -1,7 +1,7 @@
 """The one reader of tables: CSV, JSON lines and Parquet, files or a pipe, as batches of columns of cells.
 
-What stands in a row decides that row alone: a line that is no row of its table gives a row without cells and
-says why. Cells are parsed by `fedmf.data.cells`.
+What stands in a row decides that row alone: a line that is no row of its table gives a row without cells.
+Cells are parsed by `fedmf.data.cells`.
 
     with open_table(Path("rows.csv.gz")) as table:
         table.select(["age", "user"])
@@ -19,7 +19,7 @@ import re
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ import pyarrow as arrow
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as parquet
 
-from fedmf.data.lines import LONGEST_LINE, Lines, TooLong, arriving
+from fedmf.data.lines import Lines, arriving
 
 #: How rows are written: each format with the endings of files that have it, where ``.gz`` may follow.
 FORMATS: Final = {
@@ -61,12 +61,12 @@ class RowBatch:
         rows: how many.
         columns: Arrow arrays by name, of those selected; null where a cell is missing. Text of CSV and JSON
             lines as it stands there, in lists where the first row has a list; in Parquet each of its type.
-        faults: why the row at a place of this batch has no cells, in words that follow "row 7".
+        faults: places in this batch of rows that have no cells, as their lines are no rows.
     """
 
     rows: int
     columns: Mapping[str, Any]
-    faults: Mapping[int, str]
+    faults: Set[int] = frozenset()
 
 
 class TableReader(ABC):
@@ -112,10 +112,6 @@ class TableReader(ABC):
             left -= batch.rows
         return rows - left
 
-    def where(self, row: int) -> str:
-        """How to find the n-th row of this table again, counted from 1."""
-        return f"row {row}"
-
 
 class _LineReader(TableReader):
     """One row a line; abstract."""
@@ -127,10 +123,6 @@ class _LineReader(TableReader):
             first = lines.peek()
         if first is None:
             raise InputError(f"{place} must have rows; got an empty table.")
-        if isinstance(first, TooLong):
-            raise InputError(
-                f"{place} (first line) must take at most {LONGEST_LINE} bytes; got a longer one."
-            )
         try:
             self._first = first.decode()
         except UnicodeDecodeError:
@@ -141,10 +133,6 @@ class _LineReader(TableReader):
         with _readable(self.place):
             lines = self._lines.take(most)
         return self._batch(lines) if lines else None
-
-    def where(self, row: int) -> str:
-        """See `TableReader.where`; with the line where each row so far was one."""
-        return f"row {row}" if self._lines.uneven else f"row {row} (line {row + self.headed})"
 
     @abstractmethod
     def _batch(self, lines: list[bytes]) -> RowBatch:
@@ -179,51 +167,38 @@ class CsvTable(_LineReader):
             lines.join_quoted(lambda row: self._row.fullmatch(row) is not None)
 
     def _batch(self, lines: list[bytes]) -> RowBatch:
-        faults = {i: fault for i, line in enumerate(lines) if (fault := self._fault(line))}
-        whole = [line for i, line in enumerate(lines) if i not in faults]
+        whole = [i for i, line in enumerate(lines) if self._is_row(line)]
+        faults = {*range(len(lines))}.difference(whole)
         if not self.selected:
             return RowBatch(len(lines), {}, faults)
-        table = _cells(whole, len(self.names), [self.names.index(name) for name in self.selected])
+        wanted = [self.names.index(name) for name in self.selected]
+        table = _cells([lines[i] for i in whole], len(self.names), wanted)
         if faults:  # rows without cells, each in its place
-            place = iter(range(len(whole)))
-            order = [None if i in faults else next(place) for i in range(len(lines))]
-            table = table.take(arrow.array(order, arrow.int64()))
+            place = {i: at for at, i in enumerate(whole)}
+            table = table.take(arrow.array(map(place.get, range(len(lines))), arrow.int64()))
         columns = (column.combine_chunks() for column in table.columns)
         return RowBatch(len(lines), dict(zip(self.selected, columns, strict=True)), faults)
 
-    def _fault(self, line: bytes) -> str | None:
-        """The fault of a line, if it has one."""
-        if isinstance(line, TooLong):
-            return f"must take at most {LONGEST_LINE} bytes"
-        plain = b'"' not in line and b"\r" not in line
-        if plain and (fields := line.count(b",") + 1) != len(self.names):
-            return f"must have {len(self.names)} fields; got {fields}"
-        if plain or self._row.fullmatch(line):
-            return None
-        return f"must be CSV with {len(self.names)} fields"
+    def _is_row(self, line: bytes) -> bool:
+        if b'"' in line or b"\r" in line:
+            return self._row.fullmatch(line) is not None
+        return line.count(b",") + 1 == len(self.names)
 
 
 def _cells(lines: list[bytes], fields: int, wanted: Sequence[int]) -> Any:
     """Columns of text from lines that each are a row, read by Arrow."""
-    filler = b",".join([b"-"] * fields)  # keeps a mark at the front of a line from being one of the text
-    text = b"\n".join([filler, *lines])
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        text = text.decode(errors="replace").encode()
     names = [str(i) for i in range(fields)]
-    options: dict[str, Any] = {
-        "read_options": arrow_csv.ReadOptions(
-            use_threads=False, block_size=len(text) + 1, column_names=names
-        ),
-        "convert_options": arrow_csv.ConvertOptions(
+    filler = ",".join(names).encode()  # there may be no lines, and a mark at the front of one is its own
+    text = b"\n".join([filler, *lines]).decode(errors="replace").encode()
+    table = arrow_csv.read_csv(
+        io.BytesIO(text),
+        read_options=arrow_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names),
+        convert_options=arrow_csv.ConvertOptions(
             column_types=dict.fromkeys(names, arrow.large_string()),
             include_columns=[names[i] for i in wanted],
-            check_utf8=False,
         ),
-        "parse_options": arrow_csv.ParseOptions(newlines_in_values=True),
-    }
-    table = arrow_csv.read_csv(io.BytesIO(text), **options).slice(1)
+        parse_options=arrow_csv.ParseOptions(newlines_in_values=True),
+    ).slice(1)
     assert table.num_rows == len(lines)
     return table
 
@@ -256,18 +231,11 @@ class JsonLinesTable(_LineReader):
             raise InputError(f"{self.place} must be JSON objects where columns are named; row 1 is an array.")
 
     def _batch(self, lines: list[bytes]) -> RowBatch:
-        rows, faults = [], {}
-        for i, line in enumerate(lines):
-            row = None if isinstance(line, TooLong) else _json(line.decode(errors="replace"))
-            if not isinstance(row, self._form):
-                form = "object" if self._form is dict else "array of numbers"
-                faults[i] = (
-                    f"must take at most {LONGEST_LINE} bytes"
-                    if isinstance(line, TooLong)
-                    else f"must be a JSON {form}"
-                )
-                row = {}
-            rows.append(row if isinstance(row, dict) else {UNNAMED: row})
+        parsed = [_json(line.decode(errors="replace")) for line in lines]
+        faults = {i for i, row in enumerate(parsed) if not isinstance(row, self._form)}
+        rows: list[Any] = [{} if i in faults else row for i, row in enumerate(parsed)]
+        if self._form is list:
+            rows = [{UNNAMED: row} for row in rows]
         columns = {name: self._column(name, [row.get(name) for row in rows]) for name in self.selected}
         return RowBatch(len(lines), columns, faults)
 
@@ -327,7 +295,7 @@ class ParquetTable(TableReader):
             if self._rest is None:
                 return None
         batch, self._rest = self._rest.slice(0, most), self._rest.slice(most)
-        return RowBatch(batch.num_rows, {name: batch.column(name) for name in self.selected}, {})
+        return RowBatch(batch.num_rows, {name: batch.column(name) for name in self.selected})
 
 
 @contextmanager

@@ -400,7 +400,7 @@ class _Form:
                 raise ValueError(f"column {name!r} must hold numbers; got {kind}. {_FREE}")
         told = ids(table.column(users), f"column {users!r}").to_pylist() if named else users
         told = told if schema is not None and named else [_required_user(user) for user in told]
-        batch = RowBatch(table.num_rows, {name: table.column(name) for name in self._names}, {})
+        batch = RowBatch(table.num_rows, {name: table.column(name) for name in self._names})
         given = table.column(keys).to_pylist() if isinstance(keys, str) else keys
         return batch_block(batch, self._settings, self.layout, told), given
 

@@ -117,10 +117,6 @@ class Reader:
         self._first = None if held else self._first
         return held + self._table.skip(rows - held)
 
-    def where(self, row: int) -> str:
-        """How to find a row of the input again."""
-        return self._table.where(row) if self.first_row == 1 else f"row {row}"
-
     def _block(self, batch: RowBatch) -> RowBlock:
         try:
             return batch_block(batch, self._settings, self.layout)

@@ -224,7 +224,7 @@ class StreamRun:
             )
         if self.position.digest and self._digest(last, 0) != self.position.digest:
             raise InputError(
-                f"{reader.where(row)} of the input must be the one that was dealt with before; got another. "
+                f"row {row} of the input must be the one that was dealt with before; got another. "
                 "Give the same input again, or say with --from-row where it begins."
             )
 

@@ -103,7 +103,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no such column": ({"feature_columns": ("z",)}, "column 'z' is missing; .* has x, y, who"),
     "texts": ({"feature_columns": ("who",)}, "test part must hold a row .* readable features"),
     "users": ({"users": 5}, r"users must lie in 1\.\.4"),
-    "two columns": ({"feature_columns": ("x", "y")}, "must name one column with dataset 'hub'"),
+    "two columns": ({"feature_columns": ("x", "who")}, "must name one column with dataset 'hub'"),
     "no shape": ({"input_shape": ()}, "input_shape must be declared with dataset 'hub'"),
     "nowhere": ({"path": "nowhere"}, "path must name a data set on the hub or a folder"),
 }

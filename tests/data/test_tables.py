@@ -232,11 +232,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "one class": ({"class_names": ("x",)}, "class_names must be two or more different labels"),
     "an empty range": ({"class_names": ("5..3", "x")}, r"ranges of 1 to 1000000 numbers; got 5\.\.3"),
-    "texts and shape": ({"text_column": "note"}, "input_shape and schema must be left out with text_column"),
+    "texts and shape": ({"text_column": "note"}, "input_shape must be left out with text_column"),
     "a shape": ({"input_shape": (3,)}, "input-shape must multiply to the 2 entries of an example"),
     "users": ({"users": 9}, "must be 8 with this user_list: it names 10, of whom 2 are held out; got 9"),
     "no such column": ({"feature_columns": ("c",)}, "column 'c' is missing; .* has 'who', 'a'"),
-    "the label": ({"feature_columns": ("a", "y")}, "must be none of label_column .*; got 'y'"),
+    "the label": ({"feature_columns": ("a", "y")}, "columns must have different names; got a, y, y, who"),
     "no such file": ({"path": "nowhere.csv"}, "path must name a file .* that exists"),
 }
 
@@ -253,7 +253,7 @@ BY_SCHEMA: dict[str, dict[str, Any]] = {
     "got 'w', none of its columns": {"label_column": "w"},
     "user_column must be a column that the schema declares as user": {"user_column": "note"},
     "declares as number or category": {"feature_columns": ("note",)},
-    "class_names must be left out with a schema": {"class_names": ("yes", "no")},
+    "class_names must be left out with schema": {"class_names": ("yes", "no")},
 }
 
 

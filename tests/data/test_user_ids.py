@@ -63,7 +63,7 @@ def test_a_float_is_an_id_as_far_as_it_is_exact() -> None:
 def test_large_integers_and_decimals_are_exact_and_large_floats_nobodys() -> None:
     large = 2**62 + 1
     assert texts_of_ids(pa.array([large]), "who") == [str(large)]
-    assert texts_of_ids(pa.array([Decimal(f"{10**20 + 1}.00")]), "who") == [str(10**20 + 1)]
+    assert texts_of_ids(pa.array([Decimal(10**20 + 1)]), "who") == [str(10**20 + 1)]
     assert [canonical_id(text) for text in ("1e+300", f"{2**53}.0", "9" * 5000)] == ["", "", "9" * 5000]
 
 
