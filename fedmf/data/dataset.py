@@ -324,20 +324,15 @@ class InMemoryDataset(Dataset):
                 f"{len(self.owned)}. Dataset.from_arrays takes the user of each example."
             )
         assert len(self._index) == len(self._partition)  # or ids, or what is no index of a row, were refused
-        for name, mine, tests in (
-            ("features", self.features, self.test_features),
-            ("labels", self.labels, self.test_labels),
-        ):
-            for values in (*named(mine).values(), *named(tests).values()):
-                if not isinstance(values, Tensor):
-                    raise ValueError(
-                        f"{name} must be torch tensors; got {type(values).__name__}. Take torch.as_tensor."
-                    )
-            if _layout(mine) != _layout(tests):
-                raise ValueError(f"{name} must be like test_{name}, {_layout(tests)}; got {_layout(mine)}.")
+        for name in ("features", "labels"):
+            mine, tests = getattr(self, name), getattr(self, f"test_{name}")
             for part in (mine, tests):
+                if not all(isinstance(values, Tensor) for values in named(part).values()):
+                    raise ValueError(f"{name} must be torch tensors; got others. Take torch.as_tensor.")
                 if len({len(values) for values in named(part).values()}) > 1:
                     raise ValueError(f"{name} must have as many rows under every name; they do not.")
+            if _layout(mine) != _layout(tests):
+                raise ValueError(f"{name} must be like test_{name}, {_layout(tests)}; got {_layout(mine)}.")
 
     def __repr__(self) -> str:
         structure = self.structure

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedmf.data.dataset import InMemoryDataset, NumberedUsers
 from fedmf.data.options import PublicInput, Spread, SpreadOptions, in_words
+from fedmf.data.partitions import hold_out
 from fedmf.values import Field
 
 #: Of IDX files: two zero bytes, unsigned bytes, and how many sizes follow.
@@ -96,14 +97,8 @@ class Digits(_Images):
             raise ValueError("dataset 'digits' needs the extra: pip install 'fedmf[data]'.")
         table = np.loadtxt(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
         rng = np.random.default_rng([self.seed, 0xD161])
-        order = rng.permutation(len(table))
-        held_out = round(self.test_fraction * len(table))
-        if held_out == 0:
-            raise ValueError(
-                f"test_fraction must hold out at least one of {len(table)} examples; "
-                f"got {self.test_fraction}."
-            )
-        test, train = ((table[rows, :-1], table[rows, -1]) for rows in (order[:held_out], order[held_out:]))
+        parts = hold_out(len(table), self.test_fraction, rng, "examples")
+        test, train = ((table[rows, :-1], table[rows, -1]) for rows in parts)
         return self._dataset(train, test, rng)
 
 

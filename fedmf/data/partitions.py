@@ -47,8 +47,6 @@ class Partition(Sequence[NDArray[np.int64]]):
         return self.edges.size - 1
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[u] for u in range(len(self))[index]]
         u = range(len(self))[index]
         return self.order[self.edges[u] : self.edges[u + 1]]
 
@@ -133,14 +131,16 @@ def check_users(users: int, examples: int) -> None:
         raise ValueError(f"users must lie in 1..{examples}, the number of training examples; got {users}.")
 
 
-def hold_out(count: int, fraction: float, rng: np.random.Generator, what: str) -> NDArray[np.int64]:
-    """A random share of 0, …, count − 1, examples or users; neither none of them nor all.
+def hold_out(
+    count: int, fraction: float, rng: np.random.Generator, what: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """A random share of 0, …, count − 1, examples or users, and the others, neither of them empty.
 
     Raises:
-        ValueError: it would be.
+        ValueError: one would be.
 
-    >>> hold_out(4, 0.5, np.random.default_rng(0), "users").tolist()
-    [2, 0]
+    >>> [part.tolist() for part in hold_out(4, 0.5, np.random.default_rng(0), "users")]
+    [[2, 0], [1, 3]]
     """
     wanted = round(fraction * count)
     if not 1 <= wanted < count:
@@ -148,7 +148,8 @@ def hold_out(count: int, fraction: float, rng: np.random.Generator, what: str) -
             f"test_fraction must hold out between 1 and {count - 1} of {count} {what}; got {fraction}, "
             f"which is {wanted}."
         )
-    return rng.permutation(count)[:wanted]
+    order = rng.permutation(count)
+    return order[:wanted], order[wanted:]
 
 
 def hold_out_of_each_user(owner: NDArray[np.int64], fraction: float, seed: int) -> NDArray[np.bool_]:

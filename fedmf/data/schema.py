@@ -44,6 +44,7 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 #: A number far from overflow.
 Real = Annotated[float, Field(ge=-1e30, le=1e30, allow_inf_nan=False)]
+_FILL: Final = Field(None, description="stands for a missing cell; else its row counts for nobody")
 #: A time as ISO 8601; TOML has dates and times of its own.
 Moment = Annotated[str, BeforeValidator(lambda at: at.isoformat() if hasattr(at, "isoformat") else at)]
 AnyColumn = TypeVar("AnyColumn", bound="Column")
@@ -63,7 +64,7 @@ class Encoded(Column, ABC):
         nullable: whether cells are expected to be missing, so that valid rows are counted, with noise.
     """
 
-    nullable: bool = False
+    nullable: bool = Field(False, description="with true, valid rows are counted, with noise")
 
     @property
     @abstractmethod
@@ -76,9 +77,10 @@ class Encoded(Column, ABC):
         """(center, scale, lower, upper): a coordinate z stands for center + scale·z, within these bounds."""
 
     @property
-    @abstractmethod
     def largest_square(self) -> float:
-        """The largest that the squares of the coordinates of one cell add up to."""
+        """The largest that the squares of the coordinates of one cell add up to: of a category one is 1."""
+        center, scale, lower, upper = self.units
+        return (max(upper - center, center - lower) / scale) ** 2
 
     @abstractmethod
     def encode(self, cells: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -113,11 +115,13 @@ class Number(Encoded):
     """
 
     kind: Literal["number"] = "number"
-    lower: Real
-    upper: Real
-    center: Real | None = None
-    scale: Annotated[float, Field(gt=0, le=1e30)] | None = None
-    fill: Real | None = None
+    lower: Real = Field(description="the least value that counts; smaller ones count as this")
+    upper: Real = Field(description="the largest value that counts")
+    center: Real | None = Field(None, description="what becomes 0; else the middle")
+    scale: Annotated[float, Field(gt=0, le=1e30)] | None = Field(
+        None, description="what becomes 1; else half the width"
+    )
+    fill: Real | None = _FILL
 
     @model_validator(mode="after")
     def _within(self) -> Self:
@@ -141,23 +145,12 @@ class Number(Encoded):
         scale = (self.upper - self.lower) / 2 if self.scale is None else self.scale
         return center, scale, self.lower, self.upper
 
-    @property
-    def largest_square(self) -> float:
-        """See `Encoded.largest_square`."""
-        center, scale, *_ = self.units
-        return (max(self.upper - center, center - self.lower) / scale) ** 2
-
-    def values(self, cells: Any) -> NDArray[np.float64]:
-        """The numbers as they stand, missing ones filled; NaN for invalid cells."""
+    def encode(self, cells: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """See `Encoded.encode`; what is neither missing nor a finite number cannot be read."""
         found = numbers(cells)
         if self.fill is not None:
             found = np.where([not cell for cell in cells_of(cells)], self.fill, found)
-        return np.where(np.isfinite(found), found, np.nan)
-
-    def encode(self, cells: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """See `Encoded.encode`; a cell that is neither missing nor a finite number cannot be read."""
-        found = self.values(cells)
-        valid = ~np.isnan(found)
+        valid = np.isfinite(found)
         center, scale, *_ = self.units
         return np.where(valid, (np.clip(found, self.lower, self.upper) - center) / scale, 0.0)[:, None], valid
 
@@ -177,9 +170,9 @@ class Category(Encoded):
     kind: Literal["category"] = "category"
     categories: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=_LONGEST_CATEGORY)], ...],
-        Field(min_length=2, max_length=_MOST_CATEGORIES, strict=False),
+        Field(min_length=2, max_length=_MOST_CATEGORIES, strict=False, description="all values, in order"),
     ]
-    fill: str | None = None
+    fill: str | None = _FILL
 
     @field_validator("categories")
     @classmethod
@@ -210,11 +203,6 @@ class Category(Encoded):
         """See `Encoded.units`: shares of rows stay shares."""
         return 0.0, 1.0, 0.0, 1.0
 
-    @property
-    def largest_square(self) -> float:
-        """See `Encoded.largest_square`."""
-        return 1.0
-
     def places(self, cells: Any) -> NDArray[np.int64]:
         """Place of each cell's value among the categories, −1 for one that is none of them."""
         return places(cells, self.categories, self.fill or "")
@@ -240,9 +228,9 @@ class Time(Column):
     """
 
     kind: Literal["time"] = "time"
-    start: Moment
-    end: Moment
-    step: str
+    start: Moment = Field(description="such as 2026-01-01")
+    end: Moment = Field(description="the first time that is too late")
+    step: str = Field(description='such as "15 min"')
 
     @model_validator(mode="after")
     def _grid(self) -> Self:
@@ -504,23 +492,9 @@ class Encoding:
         return math.sqrt(sum(column.largest_square for column in self.columns))
 
     @cached_property
-    def _units(self) -> Array:
+    def units(self) -> Array:
+        """(center, scale, lower, upper) of each coordinate, shape (d, 4), as in `Encoded.units`."""
         return np.array([column.units for column in self.columns for _ in column.endings])
-
-    @property
-    def centers(self) -> Array:
-        """Of each coordinate what 0 stands for."""
-        return self._units[:, 0]
-
-    @property
-    def scales(self) -> Array:
-        """Of each coordinate what a difference of 1 stands for."""
-        return self._units[:, 1]
-
-    @property
-    def bounds(self) -> tuple[Array, Array]:
-        """Least and largest value of each coordinate, in the columns' own units."""
-        return self._units[:, 2], self._units[:, 3]
 
     def encode(self, cells: Sequence[Any]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Coordinates of rows, and which rows are valid; others are zeros.

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as arrow
 
-from fedmf.data.schema import Schema
+from fedmf.data.schema import KINDS, Schema
 from fedmf.data.table_reader import ParquetTable, open_table
 
 _HEAD: Final = """\
@@ -19,28 +19,6 @@ _HEAD: Final = """\
 # See docs/data-and-models.md.
 
 """
-_MISSING: Final = """\
-# fill = {fill}               # stands for a missing cell; else its row counts for nobody
-# nullable = true         # valid rows are counted, with noise, and means are of those
-"""
-_ASKED: Final = {
-    "number": """\
-# lower =                 # fill in: the least value that counts; smaller ones count as this
-# upper =                 # fill in: the largest value that counts
-# center =                # what becomes 0; else the middle
-# scale =                 # what becomes 1; else half the width
-"""
-    + _MISSING.format(fill="  "),
-    "category": """\
-# categories = ["", ""]   # fill in: all values that there are, in order
-"""
-    + _MISSING.format(fill='""'),
-    "time": """\
-# start =                 # fill in: such as 2026-01-01
-# end =                   # fill in: the first time that is too late
-# step = ""               # fill in: such as "15 min"
-""",
-}
 _GUESSES: Final = (
     (
         "user",
@@ -93,10 +71,19 @@ def draft_schema(file: Path) -> str:
             f"FILE must separate cells by commas; got {found.group()!r} in the header of {file}."
         )
     tables = [
-        f"[columns.{_key(name)}]\nkind = {json.dumps(kind)}\n{_ASKED.get(kind, '')}"
-        for name, kind in kinds.items()
+        f"[columns.{_key(name)}]\nkind = {json.dumps(kind)}\n{_asked(kind)}" for name, kind in kinds.items()
     ]
     return _HEAD.format(source=file.name) + "\n".join(tables)
+
+
+def _asked(kind: str) -> str:
+    """What is to be filled in, or may be."""
+    fields = [(name, about) for name, about in KINDS[kind].model_fields.items() if name != "kind"]
+    fields.sort(key=lambda field: not field[1].is_required())
+    return "".join(
+        f"# {name} =   # {'fill in: ' if about.is_required() else ''}{about.description}\n"
+        for name, about in fields
+    )
 
 
 def _by_name(name: str) -> str:

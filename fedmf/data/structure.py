@@ -114,14 +114,6 @@ class TensorStructure:
         """The same with tokens 0, …, vocabulary − 1."""
         return replace(self, bound=vocabulary)
 
-    def fits(self, values: Features) -> bool:
-        """Whether ``values``, shape (examples, …), are of this structure; real ones need not be finite."""
-        if not isinstance(values, Tensor):
-            return False
-        if tuple(values.shape[1:]) != self.shape or values.dtype != self.dtype:
-            return False
-        return self.bound is None or self._entry_outside(values) is None
-
     @property
     def _takes_padding(self) -> bool:
         return self.padded and not self.dtype.is_floating_point and self.dtype.is_signed
@@ -218,12 +210,6 @@ class NamedStructures:
                 f"features (of texts) must have tokens as input_ids; got {', '.join(self.named)}."
             )
         return NamedStructures({**self.named, "input_ids": self.named["input_ids"].of_tokens(vocabulary)})
-
-    def fits(self, values: Features) -> bool:
-        """See `TensorStructure.fits`."""
-        if not isinstance(values, Mapping) or values.keys() != self.named.keys():
-            return False
-        return all(structure.fits(values[name]) for name, structure in self.named.items())
 
     def check(self, what: str, values: Features, examples: int, device: torch.device) -> None:
         """See `TensorStructure.check`."""

@@ -78,7 +78,7 @@ class Table(SpreadOptions):
 
     >>> Table(path="rows.csv", feature_columns=("age",), class_names=("no", "yes"), test_split="users")
     Traceback (most recent call last):
-    ValueError: user_column and user_list must be named with test_split 'users'; got none.
+    ValueError: user_column and user_list must be named with a user list, partition 'by-user' or ...
     """
 
     kind: ClassVar[str] = "table"
@@ -126,14 +126,12 @@ class Table(SpreadOptions):
             object.__setattr__(self, "label_column", "label")
         if not self.path:
             raise ValueError(f"path (of the data) must name what dataset {self.kind!r} reads; got none.")
-        people = {
-            "partition 'by-user'": self.partition == "by-user",
-            "test_split 'users'": self.test_split == "users",
-            "a user list": bool(self.user_list),
-        }
-        if any(people.values()) and not (self.user_column and self.user_list):
-            asked = next(what for what, needed in people.items() if needed)
-            raise ValueError(f"user_column and user_list must be named with {asked}; got none.")
+        people = self.partition == "by-user" or self.test_split == "users" or self.user_list
+        if people and not (self.user_column and self.user_list):
+            raise ValueError(
+                "user_column and user_list must be named with a user list, partition 'by-user' or "
+                "test_split 'users'; got none."
+            )
         columns = [*self.feature_columns, *filter(None, [self.text_column]), *self._others]
         for what, names in (("columns", columns), ("class_names", self.class_names)):
             if len(set(names)) < len(names) or "" in names:
@@ -247,24 +245,25 @@ class Table(SpreadOptions):
 
     def example_inputs(self) -> tuple[PublicInput, ...]:
         """See `DatasetOptions.example_inputs`."""
-        by_schema = f"declared: schema {self.schema}" if self.schema else ""
+        declared = f"declared: schema {self.schema}" if self.schema else "declared"
         inputs = []
         if self.label_columns:
-            inputs = [PublicInput("labels", ", ".join(self.label_columns), by_schema or "declared")]
+            inputs = [PublicInput("labels", ", ".join(self.label_columns), declared)]
         elif self.label_column:
             names = f"categories of {self.label_column}" if self.schema else ", ".join(self.class_names)
-            inputs = [PublicInput("classes", names, by_schema or "declared: class_names")]
+            inputs = [PublicInput("classes", names, declared)]
         if self.text_column:
             source = f"public file {self.vocabulary_path}" if self.vocabulary_path else "fixed"
             inputs.append(PublicInput("vocabulary", str(self.tokens), source))
             return (*inputs, PublicInput("shape of an example", str(self.length), "configuration"))
         shape = "as its columns are" if self.schema and not self.input_shape else in_words(self.shape)
-        coded = "(x − center)/scale, clipped into bounds; categories coded"
-        fixed = "fixed by the reader; no statistic of the rows"
+        how = self.normalisation, "fixed by the reader; no statistic of the rows"
+        if self.schema:
+            how = "(x − center)/scale, clipped into bounds; categories coded", declared
         return (
             *inputs,
-            PublicInput("shape of an example", shape, by_schema or "declared: columns and input_shape"),
-            PublicInput("normalisation", coded if self.schema else self.normalisation, by_schema or fixed),
+            PublicInput("shape of an example", shape, declared),
+            PublicInput("normalisation", *how),
         )
 
     #: How values become features without a schema.
@@ -416,9 +415,6 @@ class Table(SpreadOptions):
         Raises:
             ValueError: see `read` and `dataset_of`.
         """
-        if not self.text_column:
-            raw = "" if self.schema else " Numbers are features as they are; a schema scales them."
-            _log.warning("%s: a row with a cell that cannot be read is left out.%s", self.path, raw)
         if self.user_column and self.partition not in ("by-user", "each-example"):
             _log.warning(
                 "Users are made up (partition %r): rows of one person in column %r are spread over several, "
@@ -508,12 +504,12 @@ class Table(SpreadOptions):
         owner = places(rows.users, people) if people else np.full(count, -1)
         users, tests = np.arange(len(people)), np.zeros(count, dtype=bool)
         if not tested and self.holds_out_users:
-            gone = hold_out(len(people), self.test_fraction, rng, "users")
+            gone, _ = hold_out(len(people), self.test_fraction, rng, "users")
             users, tests = np.setdiff1d(users, gone), np.isin(owner, gone)
         elif not tested and self.partition == "by-user":
             tests = hold_out_of_each_user(owner, self.test_fraction, self.seed)
         elif not tested:  # whose row it was must not decide what others own
-            tests[hold_out(count, self.test_fraction, rng, "examples")] = True
+            tests[hold_out(count, self.test_fraction, rng, "examples")[0]] = True
         if self.partition == "by-user":
             owned = partition_by_owner(np.where(tests, -1, owner), users)
             return owned, tuple(people[int(u)] for u in users), tests

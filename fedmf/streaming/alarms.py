@@ -65,8 +65,8 @@ class Alarms:
             self._release, self._threshold = release, release.threshold(self._rate)
         values = block.values
         if self._encoding is not None:
-            z = values[:, : self._encoding.dimension]
-            values = self._encoding.centers + self._encoding.scales * z
+            centers, scales, *_ = self._encoding.units.T
+            values = centers + scales * values[:, : len(centers)]
         scores = release.score(values)
         readable = ~np.isin(np.arange(len(block)), list(block.faults))
         self.rows += int(readable.sum())

@@ -183,9 +183,9 @@ class Renderer:
         """
         encoding = self._encoding
         assert encoding is not None
-        scales, (lower, upper) = encoding.scales, encoding.bounds
+        centers, scales, lower, upper = encoding.units.T
         for name in ("mean", "mean_low", "mean_high"):
-            told[name] = encoding.centers + scales * told[name]
+            told[name] = centers + scales * told[name]
         for name in ("mean_low", "mean_high"):
             told[name] = np.clip(told[name], lower, upper)
         told["mean_standard_error"] = scales * told["mean_standard_error"]

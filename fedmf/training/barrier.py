@@ -289,8 +289,10 @@ def rows_in_place(
     if type(dataset) is not InMemoryDataset or not isinstance(dataset.features, Tensor):
         return None
     rows, values, declared = dataset.rows(users), dataset.features, structure.features
-    real = isinstance(declared, TensorStructure) and declared.bound is None and declared.fits(values)
-    if not real or values.dtype != torch.float32 or values.device.type != "cpu":
+    if not isinstance(declared, TensorStructure) or declared.bound is not None:
+        return None
+    kinds = (declared.dtype, values.dtype, values.device.type)
+    if values.shape[1:] != declared.shape or kinds != (torch.float32, torch.float32, "cpu"):
         return None
     if not values.is_contiguous() or len(values) != len(dataset.labels):
         return None

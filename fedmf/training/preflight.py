@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from fedmf.data.structure import Features, each, row_count, structure_of
+from fedmf.data.structure import Features, device_of, each
 from fedmf.errors import ConfigError
 from fedmf.training.barrier import described, silent
 from fedmf.training.draws import kept_generators, other_states
@@ -86,19 +86,12 @@ def _refuse_dependence(why: str) -> None:
 
 def _compare_with_test_part(task: Task) -> None:
     structure, dataset = task.structure, task.dataset
-    parts = {
-        "test_features": (structure.features, dataset.test_features),
-        "test_labels": (structure.labels, dataset.test_labels),
-    }
-    for name, (declared, values) in parts.items():
-        if not declared.fits(values):
-            got = structure_of(values)
-            raise ConfigError(f"{name} must be as the task's structure declares, {declared}; got {got}.")
-    if row_count(dataset.test_features) != len(dataset.test_labels):
-        raise ConfigError(
-            "test_features and test_labels must be of the same examples; got "
-            f"{row_count(dataset.test_features)} and {len(dataset.test_labels)}."
-        )
+    tests, device = len(dataset.test_labels), device_of(dataset.test_features)
+    try:
+        structure.features.check("test_features", dataset.test_features, tests, device)
+        structure.labels.check("test_labels", dataset.test_labels, tests, device)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"test part must be as the task's structure declares: {error}") from None
 
 
 def _outputs_and_losses(task: Task, features: Features, labels: Tensor) -> Tensor:

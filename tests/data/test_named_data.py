@@ -113,7 +113,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any]]] = {
     "partition must be one of iid, dirichlet, each-example": (Digits, {"partition": "by-user"}),
     "must multiply to the 64 entries": (Digits, {"input_shape": (8, 9)}),
     r"test_fraction must lie in \(0, 1\)": (Digits, {"test_fraction": 1.0}),
-    "test_fraction must hold out at least one of 1797": (Digits, {"test_fraction": 1e-4}),
+    "test_fraction must hold out between 1 and 1796 of 1797": (Digits, {"test_fraction": 1e-4}),
     r"α \(dirichlet_alpha\) must lie in": (Digits, {"dirichlet_alpha": 0.0}),
     "classes must be an integer in 2": (Synthetic, {"classes": 1}),
     "partition must be one of iid; got 'dirichlet'": (Synthetic, {"partition": "dirichlet"}),

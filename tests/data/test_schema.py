@@ -94,14 +94,11 @@ def test_a_draft_asks_for_what_a_header_does_not_tell(tmp_path: Path) -> None:
     (tmp_path / "schema.toml").write_text(draft)
     with pytest.raises(ValueError, match=r"columns\.temperature\.lower \(kind number\)"):
         read_schema(tmp_path / "schema.toml")
-    filled = draft.replace("# lower =  ", "lower = -30").replace("# upper =  ", "upper = 45")
-    filled = filled.replace('# categories = ["", ""]', 'categories = ["no", "yes"]').replace(
-        '# step = ""', 'step = "1 h"'
-    )
-    filled = filled.replace("# start =  ", "start = 2026-01-01").replace(
-        "# end =  ", "end = 2027-01-01T00:00:00"
-    )
-    (tmp_path / "schema.toml").write_text(filled)
+    answers = {"lower": "-30", "upper": "45", "categories": '["no", "yes"]', "step": '"1 h"'}
+    answers |= {"start": "2026-01-01", "end": "2027-01-01T00:00:00"}
+    for name, answer in answers.items():
+        draft = draft.replace(f"# {name} =", f"{name} = {answer}")
+    (tmp_path / "schema.toml").write_text(draft)
     declared = read_schema(tmp_path / "schema.toml")
     assert [column.kind for column in declared.columns.values()] == [
         "user",

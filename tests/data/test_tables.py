@@ -220,8 +220,11 @@ def test_numbers_as_labels_are_scaled_by_the_schema(tmp_path: Path) -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no path": ({"path": ""}, "path .* must name what dataset 'table' reads; got none"),
-    "no user column": ({"user_column": ""}, "user_column and user_list must be named with partition 'by"),
-    "no user list": ({"user_list": ""}, "user_column and user_list must be named with partition 'by-user'"),
+    "no user column": (
+        {"user_column": ""},
+        "user_column and user_list must be named with a user list, partition 'by",
+    ),
+    "no user list": ({"user_list": ""}, "must be named with .* partition 'by-user'"),
     "nothing declared": (
         {"class_names": (), "feature_columns": ()},
         "feature_columns and class_names .* must be declared; got none",

@@ -125,7 +125,7 @@ BROKEN: dict[str, tuple[Callable[[], Task], tuple[str, ...], bool]] = {
     ),
     "labels beyond the declared bound": (
         lambda: replace(beyond(), structure=healthy().structure),
-        ("test_labels must be as the task's structure declares, () int64 below 4; got () int64 below 5.",),
+        ("test part must be as the task's structure declares: test_labels must be () int64 below 4; got 4.",),
         False,
     ),
 }
