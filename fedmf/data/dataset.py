@@ -57,12 +57,6 @@ class NumberedUsers(Sequence[str]):
             raise KeyError(user_id)
         return int(digits)
 
-    def __contains__(self, user_id: object) -> bool:
-        try:
-            return isinstance(user_id, str) and self.index_of(user_id) >= 0
-        except KeyError:
-            return False
-
 
 class Dataset(ABC):
     """Training examples owned by users, and a central held-out test part.
