@@ -6,12 +6,12 @@ from pathlib import Path
 
 import typer
 
-from fedmf.cli.options import flag, option
+from fedmf.cli.options import option
 
 
 def schema(
     table: Path = typer.Argument(..., metavar="TABLE", help="CSV or Parquet; only its header is read."),
-    output: Path = typer.Option(Path("schema.toml"), "--output", metavar="FILE", help="New file."),
+    output: Path = option(Path("schema.toml"), "FILE", "New file."),
 ) -> None:
     """Draft a schema from the header of a table.
 

@@ -75,7 +75,7 @@ class Cohorts(Value):
     is_order: ClassVar[bool] = False
 
     def participation(self, users: int, bands: int | None = None) -> Participation:
-        """The (n, k, b) contract, what is unset derived.
+        """The (n, k, b) participation, with unset values derived.
 
         Args:
             users: N.
@@ -162,7 +162,7 @@ class CyclicCohorts(Cohorts):
 class RandomCohorts(Cohorts):
     """Every round draws m users from those that are eligible; no amplification is claimed for it.
 
-    The whole schedule is drawn at once, so that a cap k too tight for a random order is refused before any
+    The whole schedule is drawn at once, so that a cap k too tight for a random order is rejected before any
     training.
     """
 

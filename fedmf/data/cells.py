@@ -153,7 +153,7 @@ def ids(column: Any, place: str = "column") -> Any:
     column = _plain(column)
     kind = column.type
     if types.is_boolean(kind) or types.is_temporal(kind) or types.is_nested(kind):
-        raise ValueError(f"{place} must hold ids of users, as text or whole numbers; got {kind}.")
+        raise ValueError(f"{place} must hold user ids, as strings or integers; got {kind}.")
     if types.is_floating(kind):
         exact = np.array(column.cast(arrow.float64()).to_numpy(zero_copy_only=False))
         exact[~(np.abs(exact) < _EXACT[kind.bit_width])] = np.nan

@@ -1,4 +1,4 @@
-"""What every federated data set answers, and examples in memory."""
+"""The interface of federated data sets, and examples in memory."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class Number(Encoded):
         return center, scale, self.lower, self.upper
 
     def encode(self, cells: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """See `Encoded.encode`; what is neither missing nor a finite number cannot be read."""
+        """See `Encoded.encode`; a cell that is neither missing nor a finite number cannot be read."""
         found = numbers(cells)
         if self.fill is not None:
             found = np.where([not cell for cell in cells_of(cells)], self.fill, found)

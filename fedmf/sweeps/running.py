@@ -39,7 +39,7 @@ def run_sweep(
     keep_runs: bool = False,
     on_run: Callable[[int, int, str], None] | None = None,
 ) -> SweepResult:
-    """Carry out what is not finished yet, and write table, picture and evaluations.
+    """Carry out all unfinished runs, and write table, picture and evaluations.
 
     Args:
         sweep: the configurations to compare.
