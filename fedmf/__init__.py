@@ -40,14 +40,12 @@ if TYPE_CHECKING:
     from fedmf.participation import Participation
     from fedmf.records.statement import PrivacyStatement
     from fedmf.runs.aggregator import PrivateAggregator
-    from fedmf.runs.execution import Execution
-    from fedmf.runs.mechanism import NoiseMechanism
-    from fedmf.runs.named_tasks import classification, next_token, regression
-    from fedmf.runs.outputs import account
     from fedmf.runs.released_model import load_model
-    from fedmf.runs.run import Run
+    from fedmf.runs.run import Execution, NoiseMechanism, Run
     from fedmf.runs.simulation import plan, resume, simulate, start
+    from fedmf.runs.statement import account
     from fedmf.runs.statistics import CustomStatistic, QuantileClipping
+    from fedmf.runs.tasks import classification, next_token, regression
     from fedmf.streaming import PrivateStream
     from fedmf.sweeps import Sweep, run_sweep
     from fedmf.training import LocalSGD, Task

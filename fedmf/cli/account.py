@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedmf.records.composed import Costs
     from fedmf.records.ledger import Ledger
     from fedmf.records.statement import PrivacyStatement
-    from fedmf.runs.header import RunHeader
+    from fedmf.runs.directory import RunHeader
 
 
 def account(
@@ -59,7 +59,7 @@ def account(
         return
     if delta is not None:
         raise ConfigError("--delta takes several directories; got one.")
-    from fedmf.records.new_places import new_file, require_free
+    from fedmf.records.files import new_file, require_free
 
     if public is not None:
         require_free(public)
@@ -156,7 +156,7 @@ def _costs_of(directory: Path) -> Costs:
         from fedmf.streaming import stream_costs
 
         return stream_costs(directory)
-    from fedmf.runs.outputs import costs_of_run
+    from fedmf.runs.statement import costs_of_run
 
     return costs_of_run(directory)
 
@@ -173,8 +173,7 @@ def export(
 
     Example: fedmf export runs/a --output model.safetensors
     """
-    from fedmf.records.tensor_files import write_tensors
-    from fedmf.runs.released_model import ReleasedModel
+    from fedmf.runs.released_model import ReleasedModel, write_tensors
 
     model = ReleasedModel.of(run_dir)
     write_tensors(output, model.tensors, {"software": model.software, "rounds": str(model.rounds)})

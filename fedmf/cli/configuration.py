@@ -52,7 +52,7 @@ def init(
     Example: fedmf init digits && fedmf simulate digits.toml
     """
     from fedmf.errors import ConfigError
-    from fedmf.records.new_places import create_directory, new_file
+    from fedmf.records.files import create_directory, new_file
     from fedmf.runs.tables.configuration import shipped_file
 
     if list_cases:

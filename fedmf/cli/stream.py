@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import typer
 
 from fedmf.cli.interruption import going_on
 from fedmf.cli.options import ADJACENCY, BANDS, FULL, PARAMS, flag, option
 from fedmf.participation import Adjacency
-
-if TYPE_CHECKING:
-    from fedmf.data import Schema
 
 
 def stream(
@@ -109,7 +107,7 @@ def stream(
     from fedmf.data import read_schema
     from fedmf.runs.progress import bar
     from fedmf.streaming import Alarms, Settings, open_run
-    from fedmf.streaming.reader import open_reader
+    from fedmf.streaming.rows import open_reader
     from fedmf.values import parse_parameters
 
     if scored is not None and alarms is None:
@@ -121,7 +119,7 @@ def stream(
     names = None if columns is None else tuple(columns.split(","))
     declared = None if schema is None else read_schema(schema)
     settings = Settings(
-        clip_norm=_clip_norm(clip_norm, declared, names),
+        clip_norm=math.nan if clip_norm is None else clip_norm,
         schema=declared,
         epsilon=epsilon,
         delta=delta,
@@ -188,14 +186,6 @@ def _how(state: Path | None, rows: Path | None) -> str:
         return "without --state-dir a stream cannot continue: its key is gone; its releases stay published."
     other = "" if rows else " and the same rows, or with --from-row and those that follow"
     return f"every finished row is kept; continue with the same command{other}."
-
-
-def _clip_norm(given: float | None, schema: Schema | None, columns: tuple[str, ...] | None) -> float:
-    if given is not None:
-        return given
-    if schema is None:
-        raise typer.BadParameter("--clip-norm Z must be given without --schema; got none.")
-    return schema.encoding(columns).norm_bound
 
 
 def _weight(text: str | None) -> float | str | None:

@@ -23,14 +23,13 @@ from fedmf.flower.messages import answer_reply, read_request, served_reply
 from fedmf.flower.screen import say, say_round
 from fedmf.flower.served_users import ServedUsers
 from fedmf.runs.directory import LEDGER
-from fedmf.runs.execution import Execution
 from fedmf.runs.loop import OnRound, RoundRecord
-from fedmf.runs.named_tasks import NamedTask
-from fedmf.runs.run import Run
+from fedmf.runs.run import Execution, Run
 from fedmf.runs.server import clipped_sums
 from fedmf.runs.session import Session
 from fedmf.runs.simulation import check_users_here
 from fedmf.runs.tables.configuration import Scalar, dotted_keys, run_of
+from fedmf.runs.tasks import NamedTask
 from fedmf.training import ClippedSums, LocalTrainer, example_counts
 
 _log = logging.getLogger("fedmf")

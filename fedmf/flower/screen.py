@@ -37,7 +37,7 @@ def say_plan(session: Session) -> None:
         f"{at_most(plan.noise_multiplier, 4)}; run directory {session.directory.path}"
     )
     if plan.noise_std > 0:
-        say(f"noise: {NoiseAndSignal.of(plan, server.dimension).words}")
+        say(f"noise: {NoiseAndSignal(plan, server.dimension).words}")
 
 
 def say_round(number: int, horizon: int, metrics: Mapping[str, Any]) -> None:

@@ -30,10 +30,8 @@ from fedmf.records.statement import PrivacyStatement
 from fedmf.runs.aggregator import TaskElsewhere, session_of
 from fedmf.runs.cost_estimate import NoiseAndSignal
 from fedmf.runs.directory import LEDGER
-from fedmf.runs.execution import Execution
 from fedmf.runs.loop import OnRound, Reply, RoundRecord, Rounds
-from fedmf.runs.mechanism import NoiseMechanism
-from fedmf.runs.run import Run
+from fedmf.runs.run import Execution, NoiseMechanism, Run
 from fedmf.runs.session import Session
 from fedmf.runs.statistics.clip_norm import FixedClipping, QuantileClipping
 from fedmf.runs.statistics.statistic import Statistic
@@ -330,7 +328,7 @@ def findings(session: Session, inner: FedAvg) -> Iterator[str]:
     if inner.train_metrics_aggr_fn is not base().train_metrics_aggr_fn:
         yield "train_metrics_aggr_fn is not called: metrics that clients report of training carry no noise"
     if session.plan.noise_std > 0:
-        warning = NoiseAndSignal.of(session.plan, session.server.dimension).warning
+        warning = NoiseAndSignal(session.plan, session.server.dimension).warning
         if warning is not None:
             yield warning
 

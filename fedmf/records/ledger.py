@@ -1,18 +1,20 @@
 """The ledger of a run or stream: one SQLite file, to which one process at a time appends.
 
 A commit is one transaction in WAL mode with synchronous FULL: the row that names the participants, the state
-that goes with it and what it releases are durable together, before anyone sees the new model. Large contents
-are in files of their own, named by their SHA-256, and a large state in one of two files by turns; both are
-flushed before the row that names them with their SHA-256.
+that goes with it and what it releases are durable together, before anyone sees the new model. A large state
+is in one of two files by turns, flushed before the row that names it with its SHA-256.
 
-Rows form a chain (`Seal`), so that a changed row, a row of another ledger and a row that is missing in the
-middle are detected.
+Rows form a chain, so that a changed row, a row of another ledger and a row that is missing in the middle are
+detected. A row that follows the value c has the chain value c' = SHA-256(kind of row ‖ c ‖ content), each
+part preceded by its type and length, and the code HMAC-SHA256(records key, c'). The records key is a sub-key
+of the noise key, so only someone with that key can write rows that fit.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import hmac
 import json
 import os
 import sqlite3
@@ -24,31 +26,30 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.errors import LedgerError, ParticipationViolation, rebuilding
+from fedmf.errors import HorizonExceededError, LedgerError, ParticipationViolation, rebuilding
 from fedmf.noise import FRESH_BYTES, NoiseKey
 from fedmf.participation import Participation
-from fedmf.records.durable import overwrite_durably, write_durably
+from fedmf.records.files import overwrite_durably
 from fedmf.records.histories import Histories
-from fedmf.records.lock import ReleaseRight, WriterLock
-from fedmf.records.mark import Mark
-from fedmf.records.seal import Seal
+from fedmf.records.lock import Mark, ReleaseRight, WriterLock
 
 #: "fdmf" in ASCII, by which `file` and SQLite know a ledger.
 _APPLICATION: Final = 0x66646D66
 _FORMAT: Final = 1
 #: A step of a stream that is no user's.
 NOBODY: Final = (1 << 32) - 1
-#: Contents of more bytes are kept in files of their own.
+#: A state of more bytes is kept in a file of its own.
 _INLINE: Final = 1 << 16
 
 _SCHEMA: Final = """
 CREATE TABLE header(id INTEGER PRIMARY KEY CHECK (id = 0), json TEXT NOT NULL, chain BLOB NOT NULL,
   code BLOB NOT NULL) STRICT;
 CREATE TABLE openings(number INTEGER PRIMARY KEY, follows INTEGER NOT NULL, first INTEGER NOT NULL,
-  fresh BLOB NOT NULL, note TEXT NOT NULL, chain BLOB NOT NULL, code BLOB NOT NULL) STRICT;
+  fresh BLOB NOT NULL, chain BLOB NOT NULL, code BLOB NOT NULL) STRICT;
 CREATE TABLE commits(number INTEGER PRIMARY KEY, first INTEGER NOT NULL, count INTEGER NOT NULL,
   records INTEGER NOT NULL, participants BLOB NOT NULL, newcomers BLOB NOT NULL, about TEXT NOT NULL,
-  pushes BLOB NOT NULL, digest BLOB NOT NULL, content BLOB, chain BLOB NOT NULL, code BLOB NOT NULL) STRICT;
+  pushes BLOB NOT NULL, digest BLOB NOT NULL, chain BLOB NOT NULL, code BLOB NOT NULL,
+  content BLOB NOT NULL) STRICT;
 CREATE TABLE state(id INTEGER PRIMARY KEY CHECK (id = 0), follows INTEGER NOT NULL, digest BLOB NOT NULL,
   place INTEGER NOT NULL, content BLOB, chain BLOB NOT NULL, code BLOB NOT NULL) STRICT;
 CREATE TABLE metrics(round INTEGER PRIMARY KEY, json TEXT NOT NULL, chain BLOB NOT NULL,
@@ -68,19 +69,12 @@ class Opening(NamedTuple):
         after: how many commits were made before it.
         first_round: how many releases there were when it was made: the next round of a run.
         fresh: 32 random bytes of its own, from which the noise of its rounds gets its key.
-        remembered: what else is to be remembered of it, as JSON.
     """
 
     number: int
     after: int
     first_round: int
     fresh: bytes
-    remembered: str
-
-    @property
-    def note(self) -> Mapping[str, Any]:
-        """What else is remembered of it."""
-        return json.loads(self.remembered)
 
 
 class Commit(NamedTuple):
@@ -132,7 +126,6 @@ class Ledger:
         participation: the (n, k, b) contract that every commit obeys.
         header: the description of the run or stream.
         right: to release: lost for good by whatever does not end well.
-        note: what the opening of this process will note, JSON-able.
         histories: who took part how often and when last.
         released: rounds, or steps, that were committed.
         about: what the last commit remembers; empty before the first.
@@ -162,29 +155,23 @@ class Ledger:
     (2, ['ann', 'bob', 'eve'])
     """
 
-    def __init__(
-        self,
-        path: Path,
-        connection: sqlite3.Connection,
-        lock: WriterLock | None,
-        key: NoiseKey | None,
-        remembered: bool,
-    ) -> None:
-        self.path, self._connection, self._lock = path, connection, lock
-        self._seal, self.right, self._process = Seal.of(key), ReleaseRight(), os.getpid()
-        self.note: Mapping[str, Any] = {}
+    def __init__(self, path: Path, key: NoiseKey | None, read_only: bool, remembered: bool) -> None:
+        self.path, self._process, self.right = path, os.getpid(), ReleaseRight()
+        self._read_only, self._key = read_only, _records_key(key)
         self.about: Mapping[str, Any] = {}
         self.released = self._known = self._records = 0
         self._opening: Opening | None = None
         self._openings = list[Opening]()
         self._chains = list[bytes]()
-        self._mark = Mark(path, None if lock is None else key, remembered)
-        try:
+        with contextlib.ExitStack() as held:
+            if not read_only:
+                held.callback(WriterLock(path).release)
+            self._mark = Mark(path, None if read_only else key, remembered)
+            held.callback(self._mark.close)
             with self._faults():
+                self._connection = held.enter_context(contextlib.closing(_connected(path, read_only)))
                 self._read()
-        except BaseException:
-            self._mark.close()
-            raise
+            self._held = held.pop_all()
 
     @classmethod
     def create(
@@ -221,7 +208,7 @@ class Ledger:
                     connection.execute(f"PRAGMA user_version={_FORMAT}")
                     for statement in _SCHEMA.strip().rstrip(";").split(";"):
                         connection.execute(statement)
-                    _put(connection, "header", 0, text, *Seal.of(key).sealed(b"header", text))
+                    _put(connection, "header", 0, text, *_sealed(_records_key(key), b"header", text))
             Mark.begin(path)
 
     @classmethod
@@ -245,23 +232,11 @@ class Ledger:
             raise LedgerError(f"key (of the run) must be given to write to ledger {path}; got none.")
         if not path.is_file():
             raise LedgerError(f"ledger {path} does not exist.")
-        with contextlib.ExitStack() as undo:
-            lock = None if read_only else WriterLock(path)
-            if lock is not None:
-                undo.callback(lock.release)
-            with _one_line(path):
-                connection = _connected(path, read_only)
-                undo.callback(connection.close)
-                ledger = cls(path, connection, lock, key, remembered)
-            undo.pop_all()
-        return ledger
+        return cls(path, key, read_only, remembered)
 
     def close(self) -> None:
         """Close the file and give the right to write back. Closing twice is harmless."""
-        self._connection.close()
-        self._mark.close()
-        if self._lock is not None:
-            self._lock.release()
+        self._held.close()
 
     def __enter__(self) -> Self:
         return self
@@ -289,16 +264,14 @@ class Ledger:
         for opening in openings:
             self._read_opening(*opening)
         self._mark.check(found, self._chains)
-        if self._lock is not None:
+        if not self._read_only:
             self._connection.execute("COMMIT")
 
     def _check_file(self) -> None:
         (application,) = self._connection.execute("PRAGMA application_id").fetchone()
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        if application != _APPLICATION:
-            raise LedgerError(f"{self.path} is not a fedmf ledger.")
-        if version != _FORMAT:
-            raise LedgerError(f"ledger {self.path} has format {version}; this fedmf reads format {_FORMAT}.")
+        if (application, version) != (_APPLICATION, _FORMAT):
+            raise LedgerError(f"{self.path} is not a fedmf ledger of format {_FORMAT}.")
         (verdict,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
             raise LedgerError(f"ledger {self.path} is damaged: {' '.join(verdict.split())}.")
@@ -347,11 +320,17 @@ class Ledger:
             raise LedgerError(f"{name} names users who are not in it, or gives one a second key.")
 
     def _require(self, sealed: tuple[bytes, bytes], name: str, kind: bytes, *content: Any) -> None:
-        if (fault := self._seal.fault(sealed, kind, *content)) is not None:
-            raise LedgerError(
-                f"{name} of ledger {self.path} is not as it was written: {fault}. Restore the directory from "
-                "a copy."
-            )
+        chain, code = sealed
+        if chain != _chained(kind, *content):
+            fault = "its chain value differs"
+        elif self._key is not None and not hmac.compare_digest(hmac.digest(self._key, chain, "sha256"), code):
+            fault = "its authentication code is not that of the run's key"
+        else:
+            return
+        raise LedgerError(
+            f"{name} of ledger {self.path} is not as it was written: {fault}. Restore the directory from a "
+            "copy."
+        )
 
     def _take(self, commit: Commit, chain: bytes) -> None:
         """Hold a commit that is durable."""
@@ -364,7 +343,7 @@ class Ledger:
     @property
     def authenticated(self) -> bool:
         """Whether the key is at hand, so that codes are checked and not chain values alone."""
-        return self._seal.key is not None
+        return self._key is not None
 
     def openings(self) -> list[Opening]:
         """All openings so far, in order."""
@@ -406,19 +385,19 @@ class Ledger:
                 raise LedgerError(f"the state of ledger {self.path} follows a commit that is not there.")
             follows = self._chains[after - 1] if after else self._header_chain
             self._require(tuple(sealed), "the state", b"state", follows, digest)
-            return self._checked(digest, content, self._place(place))
+            return self._checked(digest, self._place(place).read_bytes() if content is None else content)
 
     def contents(self, record: int = 0) -> Iterator[tuple[Commit, bytes]]:
         """The commits that release something, with their contents, from the one with this release on.
 
         Raises:
-            LedgerError: a content is missing or damaged.
+            LedgerError: a content is damaged.
         """
         query = f"SELECT {_COLUMNS}, content FROM commits WHERE records > ? AND digest <> x'' ORDER BY number"
         with self._faults():
             for *row, content in self._connection.execute(query, (record,)):
                 commit = Commit(*row)
-                yield commit, self._checked(commit.digest, content, self._file(commit.digest))
+                yield commit, self._checked(commit.digest, content)
 
     def metrics(self) -> dict[int, dict[str, Any]]:
         """All stored metrics by round, in order."""
@@ -431,15 +410,10 @@ class Ledger:
                 found[t] = json.loads(text)
         return found
 
-    def _checked(self, digest: bytes, inline: bytes | None, file: Path) -> bytes:
-        """A content that is in its row, or in a file."""
-        content = file.read_bytes() if inline is None else inline
+    def _checked(self, digest: bytes, content: bytes) -> bytes:
         if hashlib.sha256(content).digest() != digest:
             raise LedgerError(f"a content of ledger {self.path} differs from its SHA-256. Restore a copy.")
         return content
-
-    def _file(self, digest: bytes) -> Path:
-        return self.path.with_name(f"{self.path.stem}-{digest.hex()[:40]}.bin")
 
     def _place(self, place: int) -> Path:
         return self.path.with_name(f"{self.path.stem}-state-{place}.bin")
@@ -450,8 +424,8 @@ class Ledger:
         """That of this process: recorded durably now, with fresh random bits, if it was not yet."""
         if self._opening is None:
             place = len(self._openings), len(self._chains), self._records
-            opening = Opening(*place, os.urandom(FRESH_BYTES), _json(self.note))
-            sealed = self._seal.sealed(b"opening", self._head, *opening)
+            opening = Opening(*place, os.urandom(FRESH_BYTES))
+            sealed = _sealed(self._key, b"opening", self._head, *opening)
             with self._written("an opening"):
                 _put(self._connection, "openings", *opening, *sealed)
             self._opening, self._head = opening, sealed[0]
@@ -462,15 +436,14 @@ class Ledger:
         """Refuse what `commit_round` would refuse, before any noise is drawn for it.
 
         Raises:
-            ParticipationViolation, LedgerError: as there.
+            ParticipationViolation, HorizonExceededError, LedgerError: as there.
         """
         self._writable()
         if t != self.released:
             raise ParticipationViolation(f"round must be {self.released}, the next to commit; got {t!r}.")
         if t >= self.participation.rounds:
-            raise ParticipationViolation(
-                f"round {t} is past the horizon: all n={self.participation.rounds} rounds are committed. A "
-                "longer run needs a new factorization and a new budget."
+            raise HorizonExceededError(
+                f"t (round) must be below n (horizon) = {self.participation.rounds}; got {t}. All is spent."
             )
         if len(set(users)) < len(users):
             twice = next(user for user in users if users.count(user) > 1)
@@ -487,8 +460,9 @@ class Ledger:
             state: the whole state after the round; None leaves the one kept last.
 
         Raises:
-            ParticipationViolation: a round out of turn or past the horizon, a user twice in the round, less
-                than b rounds after that user's previous participation, or more than k times.
+            ParticipationViolation: a round out of turn, a user twice in the round, less than b rounds after
+                that user's previous participation, or more than k times.
+            HorizonExceededError: all n rounds are committed.
             LedgerError: the ledger is read-only, this process recorded no opening, or the disk failed: then,
                 and only then, the round may be there, and nothing more can be written.
         """
@@ -550,7 +524,7 @@ class Ledger:
             LedgerError: metrics that are not JSON, a read-only ledger, a disk error.
         """
         text = _json(metrics, "metrics", allow_nan=True)
-        sealed = self._seal.sealed(b"metrics", self._header_chain, t, text)
+        sealed = _sealed(self._key, b"metrics", self._header_chain, t, text)
         with self._written(f"metrics after {t} rounds"):
             _put(self._connection, "metrics", t, text, *sealed)
 
@@ -579,12 +553,9 @@ class Ledger:
             pushes,
             hashlib.sha256(content).digest() if content else b"",
         )
-        chain, code = self._seal.sealed(b"commit", self._head, *commit)
+        chain, code = _sealed(self._key, b"commit", self._head, *commit)
         with self._written(what):
-            if large := len(content) > _INLINE:
-                write_durably(self._file(commit.digest), content)
-            inline = content if content and not large else None
-            _put(self._connection, "commits", *commit, inline, chain, code)
+            _put(self._connection, "commits", *commit, chain, code, content)
             if state is not None:
                 self._put_state(commit.number + 1, chain, state)
         self._take(commit, chain)
@@ -602,11 +573,11 @@ class Ledger:
             overwrite_durably(self._place(place), state)
             inline = None
         digest = hashlib.sha256(state).digest()
-        sealed = self._seal.sealed(b"state", follows, digest)
+        sealed = _sealed(self._key, b"state", follows, digest)
         _put(self._connection, "state", 0, after, digest, place, inline, *sealed)
 
     def _writable(self) -> None:
-        if self._lock is None:
+        if self._read_only:
             raise LedgerError(f"ledger {self.path} was opened read-only.")
         if os.getpid() != self._process:
             raise LedgerError(
@@ -628,6 +599,25 @@ class Ledger:
             yield
 
 
+def _records_key(key: NoiseKey | None) -> bytes | None:
+    return None if key is None else key.subkey("records")
+
+
+def _chained(row: bytes, *parts: int | str | bytes | None) -> bytes:
+    """The chain value of a row of a kind: no two lists of parts read alike."""
+    pieces = [b"fedmf ledger 1 ", row]
+    for part in parts:
+        content = part if isinstance(part, bytes) else str(part).encode()
+        pieces += type(part).__name__.encode(), len(content).to_bytes(8, "little"), content
+    return hashlib.sha256(b"".join(pieces)).digest()
+
+
+def _sealed(key: bytes | None, row: bytes, *parts: int | str | bytes | None) -> tuple[bytes, bytes]:
+    """Chain value and authentication code of a row that is to be written."""
+    chain = _chained(row, *parts)
+    return chain, hmac.digest(key or b"", chain, "sha256")
+
+
 def _ended(users: Sequence[str]) -> bytes:
     """Ids one after the other, each ended by a NUL."""
     try:
@@ -645,7 +635,7 @@ def _put(connection: sqlite3.Connection, table: str, *row: Any) -> None:
     connection.execute(f"{verb} INTO {table} VALUES ({', '.join('?' * len(row))})", row)
 
 
-def _json(value: Mapping[str, Any], what: str = "note", allow_nan: bool = False) -> str:
+def _json(value: Mapping[str, Any], what: str = "about", allow_nan: bool = False) -> str:
     try:
         return json.dumps(dict(value), ensure_ascii=False, allow_nan=allow_nan)
     except (TypeError, ValueError) as error:

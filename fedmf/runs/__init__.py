@@ -9,11 +9,11 @@ from fedmf.lazy import lazily
 
 if TYPE_CHECKING:
     from fedmf.runs.loop import Clients, Reply, RoundRecord, Rounds
-    from fedmf.runs.named_tasks import FunctionTask
     from fedmf.runs.plan import Plan
     from fedmf.runs.run import Run
     from fedmf.runs.session import Session
     from fedmf.runs.statistics import Statistic
+    from fedmf.runs.tasks import FunctionTask
 else:
     __getattr__ = lazily(__name__)
 

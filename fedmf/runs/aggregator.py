@@ -24,15 +24,13 @@ from fedmf.mechanisms.matrix import Factorization
 from fedmf.optim import ChosenOptimizer, ServerOptimizer, Sgd
 from fedmf.records.statement import PrivacyStatement
 from fedmf.runs.directory import LEDGER, RunDirectory, read_header
-from fedmf.runs.execution import Execution
-from fedmf.runs.given import TaskSource
 from fedmf.runs.loop import Reply
-from fedmf.runs.mechanism import NoiseMechanism
 from fedmf.runs.model_layout import ModelLayout
 from fedmf.runs.plan import Plan
-from fedmf.runs.run import Run, difference
-from fedmf.runs.session import Session, created
+from fedmf.runs.run import Execution, NoiseMechanism, Run
+from fedmf.runs.session import Session, created, require_same
 from fedmf.runs.statistics import FixedClipping, QuantileClipping, Statistic
+from fedmf.runs.tasks import TaskSource
 from fedmf.training import FixedPointSum, LocalSGD, Task, UserFailure
 
 #: By the names of the model's arrays: arrays of NumPy or torch.
@@ -104,26 +102,15 @@ class TaskElsewhere(TaskSource):
 
     def to_dict(self) -> dict[str, Any]:
         """What a record keeps."""
+        ids = "".join(f"{user}\0" for user in self.user_list)
         return {
             "kind": self.kind,
             "name": self.called,
             "users": self.users,
-            "user_list": user_list_digest(self.user_list),
+            "user_list": hashlib.sha256(ids.encode()).hexdigest(),
             "identity": self.identity,
             "arrays": self.layout.fingerprint(),
         }
-
-
-def user_list_digest(user_list: Sequence[str]) -> str:
-    """SHA-256 of all user ids in order, each ended by a NUL.
-
-    >>> user_list_digest(["ab", "c"]) == user_list_digest(["a", "bc"])
-    False
-    """
-    digest = hashlib.sha256()
-    for user in user_list:
-        digest.update(f"{user}\0".encode())
-    return digest.hexdigest()
 
 
 def session_of(path: Path, run: Run, initial: Tensor) -> Session:
@@ -143,9 +130,7 @@ def session_of(path: Path, run: Run, initial: Tensor) -> Session:
     arrays = tuple((name, shape) for name, shape, _ in task.layout.trained)
     optimizer = run.optimizer_source.build([shape for _, shape in arrays], run.cohorts.rounds)
     if (path / LEDGER).is_file():
-        other = difference(read_header(path).run, run.to_dict())
-        if other is not None:
-            raise ConfigError(f"{path} holds another run: {other}. Continue it with its own values.")
+        require_same(path, read_header(path).run, run)
         directory = RunDirectory.open(path)
     else:
         plan, layout = Plan.of(run, optimizer, initial.numel()), task.layout
@@ -279,11 +264,6 @@ class PrivateAggregator:
     def t(self) -> int:
         """The coming round, 0-based; as many rounds were released."""
         return self._open.server.t
-
-    @property
-    def rounds_left(self) -> int:
-        """How many more rounds may be released."""
-        return max(0, self._open.server.horizon - self.t)
 
     @property
     def model(self) -> dict[str, NDArray[Any]]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
+import timeit
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Self
+from typing import Final
 
 import numpy as np
 import torch
@@ -21,52 +20,42 @@ from fedmf.runs.run import Run
 from fedmf.runs.session import check_device
 from fedmf.training import Task, preflight, seconds_of_training
 
-_ROUNDS = 3
+_ROUNDS: Final = 3
+#: Most noise of the mean update over a run, in units of ζ.
+_LEVELS: Final = ((0.05, "high"), (0.2, "medium"), (1.0, "low"))
 
 
-@dataclass(frozen=True)
 class NoiseAndSignal:
     """Norms of noise in mean updates, as multiples of the clip norm ζ, which no mean update exceeds.
 
     Args:
-        of_a_round: √d·(root mean square of an entry of a round's noise)/(m·ζ).
-        of_all_rounds: the same of the mean over all n rounds, in which correlated noise cancels.
+        plan: of a run.
+        dimension: d of its model.
+
+    Attributes:
+        words: one line at the beginning of a run: √d·(root mean square of an entry of a round's noise)/(m·ζ),
+            and the same of the mean over all n rounds, in which correlated noise cancels.
+        warning: why a run cannot learn; None where it may.
     """
 
-    of_a_round: float
-    of_all_rounds: float
-
-    @classmethod
-    def of(cls, plan: Plan, dimension: int) -> Self:
-        """That of a planned run with d parameters."""
+    def __init__(self, plan: Plan, dimension: int) -> None:
         C, n = plan.mechanism.factorization, plan.participation.rounds
         std = plan.noise_std / plan.privacy.clip_norm
         unit = math.sqrt(dimension) * std / plan.cohorts.users_per_round
-        whole = float(query_variances(C, prefix(n))[-1])
-        return cls(
-            unit * math.sqrt(float(np.mean(C.noise_row_variances()))), unit * math.sqrt(max(whole, 0.0)) / n
+        of_a_round = unit * math.sqrt(float(np.mean(C.noise_row_variances())))
+        of_all = unit * math.sqrt(max(float(query_variances(C, prefix(n))[-1]), 0.0)) / n
+        level = next((word for most, word in _LEVELS if of_all <= most), "none")
+        self.words = (
+            f"signal-to-noise: {level} (noise {100 * of_all:.3g} % of the clip norm in the mean "
+            f"update over the run, {of_a_round:.3g} times it in a round)"
         )
-
-    @property
-    def words(self) -> str:
-        """One line at the beginning of a run."""
-        levels = ((0.05, "high"), (0.2, "medium"), (1.0, "low"))
-        level = next((word for most, word in levels if self.of_all_rounds <= most), "none")
-        return (
-            f"signal-to-noise: {level} (noise {100 * self.of_all_rounds:.3g} % of the clip norm in the mean "
-            f"update over the run, {self.of_a_round:.3g} times it in a round)"
-        )
-
-    @property
-    def warning(self) -> str | None:
-        """Why a run cannot learn; None where it may."""
-        if self.of_all_rounds <= 1:
-            return None
-        return (
-            f"noise is {self.of_all_rounds:.3g} times what all updates together can say (in the mean over "
-            "all rounds): no model can be learned. Take more users a round, more rounds, a smaller model, or "
-            "a larger epsilon."
-        )
+        self.warning: str | None = None
+        if of_all > 1:
+            self.warning = (
+                f"noise is {of_all:.3g} times what all updates together can say (in the mean over "
+                "all rounds): no model can be learned. Take more users a round, more rounds, a smaller "
+                "model, or a larger epsilon."
+            )
 
 
 def dry_run(run: Run, device: str = "cpu") -> Iterator[tuple[str, str]]:
@@ -82,10 +71,7 @@ def dry_run(run: Run, device: str = "cpu") -> Iterator[tuple[str, str]]:
     Raises:
         ConfigError: the run cannot be executed.
     """
-    check_device(device)
-    task = run.task_source.build().to(device)
-    optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
-    plan = Plan.of(run, optimizer, task.model.dimension)
+    task, plan = _planned(run, device)
     model, n, contract = task.model, run.cohorts.rounds, plan.participation
     known, epsilon = plan.known_epsilon_after(n), plan.epsilon_after(n)
     promised = (
@@ -93,7 +79,7 @@ def dry_run(run: Run, device: str = "cpu") -> Iterator[tuple[str, str]]:
     )
     if plan.amplification is not None:
         promised += f" while cohorts stay secret; {at_least(known)} against those who know them"
-    against = NoiseAndSignal.of(plan, model.dimension)
+    against = NoiseAndSignal(plan, model.dimension)
     params = "".join(f", {name} = {value:.4g}" for name, value in plan.mechanism.params.items())
     stored = plan.mechanism.factorization.recurrence().memory_vectors
     yield "epsilon", promised if run.is_private else "infinite: no noise"
@@ -103,10 +89,8 @@ def dry_run(run: Run, device: str = "cpu") -> Iterator[tuple[str, str]]:
         f"{run.cohorts.users_per_round} of {plan.users} users a round",
     )
     yield "mechanism", f"{plan.mechanism.name}{params}"
-    yield (
-        "sensitivity",
-        f"{at_least(plan.sensitivity.value)} ({plan.sensitivity.kind.replace('_', ' ')})",
-    )
+    kind = plan.sensitivity.kind.replace("_", " ")
+    yield "sensitivity", f"{at_least(plan.sensitivity.value)} ({kind})"
     yield (
         "noise",
         f"multiplier {at_most(plan.noise_multiplier)}, standard deviation {at_most(plan.noise_std)}",
@@ -132,25 +116,24 @@ def seconds_of_a_round(run: Run, device: str = "cpu") -> float:
     Raises:
         ConfigError: the run cannot be executed.
     """
-    task = run.task_source.build().to(device)
+    task, plan = _planned(run, device)
     preflight(task, run.client)
+    return sum(_seconds(run, task, plan, device))
+
+
+def _planned(run: Run, device: str) -> tuple[Task, Plan]:
+    check_device(device)
+    task = run.task_source.build().to(device)
     optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
-    return sum(_seconds(run, task, Plan.of(run, optimizer, task.model.dimension), device))
+    return task, Plan.of(run, optimizer, task.model.dimension)
 
 
 def _seconds(run: Run, task: Task, plan: Plan, device: str) -> tuple[float, float]:
     """Of local training, and of a row of noise."""
     dimension, n = task.model.dimension, run.cohorts.rounds
     source = GaussianSource(NoiseKey.from_os(), dimension, Domain.TRAINING)
-    inverse = plan.mechanism.factorization.recurrence()
-    noise = NoiseStream(source, inverse, n, device=torch.device(device))
-    rows = [_seconds_of_a_row(noise, dimension, device) for _ in range(min(_ROUNDS, n))]
+    noise = NoiseStream(source, plan.mechanism.factorization.recurrence(), n)
+    total = torch.zeros(dimension, dtype=torch.float64, device=device)
+    rows = timeit.repeat(lambda: noise.add_(total, 1.0), number=1, repeat=min(_ROUNDS, n))
     training = seconds_of_training(task, run.client, run.cohorts.users_per_round, run.privacy.clip_norm)
     return training, statistics.median(rows)
-
-
-def _seconds_of_a_row(noise: NoiseStream, dimension: int, device: str) -> float:
-    total = torch.zeros(dimension, dtype=torch.float64, device=device)
-    begun = time.perf_counter()
-    noise.add_(total, 1.0)
-    return time.perf_counter() - begun

@@ -3,30 +3,135 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
-from fedmf.errors import ConfigError, LedgerError
+from fedmf.accounting import PRIVACY
+from fedmf.cohorts import COHORTS
+from fedmf.errors import ConfigError, LedgerError, rebuilding
 from fedmf.noise import NoiseKey
-from fedmf.records.durable import tighten, write_durably
-from fedmf.records.key_file import load_key, save_key
+from fedmf.records.files import create_directory, load_key, save_key, tighten, write_durably
 from fedmf.records.ledger import Ledger
-from fedmf.records.new_places import create_directory
-from fedmf.runs.header import RunHeader
+from fedmf.runs.plan import Plan
+from fedmf.runs.statistics import Statistic, statistics_from
+from fedmf.values import value_of
+from fedmf.version import SOFTWARE
 
 if TYPE_CHECKING:
+    from fedmf.data import PublicInput
     from fedmf.runs.run import Run
     from fedmf.training import UserFailure
+
+#: Raised when a field changes its meaning.
+_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, eq=False)
+class RunHeader:
+    """The description of a run that its ledger keeps; enough to account for it, and to rebuild it, from disk.
+
+    Args:
+        run: what `fedmf.Run.to_dict` wrote: each value's own kind and fields.
+        plan: the calibrated mechanism; its privacy and cohorts are those of the run.
+        arrays: name and shape of each tensor of the model in the order of its flat vector.
+        key_fingerprint: short public id of the noise key; None for a run without privacy.
+        key_public: whether the noise follows from a published seed.
+        clipped_by: "server" (it clips every user's update again) or "workers" (they clip and sum).
+        users_test: whether the central test part belongs to users whose data train the model.
+        public_inputs: what about the data is taken as public: dicts of the strings name, value, source.
+        software: name and version of what the run was started with.
+
+    >>> RunHeader.from_dict({"format": 1, "users": 10})
+    Traceback (most recent call last):
+        ...
+    ValueError: header (run description) must be as fedmf wrote it; it is damaged (KeyError: 'run').
+    """
+
+    run: Mapping[str, Any]
+    plan: Plan
+    arrays: tuple[tuple[str, tuple[int, ...]], ...]
+    key_fingerprint: str | None
+    key_public: bool
+    clipped_by: Literal["server", "workers"]
+    users_test: bool = False
+    public_inputs: Sequence[Mapping[str, str]] = ()
+    software: str = SOFTWARE
+
+    @classmethod
+    def of(
+        cls,
+        run: Run,
+        plan: Plan,
+        key: NoiseKey,
+        arrays: tuple[tuple[str, tuple[int, ...]], ...],
+        test_owner: str = "nobody",
+        constants: Sequence[PublicInput] = (),
+    ) -> Self:
+        """What the ledger must remember to account for a run and to continue it exactly.
+
+        Args:
+            run: as it was asked for.
+            plan: made for it.
+            key: of its noise.
+            arrays: name and shape of each tensor of the model, in the order of its flat vector.
+            test_owner: the owner of the examples of the central test part, as `Dataset.test_owner`.
+            constants: what else the model holds (`Task.constant_inputs`).
+        """
+        return cls(
+            run=run.to_dict(),
+            plan=plan,
+            arrays=arrays,
+            key_fingerprint=key.fingerprint if run.is_private else None,
+            key_public=key.public,
+            clipped_by="server" if run.execution.messages == "per-user" else "workers",
+            users_test=test_owner == "training users",
+            public_inputs=[*map(dataclasses.asdict, (*run.task_source.public_inputs(), *constants))],
+        )
+
+    @property
+    def dimension(self) -> int:
+        """d, the number of model parameters that receive noise."""
+        return sum(math.prod(shape) for _, shape in self.arrays)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-able dict; floats survive JSON bit for bit."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {"format": _FORMAT, **fields, "plan": self.plan.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` wrote.
+
+        Raises:
+            ValueError: another format, or a field is missing, unknown or out of its range.
+        """
+        if values.get("format") != _FORMAT:
+            raise ValueError(
+                f"header (run description) must have format {_FORMAT}; got {values.get('format')!r:.40}. "
+                "Use the fedmf version that wrote it."
+            )
+        given = {name: value for name, value in values.items() if name != "format"}
+        with rebuilding("header (run description)"):
+            privacy = value_of(PRIVACY, given["run"].get("privacy", {}))
+            cohorts = value_of(COHORTS, given["run"].get("cohorts", {}))
+            found = statistics_from(given["run"]).values()
+            statistics = tuple(value for value in found if isinstance(value, Statistic))
+            plan = Plan.from_dict(privacy, cohorts, statistics, given["plan"])
+            arrays = tuple((str(name), tuple(map(int, shape))) for name, shape in given["arrays"])
+            return cls(**{**given, "plan": plan, "arrays": arrays})
+
 
 KEY, LEDGER, CONFIG = "noise.key", "ledger.sqlite", "config.toml"
 #: All arrays of a model of which only some are trained.
 WHOLE_MODEL = "whole-model.npz"
 #: Which users failed when, and why: a JSON object a line. It tells about users' data: as secret as the key.
 FAILURES = "failures.jsonl"
-DATA_CHANGED = "the users' examples are not those of the last opening: their ids, or how many each has"
 
 
 class RunDirectory:
@@ -105,26 +210,16 @@ class RunDirectory:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def note_data(self, digest: str) -> None:
-        """Let the next opening note what the data are, and tell the operator alone if they have changed."""
-        noted = [opening.note["data"] for opening in self.ledger.openings() if "data" in opening.note]
-        self.ledger.note = {**self.ledger.note, "data": digest}
-        if noted and noted[-1] != digest:
-            self._tell_operator([{"round": self.ledger.released + 1, "notice": DATA_CHANGED}])
-
     def note_failures(self, t: int, failures: Sequence[UserFailure]) -> None:
         """Append the failures of round t (0-based); a full disk loses them, which must not stop the run."""
-        self._tell_operator([{"round": t + 1, **failure.to_dict()} for failure in failures])
-
-    def _tell_operator(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        if not entries:
+        if not failures:
             return
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         with (
             contextlib.suppress(OSError),
             open(os.open(self.path / FAILURES, flags, 0o600), "a", encoding="utf-8") as file,
         ):
-            file.writelines(json.dumps(entry) + "\n" for entry in entries)
+            file.writelines(json.dumps({"round": t + 1, **one.to_dict()}) + "\n" for one in failures)
 
 
 def read_header(path: Path) -> RunHeader:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from fedmf.errors import ConfigError
 from fedmf.records.statement import PrivacyStatement
+from fedmf.runs.model_layout import named_parts
 from fedmf.training import FixedPointSum, UserFailure
 
 if TYPE_CHECKING:
@@ -73,9 +73,7 @@ class RoundRecord:
     def model(self) -> dict[str, Tensor]:
         """A copy of it by the names of the trained parameters, float32, as `load_model` gives them."""
         flat = self.released.detach().to("cpu", torch.float32)
-        parts = flat.split([math.prod(shape) for _, shape in self.arrays])
-        named = zip(self.arrays, parts, strict=True)
-        return {name: part.reshape(shape).clone() for (name, shape), part in named}
+        return {name: part.clone() for name, part in named_parts(flat, self.arrays).items()}
 
 
 #: Called after each committed round; the run ends there if it returns True. A tracker is one line in it:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.errors import ConfigError
-from fedmf.records.durable import replace_durably
+from fedmf.records.files import replace_durably
 
 FLOATS: Final = ("float16", "float32", "float64")
 EXACT: Final = (*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "bool")
@@ -110,7 +111,7 @@ class ModelLayout:
     @property
     def dimension(self) -> int:
         """d, how many numbers are trained."""
-        return sum(int(np.prod(shape, dtype=np.int64)) for _, shape, _ in self.trained)
+        return sum(math.prod(shape) for _, shape, _ in self.trained)
 
     @cached_property
     def number(self) -> np.dtype[Any]:
@@ -125,12 +126,8 @@ class ModelLayout:
 
     def trained_arrays(self, flat: Tensor) -> dict[str, NDArray[Any]]:
         """The trained arrays alone, each of its own type."""
-        values, made, start = flat.detach().cpu().numpy(), dict[str, NDArray[Any]](), 0
-        for name, shape, dtype in self.trained:
-            length = int(np.prod(shape, dtype=np.int64))
-            made[name] = values[start : start + length].reshape(shape).astype(dtype)
-            start += length
-        return made
+        parts = named_parts(flat.detach().cpu(), [(name, shape) for name, shape, _ in self.trained])
+        return {name: parts[name].numpy().astype(dtype) for name, _, dtype in self.trained}
 
     def arrays(self, flat: Tensor) -> dict[str, NDArray[Any]]:
         """A model's arrays, all of them, each of its own type."""
@@ -178,6 +175,12 @@ class ModelLayout:
         if not same:
             raise ConfigError(f"{path} (all arrays of the model) must be what the run began with; it is not.")
         return layout
+
+
+def named_parts(flat: Tensor, arrays: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, Tensor]:
+    """The arrays of a flat vector by name, views of it."""
+    parts = flat.split([math.prod(shape) for _, shape in arrays])
+    return {name: part.reshape(shape) for (name, shape), part in zip(arrays, parts, strict=True)}
 
 
 def check_type(name: str, dtype: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import parquet
 
-from fedmf.records.composed import Costs
-from fedmf.records.durable import write_durably
-from fedmf.records.statement import PrivacyStatement
-from fedmf.runs.directory import opened_record
-from fedmf.runs.statement import run_spent, run_statement
+from fedmf.records.files import write_durably
 
 if TYPE_CHECKING:
     from fedmf.data import Dataset
@@ -26,7 +22,6 @@ if TYPE_CHECKING:
 
 
 METRICS, PICTURE = "metrics.parquet", "learning-curve.png"
-STATEMENT, STATEMENT_TEXT = "statement.json", "statement.txt"
 
 
 def central(metric: str, dataset: Dataset) -> str:
@@ -34,18 +29,12 @@ def central(metric: str, dataset: Dataset) -> str:
     return f"{metric}_not_private" if dataset.test_owner == "training users" else metric
 
 
-def metric_columns(task: Task, statistics: Sequence[Statistic] = ()) -> list[str]:
-    """The columns of a run's metrics table, in their order."""
-    names = ["loss", *(metric.name for metric in task.metrics)]
-    columns = [*(central(name, task.dataset) for name in names), "epsilon"]
-    return columns + [column for statistic in statistics for column in statistic.columns]
-
-
-def write_statement(path: Path, statement: PrivacyStatement) -> None:
-    """Write the operator's statement for programs and for a terminal, for the owner's eyes."""
-    for name, form in ((STATEMENT, statement.to_json()), (STATEMENT_TEXT, statement.render_text())):
-        write_durably(path / name, form.encode())
-        (path / name).chmod(0o600)
+def metric_columns(task: Task | None, statistics: Sequence[Statistic] = ()) -> list[str]:
+    """The columns of a run's metrics table, in their order; without a task those that need none."""
+    released = ["epsilon", *(column for statistic in statistics for column in statistic.columns)]
+    if task is None:
+        return released
+    return [central(name, task.dataset) for name in ("loss", *(one.name for one in task.metrics))] + released
 
 
 def write_metrics(path: Path, rows: Mapping[int, Mapping[str, Any]], columns: Sequence[str]) -> None:
@@ -55,11 +44,6 @@ def write_metrics(path: Path, rows: Mapping[int, Mapping[str, Any]], columns: Se
     user has spent by then (`Plan.epsilon_after`); it is missing in a run without privacy, as is whatever a
     row does not have.
     """
-    write_durably(path / METRICS, table_of_rounds(rows, columns))
-
-
-def table_of_rounds(rows: Mapping[int, Mapping[str, Any]], columns: Iterable[str]) -> bytes:
-    """A Parquet file with a row a round: its number and float64 columns, null where a row has no number."""
     order = np.array(sorted(rows), dtype=np.int64)
     table = {"round": pa.Array.from_buffers(pa.int64(), order.size, [None, pa.py_buffer(order)])}
     for name in columns:
@@ -67,7 +51,7 @@ def table_of_rounds(rows: Mapping[int, Mapping[str, Any]], columns: Iterable[str
         table[name] = _column(np.array([math.nan if value is None else value for value in held], np.float64))
     buffer = io.BytesIO()
     parquet.write_table(pa.Table.from_arrays([*table.values()], names=[*table]), buffer)
-    return buffer.getvalue()
+    write_durably(path / METRICS, buffer.getvalue())
 
 
 def _column(numbers: NDArray[np.float64]) -> Any:
@@ -111,9 +95,7 @@ def draw_learning_curve(
         right = axes.twinx()
         right.plot(rounds, epsilons, color="tab:red", linestyle="--", label="ε spent, worst allowed user")
         right.set(ylabel="ε spent", ylim=(0, None))
-        handles = [*zip(*axes.get_legend_handles_labels(), strict=True)]
-        handles += zip(*right.get_legend_handles_labels(), strict=True)
-        axes.legend(*zip(*handles, strict=True), loc="lower right")
+        figure.legend(loc="outside lower center", ncols=2)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     write_durably(path / PICTURE, buffer.getvalue())
@@ -123,28 +105,3 @@ def draw_learning_curve(
 def _central_value(row: Mapping[str, Any], name: str) -> float:
     """A metric of the central test part, whatever its column says of its owner."""
     return row.get(name, row.get(f"{name}_not_private", math.nan))
-
-
-def account(path: str | Path) -> PrivacyStatement:
-    """What a run promised and what it really gave, from its directory alone.
-
-    Args:
-        path: of a finished, running or stopped run.
-
-    Raises:
-        ConfigError: it is not a run directory.
-        LedgerError: its records are damaged or contradict each other.
-    """
-    with opened_record(Path(path)) as (header, ledger):
-        return run_statement(header, ledger)
-
-
-def costs_of_run(path: str | Path) -> Costs:
-    """What a run cost each of its users, to be composed with other runs and streams.
-
-    Raises:
-        ConfigError: it is not a run directory.
-        LedgerError: its records are damaged or contradict each other.
-    """
-    with opened_record(Path(path)) as (header, ledger):
-        return Costs(str(path), run_statement(header, ledger), run_spent(header.plan, ledger))

@@ -34,6 +34,7 @@ from fedmf.mechanisms.matrix import factorization_from_dict
 from fedmf.mechanisms.registry import Mechanism
 from fedmf.mechanisms.sensitivity import Sensitivity
 from fedmf.participation import Participation
+from fedmf.records.composed import finite
 from fedmf.runs.statistics import QuantileClipping, Statistic, check_statistics, update_factor
 
 if TYPE_CHECKING:
@@ -43,24 +44,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("fedmf")
 #: Relative, of sensitivities that are summed in different orders.
 _TOLERANCE: Final = 1e-9
-
-
-@dataclass(frozen=True)
-class AllowedPrivacy:
-    """What the plan allows the worst user; infinite in a run without noise.
-
-    Attributes:
-        epsilon: ε at the full horizon; with amplification, only while the cohorts stay secret.
-        known_cohorts: the same against an observer who knows in which rounds each user took part; equal to
-            ``epsilon`` without amplification.
-        so_far: the same as ``epsilon`` for the rounds released; None once all are.
-        known_so_far: that against an observer of the cohorts; ``known_cohorts`` once all are.
-    """
-
-    epsilon: float
-    known_cohorts: float
-    so_far: float | None
-    known_so_far: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,16 +200,14 @@ class Plan:
             return known
         return min(known, asked)
 
-    def law(self) -> CohortLaw:
-        """How the cohorts are drawn.
+    def allowed(self, released: int) -> tuple[dict[str, float | None], float]:
+        """What the plan allows the worst user once so many rounds are released; from C and the noise again.
 
-        Raises:
-            ValueError: they are not drawn at random.
-        """
-        return _law(self.cohorts, self.users, self.participation)
-
-    def allowed(self, released: int) -> AllowedPrivacy:
-        """What the plan allows once so many rounds are released; computed from C and the noise again.
+        Returns:
+            ε as the fields of a statement: at the full horizon, with amplification only while the cohorts
+            stay secret; the same against an observer who knows in which rounds each user took part; that of
+            the rounds released, None once all are. None is infinite, too. Then that of the rounds released
+            against such an observer.
 
         Raises:
             LedgerError: the noise is too small for what the plan claims.
@@ -236,14 +217,15 @@ class Plan:
         noisy, delta = self.noise_multiplier > 0, self.privacy.delta
         asked = self.privacy.requested_epsilon
         known = certified_epsilon(self.noise_multiplier, delta, asked) if noisy else math.inf
-        epsilon = self._claimed(known)
-        if released == self.participation.rounds:
-            return AllowedPrivacy(epsilon, known, None, known)
-        known_so_far = math.inf if released else 0.0
-        if noisy and released:
-            known_so_far = min(known, certified_epsilon(self.multiplier_after(released), delta))
-        secret = epsilon if self.amplification is None else min(epsilon, self.epsilon_after(released))
-        return AllowedPrivacy(epsilon, known, min(known_so_far, secret), known_so_far)
+        epsilon, so_far, known_so_far = self._claimed(known), math.inf, known
+        if released < self.participation.rounds:
+            known_so_far = math.inf if released else 0.0
+            if noisy and released:
+                known_so_far = min(known, certified_epsilon(self.multiplier_after(released), delta))
+            secret = epsilon if self.amplification is None else min(epsilon, self.epsilon_after(released))
+            so_far = min(known_so_far, secret)
+        fields = {"epsilon": epsilon, "epsilon_known_cohorts": known, "epsilon_so_far": so_far}
+        return {name: finite(value) for name, value in fields.items()}, known_so_far
 
     def _require_sensitivity(self) -> None:
         """The noise was scaled by the recorded sensitivity; it must be at least the one that C has."""
@@ -276,7 +258,7 @@ class Plan:
         try:
             check_statistics(self.statistics, True, self.release.paired)
             self.release.check_secret_cohorts()
-            law = self.law()
+            law = _law(self.cohorts, self.users, self.participation)
             if (claim.accountant, claim.probability) != (law.accountant, law.probability):
                 raise ValueError(
                     f"accountant and q (probability) must be those of the cohorts, {law.accountant!r} and "

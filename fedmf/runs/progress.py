@@ -74,7 +74,7 @@ class RunProgress:
         inverse = plan.mechanism.factorization.recurrence()
         if plan.mechanism.name != "identity" and not inverse.memory_vectors + inverse.regenerated_vectors:
             params += ": independent noise, as one band has nothing to correlate"
-        against = NoiseAndSignal.of(plan, server.dimension)
+        against = NoiseAndSignal(plan, server.dimension)
         noise = f"noise multiplier {at_most(plan.noise_multiplier, 4)} → {against.words}"
         self._print(f"Mechanism {plan.mechanism.name}{params}, {noise if run.is_private else 'no noise'}")
         if run.is_private and against.warning is not None:

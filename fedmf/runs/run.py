@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from fedmf.accounting import PRIVACY, NoPrivacy, Privacy, UserLevel
 from fedmf.cohorts import COHORTS, Cohorts, CohortSchedule, CyclicCohorts, SampledCohorts
 from fedmf.errors import ConfigError
-from fedmf.mechanisms.choice import MechanismChoice
+from fedmf.mechanisms.choice import (
+    GivenFactorization,
+    MechanismChoice,
+    NamedMechanism,
+    mechanism_choice_from_dict,
+)
+from fedmf.mechanisms.errors import Objective
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.workload import ToeplitzWorkload, parse_workload
-from fedmf.optim import OPTIMIZERS, ChosenOptimizer, OwnOptimizer, ServerOptimizer, Sgd, chosen
-from fedmf.participation import Participation
-from fedmf.runs.execution import Execution
-from fedmf.runs.given import (
-    GivenTask,
-    TaskSource,
-    optimizer_of,
-    recorded_optimizer,
+from fedmf.optim import (
+    OPTIMIZERS,
+    ChosenOptimizer,
+    OwnOptimizer,
+    ServerOptimizer,
+    Sgd,
+    chosen,
+    fingerprint_of,
 )
-from fedmf.runs.mechanism import NoiseMechanism, noise_mechanism
-from fedmf.runs.named_tasks import Classification, task_of
+from fedmf.participation import Participation
 from fedmf.runs.statistics import (
     STATISTICS,
     FixedClipping,
@@ -33,8 +39,127 @@ from fedmf.runs.statistics import (
     check_statistics,
     statistics_from,
 )
+from fedmf.runs.tasks import GIVEN, Classification, GivenTask, TaskSource, same, task_of
 from fedmf.training import LocalSGD, Task
-from fedmf.values import Value, by_kind, dotted, value_of
+from fedmf.values import Field, Value, by_kind, dotted, value_of
+
+
+@dataclass(frozen=True)
+class Execution(Value):
+    """Messages, workers, waiting, evaluation and place of a run.
+
+    Slices are waited for, so that one user's slow training cannot take others out of the sum: only rounds
+    with ``per-user`` messages end at ``round_timeout``. As long as no node serves anybody, that is waited
+    for nodes, then ``handshake_timeout``; later answers are taken in during training.
+
+    Raises:
+        ValueError: a value out of its range.
+    """
+
+    kind: ClassVar[str] = "flower"
+    #: Fields in which two processes of one run may differ: they say where it is, not what it computes.
+    PLACE: ClassVar[frozenset[str]] = frozenset({"output_dir"})
+
+    messages: Annotated[
+        Literal["aggregate", "per-user"],
+        Field(
+            "aggregate: a reply is one sum over users, clipped there; per-user: a row a user, clipped again"
+        ),
+    ] = "aggregate"
+    users_per_message: Annotated[
+        int | None, Field("most users of a message per-user; default: rows of 2^28 bytes together", ge=1)
+    ] = None
+    workers: Annotated[int, Field("slices of a cohort in a simulation; with Ray, actors", ge=1)] = 1
+    worker_gpus: Annotated[float, Field("GPUs of each Ray actor, which trains on them", ge=0)] = 0.0
+    round_timeout: Annotated[
+        float, Field("seconds to wait for replies of a round with messages per-user", gt=0)
+    ] = 600.0
+    handshake_timeout: Annotated[
+        float, Field("seconds before the first round in which nodes may say whom they serve", gt=0)
+    ] = 60.0
+    enrolment: Annotated[
+        str, Field("file of public keys of nodes and ids of their users, on a SuperLink with authentication")
+    ] = ""
+    evaluate_every: Annotated[int, Field("rounds between evaluations on the central test part", ge=1)] = 1
+    checkpoint_every: Annotated[
+        int, Field("rounds between checkpoints; an interruption loses the work since the last", ge=1)
+    ] = 1
+    output_dir: Annotated[
+        str, Field("run directory; absolute under flwr run, which continues a run there")
+    ] = ""
+
+
+@dataclass(frozen=True)
+class NoiseMechanism:
+    """The strategy matrices of a run.
+
+    Args:
+        choice: C by name and parameters, or a factorization.
+        workload: A₁ that a named C is made for; "auto" for what the optimizer releases.
+        objective: which error of the released queries it minimises: rmse, max, last or weights:w1,w2,…
+            (`Objective`).
+        second_moment_importance: w ≥ 0; above 0 the balance of both noises, and whether they share one
+            matrix, minimise the predicted error with the second moment's weighted by w.
+
+    Raises:
+        ValueError: the choice is neither (a name alone, or a factorization alone), w is out of range, or the
+            objective unknown.
+    """
+
+    choice: MechanismChoice = field(default_factory=lambda: NamedMechanism("banded-toeplitz"))
+    workload: str = "prefix"
+    objective: str = "rmse"
+    second_moment_importance: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not callable(getattr(self.choice, "build", None)):
+            raise ValueError(
+                "C (choice) must be NamedMechanism(name, params) or GivenFactorization(C); got "
+                f"{self.choice!r}. A run takes a name or a factorization alone as its mechanism, too."
+            )
+        Objective.parse(self.objective)
+        if not 0 <= self.second_moment_importance < math.inf:
+            raise ValueError(
+                f"w (second_moment_importance) must be finite and at least 0; got "
+                f"{self.second_moment_importance!r}."
+            )
+
+    @property
+    def goal(self) -> Objective:
+        """The objective as a value."""
+        return Objective.parse(self.objective)
+
+    @property
+    def bands(self) -> int | None:
+        """p where it was fixed by name."""
+        fixed = self.choice.params.get("bands") if isinstance(self.choice, NamedMechanism) else None
+        return None if fixed is None else int(fixed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The choice and how it is used, JSON-able."""
+        return {
+            "choice": self.choice.to_dict(),
+            "workload": self.workload,
+            "objective": self.objective,
+            "second_moment_importance": self.second_moment_importance,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` wrote."""
+        return cls(**{**values, "choice": mechanism_choice_from_dict(values["choice"])})
+
+
+def noise_mechanism(given: NoiseMechanism | MechanismChoice | Factorization | str) -> NoiseMechanism:
+    """What a run's mechanism may be given as: the whole value, a choice, a factorization, or a name."""
+    if isinstance(given, NoiseMechanism):
+        return given
+    if isinstance(given, str):
+        return NoiseMechanism(NamedMechanism(given))
+    if isinstance(given, Factorization):
+        return NoiseMechanism(GivenFactorization(given))
+    return NoiseMechanism(given)
+
 
 #: What may stand in the places of a recorded run whose values have a kind.
 _KINDS: Final[dict[str, Mapping[str, type[Value]]]] = {
@@ -250,6 +375,23 @@ class Run:
     def difference(self, other: Run) -> str | None:
         """One line naming the first value in which two runs differ in what they compute; None if in none."""
         return difference(self.to_dict(), other.to_dict())
+
+
+def recorded_optimizer(optimizer: ChosenOptimizer) -> dict[str, Any]:
+    """What a record keeps of an optimizer: its options, or qualified name and fingerprint of an object."""
+    if isinstance(optimizer, Value):
+        return optimizer.to_dict()
+    name, fingerprint = fingerprint_of(optimizer.rule if isinstance(optimizer, OwnOptimizer) else optimizer)
+    return {"kind": GIVEN, "name": name, "fingerprint": fingerprint}
+
+
+def optimizer_of(
+    recorded: Mapping[str, Any], optimizer: ServerOptimizer | None
+) -> ChosenOptimizer | ServerOptimizer:
+    """What `recorded_optimizer` kept, read again."""
+    if recorded.get("kind") != GIVEN:
+        return value_of(OPTIMIZERS, recorded)
+    return same("optimizer", recorded, optimizer, lambda given: recorded_optimizer(chosen(given)))
 
 
 def difference(recorded: Mapping[str, Any], run: Mapping[str, Any]) -> str | None:

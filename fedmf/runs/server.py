@@ -8,16 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmf.errors import HorizonExceededError
 from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseStream
 from fedmf.optim import RoundRelease, ServerOptimizer, ServerPass
 from fedmf.records.packed import pack, unpack
 from fedmf.runs.directory import RunDirectory
+from fedmf.runs.noised import SecondMomentRelease, StatisticRelease
 from fedmf.runs.plan import Plan
 from fedmf.runs.run import Run
-from fedmf.runs.second_moment import SecondMomentRelease
 from fedmf.runs.statistics import Statistic
-from fedmf.runs.statistics.release import StatisticRelease
 from fedmf.training import ClippedSums, FixedPointSum, ReusedVectors, Task
 
 
@@ -43,8 +41,7 @@ class PrivateServer:
         checkpoint_every: rounds between states kept.
 
     Raises:
-        ValueError: the checkpoint was written with other noise than this plan and key make, or the plan has
-            no noise for the second moment that the optimizer needs.
+        ValueError: the checkpoint was written with other noise than this plan and key make.
 
     Attributes:
         keys: which key makes which row of noise.
@@ -77,13 +74,13 @@ class PrivateServer:
         kept = directory.ledger.state() if self._t else None
         self._vectors = ReusedVectors()
         self.keys = KeySchedule.of_record(directory.key, directory.ledger, self._t)
-        self._noise = self._noise_stream(initial.numel())
+        source = GaussianSource(self.keys, initial.numel(), Domain.TRAINING)
+        inverse = plan.mechanism.factorization.recurrence()
+        self._noise = NoiseStream(source, inverse, self.horizon, device=self.device)
         self.sums = sums_for(optimizer, initial.numel(), plan.privacy.clip_norm, plan.statistics)
         self._statistics = [StatisticRelease(statistic, plan, self.keys) for statistic in plan.statistics]
-        moment, self._second = optimizer.second_moment, None
-        if moment is not None:
-            form = optimizer.second_form
-            self._second = SecondMomentRelease(plan, moment, form, self.keys, self.device)
+        moment = optimizer.second_moment
+        self._second = None if moment is None else SecondMomentRelease(plan, moment, self.keys)
         if kept is None:
             self.lost = range(0)
             self._parameters = initial.to(self.device)
@@ -94,36 +91,16 @@ class PrivateServer:
         else:
             state = unpack(kept)
             noise: Mapping[str, Any] = state["noise"]
-            self._check_noise(noise)
+            if plan.noise_std > 0:  # without noise any key will do
+                self._noise.load_state(noise)
+            if self._second is not None:
+                self._second.noise.check(noise["second"])
             for released in self._statistics:
                 released.load_state(noise[released.statistic.name])
                 self._follow(released)
-            self.lost = self._lost_rounds(noise)
+            self.lost = range(int(noise["t"]), self._t)
             self._parameters = state["parameters"].to(self.device)
             self._state = {name: value.to(self.device) for name, value in state["optimizer"].items()}
-
-    def _noise_stream(self, dimension: int) -> NoiseStream:
-        source = GaussianSource(self.keys, dimension, Domain.TRAINING)
-        inverse = self.plan.mechanism.factorization.recurrence()
-        return NoiseStream(source, inverse, self.horizon, device=self.device)
-
-    def _lost_rounds(self, saved: Mapping[str, Any]) -> range:
-        """The rounds that were released after the state at hand was kept: spent, and not in the model."""
-        first, every = int(saved["t"]), self._checkpoint_every
-        if not self._t - every < first <= self._t:
-            expected = f"{self._t}" if every == 1 else f"in {max(0, self._t - every + 1)}..{self._t}"
-            raise ValueError(
-                f"t (round of the saved noise) must be {expected}, as {self._t} rounds were released; "
-                f"got {first}. Restore checkpoint and ledger from the same copy."
-            )
-        return range(first, self._t)
-
-    def _check_noise(self, saved: Mapping[str, Any]) -> None:
-        """Reject other noise than the saved; without noise any key will do."""
-        if self.plan.noise_std > 0:
-            self._noise.load_state(saved)
-            if self._second is not None:
-                self._second.load_state(saved.get("second", {}), int(saved["t"]))
 
     @property
     def t(self) -> int:
@@ -211,10 +188,6 @@ class PrivateServer:
             raise ValueError(
                 f"sum must hold exactly the listed users; got {total.users} updates for {len(users)} users."
             )
-        if self._t >= self.horizon:
-            raise HorizonExceededError(
-                f"t (round) must be below n (horizon) = {self.horizon}; got {self._t}. All noise is spent."
-            )
         self.directory.ledger.check_round(self._t, users)
 
     def _stepped(self, total: FixedPointSum) -> tuple[Tensor, Mapping[str, Tensor]]:
@@ -238,7 +211,7 @@ class PrivateServer:
         statistics after a round. Past noise, which is as secret as the key, is made again from there."""
         noise = self._noise.state_dict()
         if self._second is not None:
-            noise["second"] = self._second.state_dict()
+            noise["second"] = self._second.noise.state_dict()
         for released, after in zip(self._statistics, states, strict=True):
             noise[released.statistic.name] = released.state_dict(after)
         return pack({"parameters": parameters, "optimizer": dict(state), "noise": noise})

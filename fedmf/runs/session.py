@@ -24,24 +24,21 @@ from fedmf.data.dataset import NumberedUsers
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.optim import ServerOptimizer
-from fedmf.records.spent import finite
+from fedmf.records.composed import finite
 from fedmf.records.statement import PrivacyStatement
-from fedmf.runs.directory import FAILURES, RunDirectory, read_header
-from fedmf.runs.given import data_digest
-from fedmf.runs.header import RunHeader
-from fedmf.runs.named_tasks import NamedTask
+from fedmf.runs.directory import FAILURES, RunDirectory, RunHeader, read_header
 from fedmf.runs.outputs import (
     central,
     draw_learning_curve,
     metric_columns,
     write_metrics,
-    write_statement,
 )
 from fedmf.runs.plan import Plan
 from fedmf.runs.released_model import initial_parameters
-from fedmf.runs.run import Run
+from fedmf.runs.run import Run, difference
 from fedmf.runs.server import PrivateServer
 from fedmf.runs.statement import run_statement
+from fedmf.runs.tasks import NamedTask
 from fedmf.training import Task, UserFailure, preflight
 
 _log = logging.getLogger("fedmf")
@@ -102,9 +99,7 @@ class Session:
     @property
     def columns(self) -> list[str]:
         """Of the metrics table, in their order."""
-        if self._task is not None:
-            return metric_columns(self._task, self.run.statistics)
-        return ["epsilon", *(column for one in self.run.statistics for column in one.columns)]
+        return metric_columns(self._task, self.run.statistics)
 
     @classmethod
     def start(cls, path: Path, run: Run, device: str = "cpu") -> Self:
@@ -149,13 +144,8 @@ class Session:
         if run is None:
             run = Run.from_dict(stored)
         else:
-            recorded = Run.from_dict(stored, *run.given_objects)
-            difference = recorded.difference(run)
-            if difference is not None:
-                raise ConfigError(
-                    f"{path} holds another run: {difference}. A run is resumed with its own values."
-                )
-            run = recorded
+            Run.from_dict(stored, *run.given_objects)  # which names an object that is another one
+            require_same(path, stored, run)
         task = run.task_source.build()
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
         directory = RunDirectory.open(path)
@@ -169,7 +159,6 @@ class Session:
             held.enter_context(directory)
             initial = _initial(run, task, directory)
             session = cls(run, directory, optimizer, initial, task.dataset.user_ids, task, device)
-            directory.note_data(data_digest(directory.key, task))
             session.evaluate()
             held.pop_all()
         return session
@@ -182,8 +171,7 @@ class Session:
 
     def cohort_schedule(self) -> CohortSchedule:
         """Who is asked in which round; random cohorts follow from the run's key, also on resuming."""
-        seed = self.directory.key.cohort_seed()
-        return self.run.schedule(seed)
+        return self.run.schedule(self.directory.key.cohort_seed())
 
     def cohort(
         self,
@@ -273,8 +261,7 @@ class Session:
 
     def statement(self) -> PrivacyStatement:
         """The privacy statement of what was released so far, from rows that were whole when opened."""
-        opened = self.directory
-        return run_statement(opened.header, opened.ledger)
+        return run_statement(self.directory.header, self.directory.ledger)
 
     def write_reports(self) -> None:
         """Write metrics table and privacy statement into the run directory.
@@ -284,7 +271,7 @@ class Session:
         """
         try:
             write_metrics(self.directory.path, self.metrics, self.columns)
-            write_statement(self.directory.path, self.statement())
+            self.statement().write(self.directory.path)
         except OSError as error:
             raise ConfigError(
                 f"cannot write the reports of {self.directory.path}: {error.strerror}. What was released is "
@@ -327,6 +314,17 @@ def created(
     seed = run.privacy.noise_seed
     key = NoiseKey.from_os() if seed is None else NoiseKey.from_seed(seed)
     return RunDirectory.create(path, run, RunHeader.of(run, plan, key, **model), key, save_whole)
+
+
+def require_same(path: Path, stored: Mapping[str, Any], run: Run) -> None:
+    """Refuse to continue the run that a directory has stored with another.
+
+    Raises:
+        ConfigError: it computes something else than the run that is there.
+    """
+    other = difference(stored, run.to_dict())
+    if other is not None:
+        raise ConfigError(f"{path} holds another run: {other}. Continue it with its own values.")
 
 
 def check_device(device: str) -> None:

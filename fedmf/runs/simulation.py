@@ -13,11 +13,10 @@ from torch import Tensor
 
 from fedmf.errors import ConfigError, UnsoundSumError
 from fedmf.runs.directory import LEDGER
-from fedmf.runs.execution import Execution
 from fedmf.runs.loop import Clients, OnRound, Reply, Rounds, RunResult
 from fedmf.runs.plan import Plan
 from fedmf.runs.progress import both, shown
-from fedmf.runs.run import Run
+from fedmf.runs.run import Execution, Run
 from fedmf.runs.session import Session
 from fedmf.training import ClippedSums, LocalTrainer, checked_sum, copied_vector
 

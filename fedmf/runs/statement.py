@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.accounting import adjacency_factor, gaussian_mu
-from fedmf.cohorts import AvailableCohorts
+from fedmf.cohorts import AvailableCohorts, CyclicCohorts
 from fedmf.errors import LedgerError
+from fedmf.records.composed import Costs, Spent
 from fedmf.records.ledger import Ledger
-from fedmf.records.spent import Spent, finite
 from fedmf.records.statement import (
     ALWAYS_NOT_COVERED,
     OPERATORS,
@@ -21,25 +22,74 @@ from fedmf.records.statement import (
     SPENT_NOT_COVERED,
     PrivacyStatement,
 )
-from fedmf.runs.header import RunHeader
+from fedmf.runs.directory import RunHeader, opened_record
 from fedmf.runs.plan import Plan
-from fedmf.runs.words import (
-    ASSUMPTIONS,
-    AVAILABLE,
-    INEXACT_GROUPS,
-    NOT_COVERED,
-    NOT_PRIVATE,
-    SECRECY,
-    SECRET_COHORTS,
-    SECRETS,
-    SHARED_TIME,
-    SHARED_WORKERS,
-    TRUST,
-)
-from fedmf.typing import Vector
 
 #: Relative, of a few operations on doubles.
 _ROUNDING: Final = 2.0**-50
+_TRUST: Final = {
+    "server": "the server itself clips every {one}'s update",
+    "workers": "workers clip updates; the server relies on the sums that they send",
+}
+#: Of a run whose central test part belongs to its users.
+_TEST_PART: Final = (
+    "central test part: its examples belong to users who also train the model. The metrics whose "
+    "names end in not_private were computed on them without noise: no epsilon counts them, and "
+    "publishing them is outside of the promise"
+)
+_NOT_COVERED: Final = (
+    "{many} who only test the model: metrics on held-out data are computed without noise, so these "
+    "{many} have no protection",
+    "further runs on the same {many}, such as trying other settings (hyper-parameter search): each releases "
+    "more about them than this epsilon counts",
+    "who took part: the number and identity of participants, and the ledger that records who took part in "
+    "which round, are not hidden by the noise; publishing them is outside of the promise",
+)
+_ASSUMPTIONS: Final = (
+    "every {one}'s update was clipped, that is cut to the clip norm at most, before it was added to those of "
+    "others: what one {one} can change is then no more than the noise was made for",
+    "one {one}'s data change nothing but that {one}'s own contribution: not which other {many}' updates are "
+    "in a sum, not which rounds there are, not when the run ends. epsilon then holds whatever the "
+    "data are; {broken} counts as a contribution of zeros",
+    "the data did not decide in which round the run stopped: epsilon_so_far, which counts the rounds "
+    "released until then, rests on that",
+    "model, loss and all functions of one's own are pure: what they give for one {one} depends on that "
+    "{one}'s data and on the released model alone, not on what they saw before, such as a moving average "
+    "kept in a Python attribute or a shared random generator. A trial before the run refuses those that are "
+    "seen to remember; it cannot prove that none does",
+)
+_SHARED_WORKERS: Final = (
+    "no worker process is killed by the system because of {a}'s data, say for the memory they take: its "
+    "reply would count as zeros for all {many} that it serves, which shows in the sum"
+)
+_SHARED_TIME: Final = (
+    "no {one}'s data hold up the reply of the node beyond the time limit of a round: all {many} of the "
+    "message would be left out, which shows in the sum"
+)
+_INEXACT_GROUPS: Final = (
+    "differences in the last digits give nothing away: where {many} are computed together on a GPU, "
+    "the rounding of other {many}' updates depends on how many examples {a} has"
+)
+_AVAILABLE: Final = (
+    "no {one}'s data decide whether that {one} is connected when a round begins, or whether its reply "
+    "arrives: both decide which other {many} are drawn, then and later"
+)
+_SECRECY: Final = (
+    "the cohorts stay secret: no one against whom epsilon and epsilon_so_far hold "
+    "knows who took part in which round, which was drawn at random as the sampling says. Against anyone who "
+    "knows it, epsilon_known_cohorts is promised"
+)
+_SECRETS: Final = (
+    "the noise key (noise.key) and every backup of it, for ever, also after the run: anyone who has it can "
+    "subtract the noise",
+    "the sums and updates before noise, wherever they were logged or kept: nothing protects those",
+    "the record of who took part (ledger.sqlite) and whatever was exported of it",
+    "which {many} failed and why (failures.jsonl): it tells something about their data",
+)
+_SECRET_COHORTS: Final = (
+    "who took part in which round: epsilon, which is smaller for this secrecy (amplification), holds "
+    "only against those who do not know it"
+)
 
 
 def run_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
@@ -65,7 +115,7 @@ def run_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
         )
     if len(recorded) > plan.users:
         raise LedgerError(f"the ledger holds {len(recorded)} users; the header says there are {plan.users}.")
-    planned, spent = plan.allowed(ledger.released), run_spent(plan, ledger)
+    (allowed, limit), spent = plan.allowed(ledger.released), run_spent(plan, ledger)
     private = plan.noise_multiplier > 0
     unit, amplified = plan.words, plan.amplification
     return PrivacyStatement(
@@ -78,7 +128,7 @@ def run_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
             "dimension": header.dimension,
             **dataclasses.asdict(plan.participation),
             "rounds_released": ledger.released,
-            "sampling": header.sampling,
+            "sampling": _sampling(plan),
             "amplification": None if amplified is None else amplified.to_dict(),
             "users": plan.users,
             "users_per_round": plan.cohorts.users_per_round,
@@ -93,44 +143,54 @@ def run_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
             "sensitivity_kind": plan.sensitivity.kind,
             "sensitivity_case": plan.sensitivity.case,
             "delta": privacy.delta,
-            "epsilon": finite(planned.epsilon),
-            "epsilon_known_cohorts": finite(planned.known_cohorts),
-            "epsilon_so_far": None if planned.so_far is None else finite(planned.so_far),
+            **allowed,
             "mu": gaussian_mu(plan.noise_multiplier) if private else None,
-            **spent.figures(privacy.delta, plan.users, planned.known_so_far),
+            **spent.figures(privacy.delta, plan.users, limit),
             "users_participated": len(recorded),
             "actual_max_participations": recorded.max_participations,
             "actual_min_separation": recorded.min_separation,
             "noise_key": header.key_fingerprint if private else None,
             "noise_key_public": header.key_public if private else None,
-            "trust": unit.say(TRUST[header.clipped_by]),
+            "trust": unit.say(_TRUST[header.clipped_by]),
             "public_inputs": [dict(entry) for entry in header.public_inputs],
             "not_private": list(OPERATORS),
             "assumptions": [
-                *([] if amplified is None else [SECRECY]),
+                *([] if amplified is None else [_SECRECY]),
                 unit.distinct,
                 *map(unit.say, _assumptions(header)),
             ],
             "not_covered": [
                 *unit.not_covered,
-                *(NOT_PRIVATE[name] for name in header.not_private),
-                *map(unit.say, (*NOT_COVERED, *ALWAYS_NOT_COVERED)),
+                *([_TEST_PART] if header.users_test else []),
+                *map(unit.say, (*_NOT_COVERED, *ALWAYS_NOT_COVERED)),
                 SPENT_NOT_COVERED,
             ],
-            "secret": [*([] if amplified is None else [SECRET_COHORTS]), *map(unit.say, SECRETS)],
+            "secret": [*([] if amplified is None else [_SECRET_COHORTS]), *map(unit.say, _SECRETS)],
             "software": header.software,
         }
     )
 
 
+def _sampling(plan: Plan) -> str:
+    """First what is claimed, then how cohorts are drawn."""
+    cohorts = plan.cohorts
+    if plan.amplification is not None:
+        accountant = plan.amplification.accountant
+        return f"{accountant}: amplification by {cohorts.kind} cohorts, which must stay secret"
+    drawn = "fixed schedule" if isinstance(cohorts, CyclicCohorts) else f"{cohorts.kind} cohorts"
+    return f"none: {drawn}, no amplification claimed"
+
+
 def _assumptions(header: RunHeader) -> list[str]:
     """Under what the figures hold, of any unit."""
+    execution, workers = header.run["execution"], header.clipped_by == "workers"
+    shared = execution["users_per_message"] != 1  # a reply may be that of several users
     return [
-        *ASSUMPTIONS,
-        *([SHARED_WORKERS] if header.shares_workers else []),
-        *([SHARED_TIME] if header.shares_time else []),
-        *([INEXACT_GROUPS] if header.groups_inexactly else []),
-        *([AVAILABLE] if isinstance(header.plan.cohorts, AvailableCohorts) else []),
+        *_ASSUMPTIONS,
+        *([_SHARED_WORKERS] if workers or shared else []),
+        *([_SHARED_TIME] if shared and not workers else []),
+        *([_INEXACT_GROUPS] if execution["worker_gpus"] else []),
+        *([_AVAILABLE] if isinstance(header.plan.cohorts, AvailableCohorts) else []),
         SPENT_ASSUMPTION,
         *(entry for statistic in header.plan.statistics for entry in statistic.assumptions),
     ]
@@ -164,7 +224,10 @@ def run_spent(plan: Plan, ledger: Ledger) -> Spent:
         users = np.flatnonzero(lengths == length)
         patterns, which = distinct_patterns(rounds[starts[users][:, None] + np.arange(length)])
         sensitivities[users] = plan.release.of_equal_length(patterns, ledger.released)[which]
-    return Spent(ledger.histories.names, _mu(sensitivities, plan))
+    if plan.relative_noise_std == 0:
+        return Spent(ledger.histories.names, np.where(sensitivities > 0, math.inf, 0.0))
+    unit = adjacency_factor(plan.privacy.adjacency) / plan.relative_noise_std * (1 + _ROUNDING)
+    return Spent(ledger.histories.names, sensitivities * unit)
 
 
 def distinct_patterns(table: NDArray[np.integer]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -181,9 +244,26 @@ def distinct_patterns(table: NDArray[np.integer]) -> tuple[NDArray[np.int32], ND
     return distinct.view(">i4").reshape(-1, table.shape[1]).astype(np.int32), which
 
 
-def _mu(sensitivities: NDArray[np.float64], plan: Plan) -> Vector:
-    if plan.relative_noise_std == 0:
-        return np.where(sensitivities > 0, math.inf, 0.0)
-    return sensitivities * (
-        adjacency_factor(plan.privacy.adjacency) / plan.relative_noise_std * (1 + _ROUNDING)
-    )
+def account(path: str | Path) -> PrivacyStatement:
+    """What a run promised and what it really gave, from its directory alone.
+
+    Args:
+        path: of a finished, running or stopped run.
+
+    Raises:
+        ConfigError: it is not a run directory.
+        LedgerError: its records are damaged or contradict each other.
+    """
+    with opened_record(Path(path)) as (header, ledger):
+        return run_statement(header, ledger)
+
+
+def costs_of_run(path: str | Path) -> Costs:
+    """What a run cost each of its users, to be composed with other runs and streams.
+
+    Raises:
+        ConfigError: it is not a run directory.
+        LedgerError: its records are damaged or contradict each other.
+    """
+    with opened_record(Path(path)) as (header, ledger):
+        return Costs(str(path), run_statement(header, ledger), run_spent(header.plan, ledger))

@@ -10,9 +10,8 @@ from typing import Final, Self, final
 import numpy as np
 
 from fedmf.errors import ConfigError
-from fedmf.streaming.reader import Reader
 from fedmf.streaming.release import PrivateRelease
-from fedmf.streaming.rows import RowBlock
+from fedmf.streaming.rows import Reader, RowBlock
 from fedmf.streaming.settings import Settings
 
 _MOST_ROWS: Final = 4096

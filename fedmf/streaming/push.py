@@ -20,10 +20,12 @@ from fedmf.data.table_reader import RowBatch, shown_names
 from fedmf.errors import HorizonExceededError, LedgerError
 from fedmf.records.statement import PrivacyStatement
 from fedmf.streaming.output import release_table
-from fedmf.streaming.reader import array_layout, batch_block, chosen_layout
 from fedmf.streaming.release import PrivateRelease, Renderer
 from fedmf.streaming.rows import (
     RowBlock,
+    array_layout,
+    batch_block,
+    chosen_layout,
     declared_cells,
     declared_layout,
     encoded,
@@ -80,7 +82,7 @@ class PrivateStream:
         path: str | Path,
         *,
         rounds: int,
-        clip_norm: float | None = None,
+        clip_norm: float = math.nan,
         dimension: int | None = None,
         columns: Sequence[str] | None = None,
         schema: Schema | None = None,
@@ -96,7 +98,7 @@ class PrivateStream:
         asked = Settings(
             columns=named,
             schema=schema,
-            clip_norm=_clip_norm(clip_norm, schema, named),
+            clip_norm=clip_norm,
             rounds=rounds,
             user_column=_user_column(schema),
             **settings,
@@ -161,13 +163,10 @@ class PrivateStream:
                 rejected.
             LedgerError: the stream is closed, or a step failed, now or before; open it again.
         """
-        with self._lock:
-            run = self._open_run()
-            block = self._form.block([self._form.entries(row)], [_required_user(user)])
-            return self._push(run, block, [key])[0]
+        return self.push_many([row], [user], [key])[0]
 
     def push_many(
-        self, rows: Any, users: str | Sequence[str], keys: str | Sequence[str] | None = None
+        self, rows: Any, users: str | Sequence[str], keys: str | Sequence[str | None] | None = None
     ) -> list[PrivateRelease]:
         """Let rows take the next steps, one each, with one commit for a few thousand of them.
 
@@ -405,14 +404,6 @@ class _Form:
         return batch_block(batch, self._settings, self.layout, told), given
 
 
-def _clip_norm(given: float | None, schema: Schema | None, columns: Sequence[str] | None) -> float:
-    if given is not None:
-        return given
-    if schema is None:
-        raise ValueError("zeta (clip_norm) must be given without a schema; got none.")
-    return schema.encoding(columns).norm_bound
-
-
 def _user_column(schema: object) -> str:
     if schema is None:
         return _USER
@@ -460,10 +451,10 @@ def _content(block: RowBlock, i: int) -> bytes:
 def _table(rows: Any) -> Any:
     """As an Arrow table; None where it is no table. Columns that hold objects of several types are text, cell
     by cell."""
-    import pyarrow as arrow
-
     if not hasattr(rows, "__arrow_c_stream__"):
         return None
+    import pyarrow as arrow
+
     try:
         return arrow.table(rows)
     except (arrow.ArrowInvalid, arrow.ArrowTypeError):

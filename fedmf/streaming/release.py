@@ -11,6 +11,7 @@ up to terms of order v/N̂². The noise of N̂ enters the variances by bounds: |
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Self
 
@@ -18,13 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fedmf.moments import (
-    GaussianEstimate,
-    NoisyMoments,
-    describe,
-    fieller,
-)
-from fedmf.streaming.anomalies import alarm_threshold, calibrated_threshold
+from fedmf.moments import GaussianEstimate, NoisyMoments, describe, fieller
 from fedmf.streaming.plan import StreamPlan
 from fedmf.streaming.state import Releases
 from fedmf.typing import Array
@@ -36,24 +31,8 @@ NO_DENSITY: Final = (
     "covariance (of a release) must be there with noise of its own for a density: one workload for both "
     "moments, a full or diagonal second moment, and another method than post-processing."
 )
-#: What describes a covariance, as `describe` and as a release call it.
-_DESCRIBED: Final = {
-    "density_covariance": "covariance",
-    "covariance_low": "covariance_low",
-    "covariance_high": "covariance_high",
-    "correlation": "correlation",
-    "correlation_low": "correlation_low",
-    "correlation_high": "correlation_high",
-    "too_noisy": "too_noisy",
-}
-#: Fields that scale with the square of the columns' units.
-_SQUARED: Final = (
-    "covariance",
-    "covariance_low",
-    "covariance_high",
-    "covariance_raw",
-    "covariance_raw_standard_error",
-)
+#: What `describe` says that a release has from elsewhere, or by another name.
+_APART: Final = frozenset(("density_mean", "density_covariance", "mean_low", "mean_high", "shrinkage"))
 
 
 class Renderer:
@@ -164,7 +143,8 @@ class Renderer:
             noisy = NoisyMoments(kept[0], kept[1], kept[2], kept[3], noisy.norm_bound)
         found = describe(noisy) if self._known else {}
         if found:
-            told |= {name: found[own] for own, name in _DESCRIBED.items() if own in found}
+            told["covariance"] = found["density_covariance"]
+            told |= {name: values for name, values in found.items() if name not in _APART}
         else:
             told["covariance"] = _definite(noisy.covariance)
         if self.raw:
@@ -172,9 +152,9 @@ class Renderer:
             if found:
                 told["shrinkage"] = found["shrinkage"]
                 told["covariance_raw_standard_error"] = noisy.covariance_errors()
-        for name in (*_DESCRIBED.values(), *_SQUARED):
-            if name in told and told[name].dtype == np.float64:
-                told[name][few] = np.nan
+        for name, values in told.items():
+            if name.startswith(("covariance", "correlation")) and values.dtype == np.float64:
+                values[few] = np.nan
 
     def _in_own_units(self, told: Fields) -> Fields:
         """Means, covariances, their errors and intervals as the columns of the table have them.
@@ -189,9 +169,9 @@ class Renderer:
         for name in ("mean_low", "mean_high"):
             told[name] = np.clip(told[name], lower, upper)
         told["mean_standard_error"] = scales * told["mean_standard_error"]
-        for name in _SQUARED:
-            if name in told:
-                told[name] = told[name] * (np.outer(scales, scales) if told[name].ndim == 3 else scales**2)
+        for name, values in told.items():
+            if name.startswith("covariance"):  # in squares of the units
+                told[name] = values * (np.outer(scales, scales) if values.ndim == 3 else scales**2)
         return told
 
 
@@ -343,3 +323,81 @@ def _definite(covariance: Array) -> Array:
         return np.maximum(covariance, 0.0)
     values, vectors = np.linalg.eigh(covariance)
     return (vectors * np.maximum(values, 0.0)[:, None, :]) @ np.swapaxes(vectors, 1, 2)
+
+
+#: Draws of the noise, and of rows for all of them together; the latter decide how exact the threshold is.
+_NOISES, _ROWS = 1000, 200_000
+#: Multiplications that decompositions of the covariances may take.
+_WORK = 10**8
+
+
+def alarm_threshold(rate: float, covariance: Array, mean_errors: Array, covariance_errors: Array) -> float:
+    """The score that a share `rate` of ordinary rows is above, the noise of the release counted in.
+
+    Ordinary rows are taken as N(μ, Σ), of which the release tells μ̂ and Σ̂ with noise of a known size. So
+    μ = μ̂ + e and Σ = Σ̂ + E, with e and E drawn as that noise is and eigenvalues below zero put to it. The
+    threshold is the quantile of the scores of rows of these N(μ, Σ); without noise it is that of χ² with d
+    degrees of freedom. Where noise is large there are fewer false alarms. The draws are the same each time.
+
+    Args:
+        rate: share of false alarms, in (0, 1).
+        covariance: Σ̂, positive definite, shape (d, d).
+        mean_errors: standard error of each coordinate of μ̂, shape (d,).
+        covariance_errors: of each entry of Σ̂, shape (d, d).
+
+    Raises:
+        ValueError: the rate is out of range.
+
+    >>> round(alarm_threshold(0.05, np.eye(2), np.zeros(2), np.zeros((2, 2))), 1)   # χ²: 5.99
+    6.0
+    """
+    _check(rate)
+    d, rng = len(covariance), np.random.default_rng(0)
+    noises = max(20, min(_NOISES, _WORK // d**3))
+    whiten = np.linalg.inv(np.linalg.cholesky(covariance))
+    E = np.triu(rng.normal(size=(noises, d, d)) * covariance_errors)
+    E = E + np.swapaxes(np.triu(E, 1), 1, 2)
+    values, vectors = np.linalg.eigh(np.eye(d) + whiten @ E @ whiten.T)
+    moved = rng.normal(size=(noises, 1, d)) * mean_errors @ whiten.T
+    drawn = (
+        rng.normal(size=(noises, max(1, _ROWS // noises // d), d))
+        * np.sqrt(np.maximum(values, 0.0))[:, None, :]
+    )
+    scores = np.sum((moved + drawn @ np.swapaxes(vectors, 1, 2)) ** 2, axis=-1)
+    return float(np.quantile(scores, 1 - rate))
+
+
+def calibrated_threshold(rate: float, scores: ArrayLike) -> float:
+    """The ⌈(1 − rate)(m + 1)⌉-th smallest score of m ordinary rows that the release is not of.
+
+    Args:
+        rate: share of false alarms, in (0, 1).
+        scores: of rows that need no protection: the threshold tells something of them.
+
+    Raises:
+        ValueError: the rate is out of range, or there are too few rows for it.
+
+    Guarantees:
+        A further row of the same law, whatever that is and whatever the noise, is above it with a chance of
+        at most `rate`.
+
+    References:
+        Vovk, Gammerman and Shafer (2005), "Algorithmic Learning in a Random World" (conformal prediction).
+
+    >>> calibrated_threshold(0.1, range(1, 20))
+    18.0
+    """
+    _check(rate)
+    found = np.sort(np.asarray(scores, dtype=np.float64), axis=None)
+    place = math.ceil((1 - rate) * (found.size + 1))
+    if place > found.size:
+        raise ValueError(
+            f"scores (of ordinary rows) must be at least {math.ceil(1 / rate) - 1} for a rate of {rate}; got "
+            f"{found.size}."
+        )
+    return float(found[place - 1])
+
+
+def _check(rate: float) -> None:
+    if not 0 < rate < 1:
+        raise ValueError(f"rate (of false alarms) must lie between 0 and 1; got {rate}.")

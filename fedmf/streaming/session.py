@@ -24,12 +24,11 @@ from fedmf.records.histories import Histories
 from fedmf.records.statement import PrivacyStatement
 from fedmf.streaming.output import Output, open_output
 from fedmf.streaming.plan import StreamPlan
-from fedmf.streaming.reader import Reader, open_reader
 from fedmf.streaming.release import PrivateRelease, Renderer
-from fedmf.streaming.rows import Layout, RowBlock, clip_rows
+from fedmf.streaming.rows import Layout, Reader, RowBlock, clip_rows, open_reader
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import Position, Releases, StreamState, joined
-from fedmf.streaming.statement import Taken, stream_statement
+from fedmf.streaming.statement import costs_of
 
 #: Rows of a commit; and numbers of its rows, of what is computed at once, and of what a commit releases.
 _MOST_ROWS: Final = 4096
@@ -203,8 +202,8 @@ class StreamRun:
         """Finish the output and write the reports; the privacy statement."""
         self.output.finish(self.renderer, self.state.releases, self.position.records)
         self._commit()
-        statement = stream_statement(self.plan, self.position, self.state.ledger, self.state.key)
-        self.state.write_statement(statement)
+        statement = costs_of(self.state).statement
+        statement.write(self.state.directory)
         return statement
 
     def _find_place(self, reader: Reader) -> None:
@@ -410,11 +409,6 @@ def open_pushed(directory: Path, settings: Settings, layout: Layout) -> Iterator
     with ExitStack() as kept:
         if StreamState.exists(directory):
             state = kept.enter_context(_continued(directory, settings))
-            if state.position.output not in ("", Output.name):
-                raise LedgerError(
-                    f"the stream in {directory} must have been begun by pushing rows; it was begun by `fedmf "
-                    "stream` and continues with that command."
-                )
             if state.plan.layout != layout:
                 raise LedgerError(
                     f"d (dimension) must be {state.plan.layout.dimension} with the same columns as when the "
@@ -431,8 +425,7 @@ def account_stream(directory: Path) -> PrivacyStatement:
     Raises:
         LedgerError, ValueError: not a state directory, damaged or altered, or in use by another process.
     """
-    with StreamState.open(directory) as state:
-        return stream_statement(state.plan, state.position, state.ledger, state.key)
+    return stream_costs(directory).statement
 
 
 def stream_costs(directory: Path) -> Costs:
@@ -442,8 +435,7 @@ def stream_costs(directory: Path) -> Costs:
         LedgerError, ValueError: as for `account_stream`.
     """
     with StreamState.open(directory) as state:
-        statement = stream_statement(state.plan, state.position, state.ledger, state.key)
-        return Costs(str(directory), statement, Taken.of(state.ledger).spent(state.plan))
+        return costs_of(state)
 
 
 def _begun(

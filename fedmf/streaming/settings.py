@@ -39,9 +39,9 @@ class Settings:
     """What the operator asked for, as far as it shapes noise and releases.
 
     Args:
-        clip_norm: ζ, in 1e-100..1e100.
         epsilon: ε.
         delta: δ.
+        clip_norm: ζ, in 1e-100..1e100; with a schema by default the largest norm that its bounds allow.
         rounds: n, the most rows that count; None for the number of those of the input that will.
         user_column: name of the column of user ids; None: every row is another user's.
         max_participations: k, the most rows of one user that count.
@@ -75,9 +75,9 @@ class Settings:
         ValueError: a value out of its range.
     """
 
-    clip_norm: float
     epsilon: float
     delta: float
+    clip_norm: float = math.nan
     rounds: int | None = None
     user_column: str | None = None
     max_participations: int = 1
@@ -99,6 +99,8 @@ class Settings:
     schema: Schema | None = None
 
     def __post_init__(self) -> None:
+        if self.encoding is not None and math.isnan(self.clip_norm):
+            object.__setattr__(self, "clip_norm", self.encoding.norm_bound)
         if self.method not in METHOD_NAMES:
             raise ValueError(f"method must be one of {', '.join(METHOD_NAMES)}; got {self.method!r}.")
         if isinstance(self.weight, str) and (self.weight not in AIMS or self.method != "joint"):
@@ -114,8 +116,8 @@ class Settings:
             )
         if not _SHORTEST <= self.clip_norm <= _LONGEST:
             raise ValueError(
-                f"zeta (clip norm) must lie in {_SHORTEST}..{_LONGEST}; got {self.clip_norm}. Its square "
-                "is the scale of second moments."
+                f"zeta (clip norm) must lie in {_SHORTEST}..{_LONGEST}, and be given without a schema; got "
+                f"{self.clip_norm}. Its square is the scale of second moments."
             )
         check_whole("R (release every)", self.release_every)
         if self.release_every > 1 and not self.moment_method.second_noise:
@@ -215,10 +217,9 @@ class Settings:
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict with every digit of coefficients that were given."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        lists = {name: list(value) for name, value in fields.items() if isinstance(value, tuple)}
         given = [choice if isinstance(choice, str) else choice.to_dict() for choice in self.mechanisms]
         schema = None if self.schema is None else self.schema.to_dict()
-        return {**fields, **lists, "mechanisms": given, "params": dict(self.params), "schema": schema}
+        return {**fields, "mechanisms": given, "params": dict(self.params), "schema": schema}
 
     @classmethod
     def from_dict(cls, description: Mapping[str, Any]) -> Self:

@@ -24,17 +24,14 @@ from numpy.typing import NDArray
 from fedmf.errors import LedgerError, rebuilding
 from fedmf.moments import MomentStream
 from fedmf.noise import KeySchedule, NoiseKey
-from fedmf.records.durable import tighten, write_durably
-from fedmf.records.key_file import load_key, save_key
+from fedmf.records.files import create_directory, load_key, save_key, tighten, write_durably
 from fedmf.records.ledger import Ledger
-from fedmf.records.new_places import create_directory
 from fedmf.records.packed import pack, unpack
-from fedmf.records.statement import PrivacyStatement
 from fedmf.streaming.plan import StreamPlan
 from fedmf.typing import Array
 
 KEY, LEDGER = "noise.key", "stream.sqlite"
-STATEMENT, OPERATOR = "statement", "operator.json"
+OPERATOR: Final = "operator.json"
 _DIGEST: Final = 16
 _RECORD: Final = 2 * _DIGEST
 #: Bytes of noise that are kept with every commit; more is drawn again when a stream continues.
@@ -246,12 +243,6 @@ class StreamState:
         if found.first != start and start < stop:
             raise LedgerError(f"{self.directory} must hold {stop} releases; it holds fewer.")
         return found
-
-    def write_statement(self, statement: PrivacyStatement) -> None:
-        """Write what `stream_statement` gave, for programs and for people; for the operator."""
-        forms = {".json": statement.to_json(), ".txt": statement.render_text()}
-        for suffix, text in forms.items():
-            write_durably(self.directory / f"{STATEMENT}{suffix}", text.encode())
 
     def write_counts(self) -> None:
         """Write how many rows were clipped, zeroed and left out, which depends on data: for the operator."""

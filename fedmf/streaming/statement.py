@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmf.accounting import UNITS, certified_epsilon, gaussian_mu
-from fedmf.noise import NoiseKey
-from fedmf.records.ledger import Ledger
-from fedmf.records.spent import Spent
+from fedmf.records.composed import Costs, Spent
 from fedmf.records.statement import (
     ALWAYS_NOT_COVERED,
     OPERATORS,
@@ -21,7 +17,7 @@ from fedmf.records.statement import (
     PrivacyStatement,
 )
 from fedmf.streaming.plan import StreamPlan
-from fedmf.streaming.state import Position
+from fedmf.streaming.state import StreamState
 
 NOT_COVERED: Final = (
     "who took part: the number and order of the rows, who the users are and in which steps they took part "
@@ -70,56 +66,33 @@ _PUBLIC_ROWS: Final = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Taken:
-    """Who took part how often, by what was committed.
+def costs_of(state: StreamState) -> Costs:
+    """What a stream guarantees, in the fields of `run_statement`, and what it cost each of its users.
+
+    A user's μ is that of the worst steps of as many as it took part in, as far apart as any two. Without a
+    user column it is all that is allowed. Nothing here depends on rows' values.
 
     Args:
-        users: those who did.
-        counts: how often each did, shape (users,).
-        separation: the least number of steps between two of one user; None where nobody took part twice.
-    """
-
-    users: list[str]
-    counts: NDArray[np.int64]
-    separation: int | None
-
-    @classmethod
-    def of(cls, ledger: Ledger) -> Self:
-        """By the ledger of a stream."""
-        times, keys = ledger.participations()
-        apart = np.diff(times)[np.diff(keys) == 0]
-        counts = np.bincount(keys)
-        return cls(ledger.histories.names[: len(counts)], counts, int(apart.min()) if apart.size else None)
-
-    def spent(self, plan: StreamPlan) -> Spent:
-        """μ of every user: that of the worst steps of as many as it took part in, as far apart as any two."""
-        counts, of = np.unique(self.counts, return_inverse=True)
-        sigmas = [plan.multiplier_under(count, self.separation) for count in counts.tolist()]
-        return Spent(self.users, np.array([gaussian_mu(sigma) for sigma in sigmas])[of])
-
-
-def stream_statement(plan: StreamPlan, position: Position, ledger: Ledger, key: NoiseKey) -> PrivacyStatement:
-    """What the stream guarantees, in the fields of `run_statement`; it does not depend on rows' values.
-
-    Args:
-        plan: of the stream.
-        position: how far it is.
-        ledger: what was committed.
-        key: of the noise.
+        state: of the stream; what was committed counts.
 
     Raises:
         RuntimeError: the two accountants disagree.
 
     Guarantees:
-        epsilon_spent ≤ epsilon. It is what the recorded participation allows at most; without a user column
-        it is all that is allowed.
+        epsilon_spent ≤ epsilon.
     """
+    plan, key = state.plan, state.key
     made, settings = plan.mechanism, plan.settings
     sigma, told = plan.noise_multiplier, settings.user_column is not None
     planned = certified_epsilon(sigma, settings.delta, settings.epsilon)
-    taken = Taken.of(ledger)
-    spent = taken.spent(plan) if told else Spent([], np.array([gaussian_mu(sigma)]))
+    times, keys = state.ledger.participations()
+    apart, counts = np.diff(times)[np.diff(keys) == 0], np.bincount(keys)
+    separation = int(apart.min()) if apart.size else None
+    spent = Spent([], np.array([gaussian_mu(sigma)]))
+    if told:
+        sizes, of = np.unique(counts, return_inverse=True)
+        mu = np.array([gaussian_mu(plan.multiplier_under(size, separation)) for size in sizes.tolist()])
+        spent = Spent(state.ledger.histories.names[: len(counts)], mu[of])
     second = {
         "moment": settings.second_moment,
         "mechanism": None if made.second is None else plan.strategies[-1],
@@ -129,7 +102,7 @@ def stream_statement(plan: StreamPlan, position: Position, ledger: Ledger, key: 
         "noise_std": made.second_std,
     }
     labels = " and ".join(settings.labels)
-    return PrivacyStatement(
+    statement = PrivacyStatement(
         {
             "unit": "user",
             "user_column": settings.user_column,
@@ -141,7 +114,7 @@ def stream_statement(plan: StreamPlan, position: Position, ledger: Ledger, key: 
             "second_moment": second,
             "dimension": plan.layout.dimension,
             **dataclasses.asdict(plan.participation),
-            "rounds_released": position.step,
+            "rounds_released": state.position.step,
             "release_every": plan.every,
             "rows_of_user_in_a_release": plan.rows_of_user,
             "sampling": "none: no amplification claimed",
@@ -159,10 +132,10 @@ def stream_statement(plan: StreamPlan, position: Position, ledger: Ledger, key: 
             "epsilon_known_cohorts": planned,
             "epsilon_so_far": None,
             "mu": gaussian_mu(sigma),
-            **spent.figures(settings.delta, len(taken.users), planned),
-            "users_participated": len(taken.users) if told else None,
-            "actual_max_participations": int(taken.counts.max(initial=0)) if told else None,
-            "actual_min_separation": taken.separation if told else None,
+            **spent.figures(settings.delta, len(counts), planned),
+            "users_participated": len(counts) if told else None,
+            "actual_max_participations": int(counts.max(initial=0)) if told else None,
+            "actual_min_separation": separation if told else None,
             "noise_key": key.fingerprint,
             "noise_key_public": key.public,
             "public_inputs": [
@@ -179,6 +152,7 @@ def stream_statement(plan: StreamPlan, position: Position, ledger: Ledger, key: 
             "software": plan.software,
         }
     )
+    return Costs(str(state.directory), statement, spent)
 
 
 def _assumptions(plan: StreamPlan) -> list[str]:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from fedmf.accounting import UserLevel, at_least, gaussian_epsilon, gaussian_sigma
-from fedmf.records.durable import write_durably
+from fedmf.records.files import write_durably
 from fedmf.sweeps.sweep import Cell, Sweep, described
 
 _CONFIDENCE: Final = 0.95

@@ -19,7 +19,7 @@ import pandas as pd
 from joblib import Parallel, delayed, parallel_config
 
 from fedmf.errors import ConfigError, one_line, rebuilding
-from fedmf.records.durable import write_durably
+from fedmf.records.files import write_durably
 from fedmf.records.lock import WriterLock
 from fedmf.runs.directory import LEDGER
 from fedmf.runs.outputs import central, metric_columns

@@ -15,8 +15,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from fedmf.accounting import Privacy
 from fedmf.errors import ConfigError, one_line
-from fedmf.runs.execution import Execution
-from fedmf.runs.run import Run
+from fedmf.runs.run import Execution, Run
 from fedmf.runs.tables.configuration import (
     Scalar,
     dotted_keys,

@@ -18,7 +18,7 @@ from sklearn.datasets import load_breast_cancer
 from stream_data import table, wrist
 
 from fedmf.moments import describe
-from fedmf.streaming.anomalies import alarm_threshold, calibrated_threshold
+from fedmf.streaming.release import alarm_threshold, calibrated_threshold
 from fedmf.typing import Array
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"

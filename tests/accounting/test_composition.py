@@ -14,8 +14,7 @@ from fedmf.accounting import RunRelease, gaussian_epsilon
 from fedmf.errors import LedgerError
 from fedmf.mechanisms.matrix import Dense, Factorization
 from fedmf.mechanisms.toeplitz import InverseToeplitz, Toeplitz
-from fedmf.records.composed import Costs, compose, joined_mu
-from fedmf.records.spent import Spent
+from fedmf.records.composed import Costs, Spent, compose, joined_mu
 
 DELTA = 1e-5
 #: Relative; sums of some ten float64 Gram entries against the inverse of a covariance.

@@ -13,7 +13,7 @@ from support.small_runs import small_run
 from fedmf.accounting import SecondStream, at_least
 from fedmf.noise.key import NoiseKey
 from fedmf.records.statement import OPERATORS, PrivacyStatement
-from fedmf.runs.header import RunHeader
+from fedmf.runs.directory import RunHeader
 from fedmf.runs.plan import Plan
 
 BUSY = [["ann-7f3", "bob-7f3"], ["eve-7f3"], [], [], ["ann-7f3", "bob-7f3"], []]

@@ -16,7 +16,7 @@ from fedmf.mechanisms.sensitivity import Sensitivity
 from fedmf.mechanisms.toeplitz import InverseToeplitz
 from fedmf.participation import Participation
 from fedmf.records.ledger import Ledger
-from fedmf.runs.header import RunHeader
+from fedmf.runs.directory import RunHeader
 from fedmf.runs.statement import run_statement
 
 
@@ -89,7 +89,7 @@ def test_spent_is_what_was_recorded_and_not_what_was_allowed(path, released):
 
 def test_header_round_trips_through_json():
     given = ({"name": "classes", "value": "3", "source": "configuration"},)
-    header = make_header(delta=1e-7 / 3, not_private=("central test part",), public_inputs=given)
+    header = make_header(delta=1e-7 / 3, users_test=True, public_inputs=given)
     again = RunHeader.from_dict(json.loads(json.dumps(header.to_dict())))
     assert again.to_dict() == header.to_dict()
     assert again.plan.privacy == header.plan.privacy

@@ -15,7 +15,7 @@ from fedmf.accounting import NoPrivacy, gaussian_epsilon
 from fedmf.mechanisms.toeplitz import InverseToeplitz
 from fedmf.participation import Participation
 from fedmf.records.ledger import Ledger
-from fedmf.runs.header import RunHeader
+from fedmf.runs.directory import RunHeader
 from fedmf.runs.statement import run_spent
 
 CONTRACT = Participation(rounds=40, max_participations=4, min_separation=7)

@@ -27,8 +27,7 @@ from fedmf.cohorts import (
 from fedmf.models import with_lora
 from fedmf.moments import BlockEnergies, DiagonalMoment
 from fedmf.optim import Adam, JmeAdam, Sgd
-from fedmf.runs.execution import Execution
-from fedmf.runs.run import Run
+from fedmf.runs.run import Execution, Run
 from fedmf.runs.statistics import CustomStatistic, QuantileClipping
 from fedmf.training import LocalSGD, Task, classification
 

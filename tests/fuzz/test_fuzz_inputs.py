@@ -20,8 +20,7 @@ from fedmf.data.table_reader import InputError
 from fedmf.errors import ConfigError
 from fedmf.runs.run import Run
 from fedmf.runs.tables.configuration import known_keys, load_run, parse_assignments
-from fedmf.streaming.reader import open_reader
-from fedmf.streaming.rows import label_of
+from fedmf.streaming.rows import label_of, open_reader
 from fedmf.streaming.settings import Settings
 
 CONFIG: dict[str, Any] = {
@@ -111,7 +110,7 @@ def test_rows_of_streams(suffix: str, examples: int, user: str | None, tmp_path:
     name = "user" if user and suffix == "jsonl" else user
     numbers = {"csv": ("a", "b"), "parquet": ("a", "b"), "jsonl": ("x",)}[suffix]
     label = "y" if user and suffix != "jsonl" else None
-    settings = Settings(1.0, 1.0, 1e-5, user_column=name, columns=numbers, timestamp=label)
+    settings = Settings(1.0, 1e-5, 1.0, user_column=name, columns=numbers, timestamp=label)
 
     @fuzzed(examples)
     @given(damaged(clean))

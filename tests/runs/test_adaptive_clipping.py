@@ -19,9 +19,9 @@ from fedmf.flower.clients import run_on_grid
 from fedmf.flower.grid import InProcessGrid
 from fedmf.noise import Domain, GaussianSource, NoiseKey
 from fedmf.runs.loop import RoundRecord
-from fedmf.runs.outputs import account
 from fedmf.runs.plan import Plan
 from fedmf.runs.run import Run
+from fedmf.runs.statement import account
 from fedmf.runs.statistics import FixedClipping, QuantileClipping, update_factor
 from fedmf.training import SIGNS, LocalTrainer
 

@@ -19,10 +19,7 @@ from fedmf.mechanisms.choice import NamedMechanism
 from fedmf.models import Logistic, Mlp
 from fedmf.optim import Adam, JmeAdam
 from fedmf.participation import Participation
-from fedmf.runs.execution import Execution
-from fedmf.runs.mechanism import NoiseMechanism
-from fedmf.runs.named_tasks import Classification, FunctionTask
-from fedmf.runs.run import Run
+from fedmf.runs.run import Execution, NoiseMechanism, Run
 from fedmf.runs.tables.configuration import (
     TABLES,
     dotted_keys,
@@ -33,6 +30,7 @@ from fedmf.runs.tables.configuration import (
     run_of,
 )
 from fedmf.runs.tables.reference import configuration_page, with_flower_keys
+from fedmf.runs.tasks import Classification, FunctionTask
 from fedmf.training import LocalSGD
 from fedmf.values import Field, FieldOf, fields_of
 

@@ -12,10 +12,9 @@ from support.directories import ARRAYS, PLAN, RUN, create, fail, same
 import fedmf
 from fedmf.errors import ConfigError
 from fedmf.noise.key import NoiseKey
-from fedmf.records import durable, new_places
+from fedmf.records import files
 from fedmf.runs import directory
-from fedmf.runs.directory import CONFIG, KEY, LEDGER, RunDirectory, read_header
-from fedmf.runs.header import RunHeader
+from fedmf.runs.directory import CONFIG, KEY, LEDGER, RunDirectory, RunHeader, read_header
 from fedmf.runs.tables.configuration import load_run
 
 
@@ -64,11 +63,10 @@ def test_a_directory_with_anything_in_it_is_refused_untouched(tmp_path: Path) ->
 
 STEPS = {
     "config": (directory, "write_durably"),
-    "key": (directory, "save_key"),
     "ledger": (directory.Ledger, "create"),
-    "mode": (new_places.os, "chmod"),
-    "rename": (new_places.os, "replace"),
-    "fsync": (durable.os, "fsync"),
+    "mode": (files.os, "chmod"),
+    "rename": (files.os, "replace"),
+    "fsync": (files.os, "fsync"),
 }
 
 
@@ -89,6 +87,6 @@ def test_the_new_name_is_made_durable(tmp_path: Path, monkeypatch: pytest.Monkey
     """A run whose rounds are on disk must not vanish with the entry of its directory."""
     synced: list[tuple[Path, bool]] = []
     place = tmp_path / "run"
-    monkeypatch.setattr(new_places, "sync_directory", lambda folder: synced.append((folder, place.exists())))
+    monkeypatch.setattr(files, "sync_directory", lambda folder: synced.append((folder, place.exists())))
     create(place).close()
     assert synced[-1] == (tmp_path.resolve(), True)

@@ -16,7 +16,7 @@ from fedmf.mechanisms.choice import NamedMechanism
 from fedmf.models import Mlp
 from fedmf.noise import Domain, GaussianSource, NoiseKey
 from fedmf.optim import Sgd
-from fedmf.runs.named_tasks import Classification
+from fedmf.runs.tasks import Classification
 from fedmf.training import LocalSGD
 
 EXAMPLES, ROUNDS, COHORT, SEED, ZETA = 1438, 12, 120, 5, 0.4

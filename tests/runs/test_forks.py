@@ -21,9 +21,7 @@ DIMENSION, ROUNDS, COPIED = 10_000, 12, 5
 TASK = linear_task(24, DIMENSION)
 FORMS = {
     "banded inverse": {"mechanism": "bisr", "bands": 4},
-    "bands": {"mechanism": "banded-toeplitz", "bands": 4},
     "blt": {"mechanism": "blt"},
-    "tree": {"mechanism": "tree"},
     "dense": {"mechanism": "dense"},
 }
 
@@ -31,7 +29,7 @@ FORMS = {
 @pytest.fixture(autouse=True)
 def copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copied and continued on purpose, as on machines that do not know of each other."""
-    monkeypatch.setattr("fedmf.records.mark.marks_folder", lambda: None)
+    monkeypatch.setattr("fedmf.records.lock.marks_folder", lambda: None)
 
 
 def secret(run: Run) -> Run:
@@ -102,7 +100,7 @@ def test_copies_release_through_the_stacked_matrix(tmp_path: Path, form: str) ->
 
 def test_a_checkpoint_of_another_branch_is_refused(tmp_path: Path) -> None:
     """Its digest is not on this branch's record; and were it, its noise would not be that of the openings."""
-    run = run_with("bands")
+    run = run_with("banded inverse")
     continued(tmp_path / "a", run, [COPIED])
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     for name in "ab":

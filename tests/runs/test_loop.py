@@ -24,9 +24,9 @@ from fedmf.errors import UnsoundSumError
 from fedmf.flower import ClientReportedIdentity, InProcessGrid, run_on_grid
 from fedmf.records.ledger import Ledger
 from fedmf.runs.loop import RoundReport, Rounds
-from fedmf.runs.outputs import account
 from fedmf.runs.session import Session
 from fedmf.runs.simulation import Request, run_in_process
+from fedmf.runs.statement import account
 from fedmf.runs.statistics import QuantileClipping
 
 WITHOUT_FLOWER = """

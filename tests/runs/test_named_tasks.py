@@ -19,9 +19,9 @@ from fedmf.data import Table
 from fedmf.errors import ConfigError
 from fedmf.models import Architecture
 from fedmf.models.recurrent import MeanPosition
-from fedmf.runs.named_tasks import Classification, NamedTask, NextToken
 from fedmf.runs.run import Run
 from fedmf.runs.tables.configuration import load_run, render_toml, run_of
+from fedmf.runs.tasks import Classification, NamedTask, NextToken
 from fedmf.training import LocalSGD
 
 USERS = 12

@@ -21,7 +21,7 @@ from fedmf.flower.messages import answer_reply, read_slice_reply, request_conten
 from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment, SecondMoment
 from fedmf.noise.key import NoiseKey
 from fedmf.records.lock import ReleaseRight
-from fedmf.runs import second_moment as second_moment_module
+from fedmf.runs import noised
 from fedmf.runs.loop import Reply
 from fedmf.runs.plan import Plan
 from fedmf.runs.server import PrivateServer
@@ -183,9 +183,9 @@ def test_more_users_than_planned_cannot_lengthen_the_squared_mean(monkeypatch: p
         return spread(plan, full, short)
 
     assert moved() <= 1.0
-    exact = second_moment_module.clip_to_fixed_point
+    exact = noised.clip_to_fixed_point
     monkeypatch.setattr(
-        second_moment_module, "clip_to_fixed_point", lambda rows, zeta: (exact(rows / 8, zeta)[0] * 8, None)
+        noised, "clip_to_fixed_point", lambda rows, zeta: (exact(rows / 8, zeta)[0] * 8, None)
     )
     assert moved() > 1.0
 

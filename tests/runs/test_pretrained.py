@@ -10,9 +10,9 @@ from support.small_runs import small_run
 
 import fedmf
 from fedmf.errors import ConfigError
-from fedmf.records.tensor_files import write_tensors
-from fedmf.runs.named_tasks import Classification
+from fedmf.runs.released_model import write_tensors
 from fedmf.runs.run import Run
+from fedmf.runs.tasks import Classification
 
 
 def state(run: Run, scale: float = 0.5) -> dict[str, torch.Tensor]:

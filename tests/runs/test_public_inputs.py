@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedmf.data import Digits, Hub, Synthetic, Table
-from fedmf.runs.named_tasks import Classification
+from fedmf.runs.tasks import Classification
 
 BY_USER: dict[str, Any] = {
     "users": 40,

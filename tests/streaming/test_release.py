@@ -118,7 +118,7 @@ def test_intervals_hold_what_they_are_of(adjacency: str, counted: bool) -> None:
     rows, layout = x, Layout(("a", "b"))
     if counted:
         more |= {"schema": Schema.from_dict({"a": number, "b": number}), "clip_norm": 2**0.5}
-        weight = Settings(2**0.5, 1.0, 0.1, schema=more["schema"]).count_weight
+        weight = Settings(1.0, 0.1, 2**0.5, schema=more["schema"]).count_weight
         valid = np.arange(n) % 5 > 0
         rows, layout = np.column_stack([x, np.full(n, weight)]) * valid[:, None], Layout(("a", "b", "count"))
         x = x[valid]
@@ -141,7 +141,7 @@ def test_valid_rows_are_counted_in_the_columns_own_units() -> None:
     """By definition: z = (x − 15)/10, c a row that counts, means c·Y/R mapped back."""
     number = {"kind": "number", "lower": 0, "upper": 40, "center": 15, "scale": 10, "nullable": True}
     schema = Schema.from_dict({"speed": number, "load": {**number, "scale": 5}})
-    settings = Settings(3.0, 8.0, 1e-5, rounds=N, schema=schema)
+    settings = Settings(8.0, 1e-5, 3.0, rounds=N, schema=schema)
     c, plan = (
         settings.count_weight,
         planned(Layout(("speed", "load", "valid rows")), clip_norm=3.0, schema=schema),

@@ -16,8 +16,7 @@ from pyarrow import parquet
 from fedmf.cli.app import run
 from fedmf.data.table_reader import InputError
 from fedmf.streaming import Settings
-from fedmf.streaming.reader import Reader, open_reader
-from fedmf.streaming.rows import label_of
+from fedmf.streaming.rows import Reader, label_of, open_reader
 
 CSV = (
     b"user,x,y,note\n"
@@ -61,7 +60,7 @@ def rows_of(reader: Reader, most: int = 5) -> list[tuple[str | None, list[float]
 
 
 def settings(**more: Any) -> Settings:
-    return Settings(1.0, 1.0, 1e-5, **more)
+    return Settings(1.0, 1e-5, 1.0, **more)
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])

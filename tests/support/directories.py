@@ -9,8 +9,7 @@ import torch
 
 from fedmf.noise.key import NoiseKey
 from fedmf.records.packed import pack
-from fedmf.runs.directory import RunDirectory
-from fedmf.runs.header import RunHeader
+from fedmf.runs.directory import RunDirectory, RunHeader
 from fedmf.runs.plan import Plan
 from fedmf.runs.run import Run
 from support.small_runs import small_run

@@ -16,7 +16,7 @@ from fedmf.mechanisms.toeplitz import InverseToeplitz
 from fedmf.participation import Participation
 from fedmf.records.ledger import Ledger
 from fedmf.records.statement import PrivacyStatement
-from fedmf.runs.header import RunHeader
+from fedmf.runs.directory import RunHeader
 from fedmf.runs.plan import Plan
 from fedmf.runs.statement import run_statement
 from support.ledgers import begin
@@ -55,7 +55,11 @@ def make_header(
     }
     plan = Plan(**{**values, **_taken(changes, Plan)})
     header: dict[str, Any] = {
-        "run": {"privacy": plan.privacy.to_dict(), "cohorts": plan.cohorts.to_dict()},
+        "run": {
+            "privacy": plan.privacy.to_dict(),
+            "cohorts": plan.cohorts.to_dict(),
+            "execution": {"users_per_message": None, "worker_gpus": 1.0},
+        },
         "arrays": (("w", (1000,)),),
         "key_fingerprint": "ab12",
         "key_public": False,

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.data import Dataset
-from fedmf.runs.named_tasks import FunctionTask
 from fedmf.runs.tables.configuration import run_of
+from fedmf.runs.tasks import FunctionTask
 from fedmf.training import Task
 
 from .wrapped_data import WrappedData

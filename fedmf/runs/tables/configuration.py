@@ -7,7 +7,6 @@ pyproject.toml lists the union over all kinds, each with an empty string, which 
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import logging
 import os
@@ -28,12 +27,9 @@ from fedmf.mechanisms.choice import GivenFactorization, NamedMechanism
 from fedmf.mechanisms.registry import accepted_parameters, names, optional_parameters, own_name
 from fedmf.models import MODELS
 from fedmf.optim import OPTIMIZERS
-from fedmf.runs.execution import Execution
-from fedmf.runs.given import GIVEN, recorded_optimizer
-from fedmf.runs.mechanism import NoiseMechanism
-from fedmf.runs.named_tasks import NAMED_TASKS, FunctionTask, NamedTask
-from fedmf.runs.run import Run
+from fedmf.runs.run import Execution, NoiseMechanism, Run, recorded_optimizer
 from fedmf.runs.statistics import STATISTICS
+from fedmf.runs.tasks import GIVEN, NAMED_TASKS, FunctionTask, NamedTask
 from fedmf.training import LocalSGD
 from fedmf.values import EMPTY, Field, Value, by_kind, dotted, fields_of, parse_parameters
 
@@ -105,6 +101,8 @@ TABLES: Final[dict[str, Mapping[str, type[Value]]]] = {
     "client": by_kind(LocalSGD),
     "execution": by_kind(Execution),
 }
+#: Of a line; tomllib takes seconds for a key of so many, and minutes for one of ten times as many.
+_MOST_DOTS: Final = 10_000
 #: One of these tables a file has: what a run is about is nobody's default.
 _SUBJECT: Final = ("data.", "task.")
 
@@ -141,7 +139,7 @@ def known_keys() -> Mapping[str, None]:
         for table, kinds in TABLES.items()
         for key in [
             *(["kind"] if len(kinds) > 1 else []),
-            *(name.replace("_", "-") for cls in kinds.values() for name in _names(cls)),
+            *(name.replace("_", "-") for cls in kinds.values() for name in fields_of(cls)),
         ]
     }
 
@@ -225,11 +223,7 @@ def takes(table: str, kind: object, key: str) -> bool:
         free = {*accepted_parameters(name), *optional_parameters(name)} if name in names() else set()
         return key in free if key == "bands" else bool(free - {"bands"})
     cls = kinds.get(str(kind), None) if len(kinds) > 1 and kind is not None else next(iter(kinds.values()))
-    return cls is not None and key.replace("-", "_") in _names(cls) and "_" not in key
-
-
-def _names(cls: type[Value]) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else ()
+    return cls is not None and key.replace("-", "_") in fields_of(cls) and "_" not in key
 
 
 def takes_key(values: Mapping[str, Any], name: str) -> bool:
@@ -353,7 +347,10 @@ def read_toml(path: Path) -> dict[str, Any]:
         ConfigError: unreadable, or not TOML.
     """
     try:
-        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))  # editors of Windows begin with a mark
+        text = path.read_bytes().decode("utf-8-sig")  # editors of Windows begin with a mark
+        if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):
+            raise ValueError(f"a line has more than {_MOST_DOTS} dots")
+        return tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"cannot read configuration {path}: {error.strerror}.") from None
     except (ValueError, RecursionError) as error:

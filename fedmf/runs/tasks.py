@@ -1,14 +1,13 @@
-"""Tasks by name: a data set and a model with loss and metrics, or a function of the caller's own."""
+"""Tasks of runs: by name, by a function of a user's own, or given as an object and recorded by digest."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, Protocol, TypeVar
 
 from torch import nn
 
@@ -17,13 +16,60 @@ from fedmf.data.options import DatasetOptions
 from fedmf.errors import ConfigError
 from fedmf.functions import check_function_name, function_of
 from fedmf.models import MODELS, Architecture, FlatModel, Mlp
-from fedmf.runs.given import GIVEN, GivenTask, TaskSource, same
 from fedmf.training import Task, kinds
 from fedmf.values import Field, Value, by_kind, value_of
 
+#: The kind of what was given as an object.
+GIVEN: Final = "given"
+T = TypeVar("T")
+#: A user's own, or by name.
+Data = Dataset | DatasetOptions
+Model = nn.Module | FlatModel | Architecture
+
+
+class TaskSource(Protocol):
+    """What a task comes from; by default one that declares its users and their data itself."""
+
+    #: By table, keys of a run that nothing reads for such a task: no configuration says them.
+    unread: ClassVar[Mapping[str, Collection[str]]] = {}
+
+    @property
+    def users(self) -> int:
+        """N, declared before any data are read."""
+        ...
+
+    @property
+    def unit(self) -> str:
+        """What a user stands for: a "user" or an "example"."""
+        return "user"
+
+    @property
+    def seed(self) -> int:
+        """Public seed of whatever is drawn without protecting anybody."""
+        ...
+
+    def public_inputs(self) -> tuple[PublicInput, ...]:
+        """Whatever of the data is taken as known to everybody; nothing is loaded."""
+        source = "declared by the task, which must not read them off private rows"
+        return (
+            PublicInput("users", str(self.users), source),
+            PublicInput("user ids", "those of its data set", source),
+            PublicInput("sizes of users", "those of its data set", source),
+            PublicInput("structure of an example", "shapes, types and bounds", source),
+            PublicInput("test part", "that of its data set, which names its owner", source),
+        )
+
+    def build(self) -> Task:
+        """Load the data and build the model."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a record keeps of it."""
+        ...
+
 
 @dataclass(frozen=True)
-class NamedTask(TaskSource, ABC):
+class NamedTask(TaskSource):
     """A data set, a model, loss and metrics.
 
     Args:
@@ -32,6 +78,12 @@ class NamedTask(TaskSource, ABC):
     """
 
     kind: ClassVar[str]
+    #: What the data must have, in words.
+    needs: ClassVar[str]
+    #: Loss and metrics for a data set and a module.
+    task: ClassVar[Callable[[Dataset, nn.Module | FlatModel], Task]]
+    #: How many outputs a model has for an example or a position; 0 where there is nothing to learn.
+    outputs: ClassVar[Callable[[Dataset], int]]
     data: DatasetOptions
     model: Architecture
 
@@ -82,109 +134,30 @@ class NamedTask(TaskSource, ABC):
         return replace(task, seed=self.seed)
 
     @classmethod
-    @abstractmethod
-    def task(cls, dataset: Dataset, module: nn.Module | FlatModel) -> Task:
-        """Loss and metrics for a data set and a module."""
-
-    @classmethod
-    @abstractmethod
-    def outputs(cls, dataset: Dataset) -> int:
-        """How many outputs a model has for an example or a position; 0 where there is nothing to learn."""
-
-    @classmethod
     def module(cls, dataset: Dataset, model: Architecture, seed: int = 0) -> nn.Module:
         """The model for examples of the data set, its parameters drawn from a public seed.
 
         Raises:
             ValueError: the data have nothing to learn of this kind, or the model cannot take them.
         """
+        outputs = cls.checked_outputs(dataset)
+        return model.build(dataset.structure.features.shape, outputs, dataset.vocabulary, seed)
+
+    @classmethod
+    def checked_outputs(cls, dataset: Dataset) -> int:
+        """How many outputs a model has for a data set.
+
+        Raises:
+            ValueError: the data have nothing to learn of this kind.
+        """
         outputs = cls.outputs(dataset)
         if outputs < 1:
             raise ValueError(f"data must suit task {cls.kind!r}: {cls.needs}; got a data set that has none.")
-        return model.build(dataset.structure.features.shape, outputs, dataset.vocabulary, seed)
-
-    #: What the data must have, in words.
-    needs: ClassVar[str]
+        return outputs
 
     def to_dict(self) -> dict[str, Any]:
         """Kind, data and model."""
         return {"kind": self.kind, "data": self.data.to_dict(), "model": self.model.to_dict()}
-
-
-@dataclass(frozen=True)
-class Classification(NamedTask):
-    """Examples with one label each, and a model with an output for each class."""
-
-    kind: ClassVar[str] = "classification"
-    needs: ClassVar[str] = "class numbers as labels"
-    data: DatasetOptions = field(default_factory=Digits)
-    model: Architecture = field(default_factory=Mlp)
-
-    @classmethod
-    def task(cls, dataset: Dataset, module: nn.Module | FlatModel) -> Task:
-        """See `NamedTask.task`."""
-        return kinds.classification(dataset, module)
-
-    @classmethod
-    def outputs(cls, dataset: Dataset) -> int:
-        """See `NamedTask.outputs`."""
-        return dataset.classes if dataset.test_labels.ndim == 1 else 0
-
-
-@dataclass(frozen=True)
-class NextToken(NamedTask):
-    """Texts as tokens, and a model that predicts from each position the token that follows."""
-
-    kind: ClassVar[str] = "next-token"
-    needs: ClassVar[str] = "tokens as features"
-
-    @classmethod
-    def task(cls, dataset: Dataset, module: nn.Module | FlatModel) -> Task:
-        """See `NamedTask.task`."""
-        return kinds.next_token(dataset, module, dataset.vocabulary)
-
-    @classmethod
-    def outputs(cls, dataset: Dataset) -> int:
-        """See `NamedTask.outputs`."""
-        return dataset.vocabulary
-
-
-@dataclass(frozen=True)
-class Regression(NamedTask):
-    """Examples with numbers as labels, and a model with an output for each of them."""
-
-    kind: ClassVar[str] = "regression"
-    needs: ClassVar[str] = "real numbers as labels"
-
-    @classmethod
-    def task(cls, dataset: Dataset, module: nn.Module | FlatModel) -> Task:
-        """See `NamedTask.task`."""
-        return kinds.regression(dataset, module)
-
-    @classmethod
-    def outputs(cls, dataset: Dataset) -> int:
-        """See `NamedTask.outputs`."""
-        return _numbers(dataset)
-
-
-@dataclass(frozen=True)
-class MultiLabel(NamedTask):
-    """Examples with several labels of 0 or 1, and a model with a logit for each of them."""
-
-    kind: ClassVar[str] = "multi-label"
-    needs: ClassVar[str] = "two or more columns of numbers 0 and 1 as labels"
-
-    @classmethod
-    def task(cls, dataset: Dataset, module: nn.Module | FlatModel) -> Task:
-        """See `NamedTask.task`."""
-        if not bool(((dataset.test_labels == 0) | (dataset.test_labels == 1)).all()):
-            raise ValueError(f"labels of task {cls.kind!r} must be 0 or 1; got others in the test part.")
-        return kinds.multi_label(dataset, module)
-
-    @classmethod
-    def outputs(cls, dataset: Dataset) -> int:
-        """See `NamedTask.outputs`."""
-        return _numbers(dataset) if dataset.test_labels.ndim == 2 else 0
 
 
 def _numbers(dataset: Dataset) -> int:
@@ -193,14 +166,60 @@ def _numbers(dataset: Dataset) -> int:
     return math.prod(labels.shape) if labels.dtype.is_floating_point else 0
 
 
+def _multi_label(dataset: Dataset, module: nn.Module | FlatModel) -> Task:
+    if not bool(((dataset.test_labels == 0) | (dataset.test_labels == 1)).all()):
+        raise ValueError("labels of task 'multi-label' must be 0 or 1; got others in the test part.")
+    return kinds.multi_label(dataset, module)
+
+
+@dataclass(frozen=True)
+class Classification(NamedTask):
+    """Examples with one label each, and a model with an output for each class."""
+
+    kind = "classification"
+    needs = "class numbers as labels"
+    task = staticmethod(kinds.classification)
+    outputs = staticmethod(lambda data: data.classes if data.test_labels.ndim == 1 else 0)
+    data: DatasetOptions = field(default_factory=Digits)
+    model: Architecture = field(default_factory=Mlp)
+
+
+@dataclass(frozen=True)
+class NextToken(NamedTask):
+    """Texts as tokens, and a model that predicts from each position the token that follows."""
+
+    kind = "next-token"
+    needs = "tokens as features"
+    task = staticmethod(lambda data, module: kinds.next_token(data, module, data.vocabulary))
+    outputs = staticmethod(lambda data: data.vocabulary)
+
+
+@dataclass(frozen=True)
+class Regression(NamedTask):
+    """Examples with numbers as labels, and a model with an output for each of them."""
+
+    kind = "regression"
+    needs = "real numbers as labels"
+    task = staticmethod(kinds.regression)
+    outputs = staticmethod(_numbers)
+
+
+@dataclass(frozen=True)
+class MultiLabel(NamedTask):
+    """Examples with several labels of 0 or 1, and a model with a logit for each of them."""
+
+    kind = "multi-label"
+    needs = "two or more columns of numbers 0 and 1 as labels"
+    task = staticmethod(_multi_label)
+    outputs = staticmethod(lambda data: _numbers(data) if data.test_labels.ndim == 2 else 0)
+
+
 _KINDS = (Classification, NextToken, Regression, MultiLabel)
 #: Tasks that [data] and [model] make, by kind; the first is the default.
 NAMED_TASKS: Final[dict[str, type[NamedTask]]] = {task.kind: task for task in _KINDS}
 
 
-def classification(
-    data: Dataset | DatasetOptions, model: nn.Module | FlatModel | Architecture
-) -> NamedTask | Task:
+def classification(data: Data, model: Model) -> NamedTask | Task:
     """What to train: a model with an output for each class, on examples with a class each.
 
     Args:
@@ -223,16 +242,12 @@ def classification(
     return _made(Classification, data, model)
 
 
-def regression(
-    data: Dataset | DatasetOptions, model: nn.Module | FlatModel | Architecture
-) -> NamedTask | Task:
+def regression(data: Data, model: Model) -> NamedTask | Task:
     """What to train: a model that predicts the numbers that are an example's label; see `classification`."""
     return _made(Regression, data, model)
 
 
-def next_token(
-    data: Dataset | DatasetOptions, model: nn.Module | FlatModel | Architecture
-) -> NamedTask | Task:
+def next_token(data: Data, model: Model) -> NamedTask | Task:
     """What to train: a model that predicts the token that follows each position; see `classification`.
 
     The data say how many tokens there are (`Dataset.vocabulary`).
@@ -240,15 +255,13 @@ def next_token(
     return _made(NextToken, data, model)
 
 
-def _made(
-    named: type[NamedTask], data: Dataset | DatasetOptions, model: nn.Module | FlatModel | Architecture
-) -> NamedTask | Task:
-    if not isinstance(data, Dataset | DatasetOptions):
+def _made(named: type[NamedTask], data: Data, model: Model) -> NamedTask | Task:
+    if not isinstance(data, Data):
         raise TypeError(
             "data must be a fedmf.Dataset (Dataset.from_frame, Dataset.from_arrays) or named data such as "
             f"fedmf.Digits(); got {type(data).__name__}."
         )
-    if not isinstance(model, nn.Module | FlatModel | Architecture):
+    if not isinstance(model, Model):
         raise TypeError(
             f"model must be a torch module or a named model such as fedmf.Mlp(); got {type(model).__name__}."
         )
@@ -257,8 +270,7 @@ def _made(
     dataset = data if isinstance(data, Dataset) else data.load()
     if isinstance(model, Architecture):
         return named.task(dataset, named.module(dataset, model))
-    if named.outputs(dataset) < 1:
-        raise ValueError(f"data must suit task {named.kind!r}: {named.needs}; got a data set that has none.")
+    named.checked_outputs(dataset)
     return named.task(dataset, model)
 
 
@@ -308,3 +320,58 @@ def task_of(recorded: Mapping[str, Any], task: Task | None) -> TaskSource | Task
         data = value_of(DATASETS, recorded["data"])
         return NAMED_TASKS[kind](data, value_of(MODELS, recorded["model"]))
     return value_of(by_kind(FunctionTask), recorded)
+
+
+@dataclass(frozen=True, eq=False)
+class GivenTask(TaskSource):
+    """A task that was given as an object.
+
+    Args:
+        task: data, model, loss and metrics.
+    """
+
+    task: Task
+    kind: ClassVar[str] = GIVEN
+
+    @property
+    def users(self) -> int:
+        """N."""
+        return self.task.dataset.users
+
+    @property
+    def seed(self) -> int:
+        """See `Task`."""
+        return self.task.seed
+
+    def build(self) -> Task:
+        """The object."""
+        return self.task
+
+    def to_dict(self) -> dict[str, Any]:
+        """Qualified name of the model and fingerprint of the task."""
+        model = type(self.task.model.module)
+        name = f"{model.__module__}.{model.__qualname__}"
+        fingerprint = self.task.fingerprint()
+        return {"kind": self.kind, "name": name, "fingerprint": fingerprint, "seed": self.seed}
+
+
+def same(
+    what: str, recorded: Mapping[str, Any], given: T | None, described: Callable[[T], Mapping[str, Any]]
+) -> T:
+    """An object of a user's own, after a check that it is the one that a run was started with.
+
+    Raises:
+        ConfigError: none is given, or one with another name, fingerprint or seed.
+    """
+    if given is None:
+        raise ConfigError(
+            f"this run's {what} was given as an object ({recorded['name']}): pass the same one again, "
+            f"fedmf.Run.from_directory(path, {what}=...)."
+        )
+    now = described(given)
+    for name in ("name", "fingerprint", "seed"):
+        if (old := recorded.get(name)) != (new := now.get(name)):
+            raise ConfigError(
+                f"{what} must be the one that the run was started with; its {name} was {old!r}, now {new!r}."
+            )
+    return given
