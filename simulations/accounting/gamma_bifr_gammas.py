@@ -86,7 +86,7 @@ def page(quick: bool) -> list[str]:
     """Table 1, the paper's γ beside ours."""
     epsilons = (2.0, 8.0) if quick else EPSILONS
     lines = [
-        "γ-BIFR, Table 1: the γ of least amplified RMSE on a grid of steps 0.05, the paper's beside ours",
+        "γ-BIFR, Table 1: the γ of least amplified RMSE on a grid of steps 0.05, the paper's next to ours",
         "(± a step), and how much larger our RMSE is at the paper's γ. Inferred: batches of 512, δ = 10⁻⁵,",
         "n = 1940, k = 20, b = 97 for CIFAR-10, n = 480, k = 10, b = 48 for IMDb; Balls-in-Bins.",
         "Written by `simulations/accounting/gamma_bifr_gammas.py`.",

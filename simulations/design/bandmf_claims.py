@@ -79,7 +79,7 @@ def _limit(value: float, most: float) -> str:
 
 def main() -> None:
     lines = [
-        "McKenna (2024/25): what its text says in numbers of Figures 1, 2, 6, 7 and 8, beside ours. Most are",
+        "McKenna (2024/25): the numbers in its text on Figures 1, 2, 6, 7 and 8, next to ours. Most are",
         "limits or rounded. Written by `simulations/design/bandmf_claims.py`.",
         "",
         "| figure: what | paper | fedmf | in the text |",

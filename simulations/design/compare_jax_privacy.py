@@ -159,7 +159,7 @@ def rows(largest: int, only: list[str] | None, wanted: list[str] | None) -> Iter
 def heading() -> list[str]:
     """What every claim of speed carries: command, day and machine."""
     return [
-        "# Designs beside jax-privacy",
+        "# Designs compared with jax-privacy",
         "",
         "    JAX_ENV/bin/python " + " ".join(sys.argv),
         "",

@@ -26,7 +26,7 @@ def main() -> int:
     quick = parser.parse_args().quick
     kept = json.loads((RESULTS / "jax-privacy.json").read_text(encoding="utf-8"))
     lines = [
-        "# Errors beside jax-privacy",
+        "# Errors compared with jax-privacy",
         "",
         "    python simulations/design/jax_privacy_errors.py",
         "",

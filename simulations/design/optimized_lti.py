@@ -94,7 +94,7 @@ def main() -> None:
 
 def write(rows: Rows) -> None:
     lines = [
-        "# Optimised LTI noise beside ν-DP-FTRL and independent noise",
+        "# Optimised LTI noise compared with ν-DP-FTRL and independent noise",
         "",
         "Written by `simulations/design/optimized_lti.py`. Stationary suboptimality of gradient descent from",
         "the noise alone, in units of (ζσ)² (per dimension for the bound), one participation per user.",

@@ -66,7 +66,7 @@ def main() -> None:
     lines = [
         "RMSE at n = 3900, k = 10, b = 390, ε = 8, δ = 10⁻⁵ without amplification (DP-λCGD, Table 4, first",
         "column). BandMF is the optimised banded Toeplitz matrix; general banded matrices, which the",
-        "paper leaves out, stand beside the same figures. The last rows are not in the paper; their free",
+        "paper leaves out, are next to the same figures. The last rows are not in the paper; their free",
         "parameters are optimised. BandInvMF with p = 390: the paper's figure is below a certified lower",
         "bound of 7.912, see [errata](../dev/errata.md#bandinvmf-with-p--b).",
         "Written by `simulations/design/table4.py`.",

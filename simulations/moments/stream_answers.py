@@ -81,7 +81,7 @@ width, over entries and runs; smallest eigenvalue of any covariance over its tra
 
 {ROWS:,} rows, one a user, every row released, ε = 4; root mean squared errors after the last row. Each
 method at its weight of least error of the covariance, on the rows themselves (which a stream may not do):
-`joint` λ, two separate releases (`independent`) their split, `concatenated` τ. Beside it the error of the
+`joint` λ, two separate releases (`independent`) their split, `concatenated` τ. Next to it the error of the
 covariance where the mean's error may be at most 1.05 times that of a mean alone.
 
 | data | adjacency | method | error of the mean | of the covariance | of the covariance, mean within 1.05 |
