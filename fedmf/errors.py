@@ -55,12 +55,8 @@ def rebuilding(what: str, error: type[ValueError] = ValueError) -> Iterator[None
             raise
         raise error(one_line(str(already))) from None
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as reason:
-        raise error(_line(what, reason)) from None
-
-
-def _line(what: str, reason: Exception) -> str:
-    said = one_line(f"{type(reason).__name__}: {reason}")
-    return f"{what} must be as fedmf wrote it; it is damaged ({said})."
+        said = one_line(f"{type(reason).__name__}: {reason}")
+        raise error(f"{what} must be as fedmf wrote it; it is damaged ({said}).") from None
 
 
 def one_line(text: str) -> str:

@@ -262,6 +262,8 @@ def carry_out(app: App, folder: Path, config: dict[str, Any]) -> None:
 
 def one(app: App, folder: Path) -> dict[str, Any]:
     """Run an app in this process; what became of it."""
+    import multiprocess
+
     from fedmf import load_model
     from fedmf.errors import ConfigError
 
@@ -270,6 +272,7 @@ def one(app: App, folder: Path) -> dict[str, Any]:
         key: str(value).replace("{hub}", hub) if isinstance(value, str) else value
         for key, value in app.config.items()
     }
+    multiprocess.set_start_method("forkserver")  # what is forked while JAX has threads may wait for ever
     try:
         if "tiny-bert" in app.loads:
             tiny_bert(Path(hub) / "tiny-bert")
@@ -313,7 +316,7 @@ def run(number: int, checkout: Path) -> dict[str, Any]:
         }  # fmt: skip
         command = [sys.executable, __file__, str(folder), "--one", str(number)]
         done = subprocess.run(
-            command, cwd=place, env=environment, capture_output=True, text=True, timeout=900
+            command, cwd=place, env=environment, capture_output=True, text=True, timeout=300
         )
         if done.returncode:
             return {"outcome": done.stderr.strip().splitlines()[-1], "good": False}

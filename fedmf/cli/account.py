@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedmf.cli.options import FULL, flag, option
+from fedmf.cli.options import FULL, argument, flag, option
 from fedmf.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,11 +21,8 @@ if TYPE_CHECKING:
 
 
 def account(
-    run_dirs: list[Path] = typer.Argument(
-        ...,
-        metavar="RUN_DIR...",
-        help="Directory of a finished, running or stopped run, or state of a stream; several are joined by "
-        "user id.",
+    run_dirs: list[Path] = argument(
+        ..., "RUN_DIR...", "Directory of a run, or state of a stream; several are joined by user id."
     ),
     as_json: bool = flag("--json", "Print the operator's privacy statement as JSON."),
     full: bool = FULL,
@@ -162,9 +159,7 @@ def _costs_of(directory: Path) -> Costs:
 
 
 def export(
-    run_dir: Path = typer.Argument(
-        ..., metavar="RUN_DIR", help="Directory of a finished, running or stopped run."
-    ),
+    run_dir: Path = argument(..., "RUN_DIR", "Directory of a finished, running or stopped run."),
     output: Path = option(..., "FILE", "New file that ends with .safetensors or .pt."),
 ) -> None:
     """Write the model that a run released last, by the names of the module's parameters.

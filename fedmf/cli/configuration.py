@@ -9,12 +9,12 @@ from pathlib import Path
 
 import typer
 
-from fedmf.cli.options import flag, option
+from fedmf.cli.options import argument, flag, option
 
 
 def options(
-    words: list[str] = typer.Argument(
-        None, metavar="[WORD]...", help="Show keys that have all these words in their name or meaning."
+    words: list[str] = argument(
+        None, "[WORD]...", "Show keys that have all these words in their name or meaning."
     ),
 ) -> None:
     """List configuration keys with their meaning and default.
@@ -42,7 +42,7 @@ APP = "flower-app"
 
 
 def init(
-    case: str = typer.Argument("", metavar="CASE", help=f"One of: {', '.join((*CASES, APP))}."),
+    case: str = argument("", "CASE", f"One of: {', '.join((*CASES, APP))}."),
     output: Path | None = option(None, "FILE", "New file, or folder of the app.", show_default="CASE.toml"),
     schema: Path | None = option(None, "FILE", "For table: the schema that names the columns."),
     list_cases: bool = flag("--list", "Say what each case is; write nothing."),

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import typer
 
-from fedmf.cli.options import ADJACENCY, BANDS, PARAMS, flag, option
+from fedmf.cli.options import ADJACENCY, BANDS, PARAMS, PLOT, flag, option
 from fedmf.participation import Adjacency, Participation
 
 
@@ -40,7 +40,7 @@ def design(
         "none", None, "How users come to rounds; none claims no amplification."
     ),
     wide: bool = flag("--wide", "Show MaxSE, sensitivity and noise of each row too."),
-    plot: Path | None = option(None, "FILE", "Draw error against memory: .png, .svg, .pdf."),
+    plot: Path | None = PLOT,
     as_json: bool = flag("--json", "Print a JSON list."),
     as_latex: bool = flag("--latex", "Print a LaTeX tabular (booktabs)."),
 ) -> None:
@@ -62,10 +62,6 @@ def design(
     os.environ.update(dict.fromkeys(THREAD_LIMITS, "1"))  # of libraries that are not loaded yet
     if as_json and as_latex:
         raise typer.BadParameter("--json and --latex are two forms of one table; give one.")
-    if plot is not None:
-        from fedmf.cli.plots import check_picture
-
-        check_picture("--plot", plot)
     contract = _participation(rounds, users, users_per_round, max_participations, min_separation)
     with bar(Console(stderr=True, markup=False), "mechanisms") as show:
         arrived: list[str] = []
@@ -198,14 +194,14 @@ def _draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
     """Draw the objective against memory, the best mechanism for each amount of memory joined by a line.
 
     Raises:
-        ValueError: the file cannot be written.
+        OSError: the file cannot be written.
     """
+    from matplotlib.figure import Figure
     from matplotlib.ticker import ScalarFormatter
 
-    from fedmf.cli.plots import new_figure, save_picture
     from fedmf.mechanisms.errors import Objective
 
-    figure, first = new_figure(8, 5), rows[0]
+    figure, first = Figure(figsize=(8, 5), layout="constrained"), rows[0]
     axes, label = figure.subplots(), Objective.parse(first["objective"]).label
     best = sorted({row["memory_vectors"] for row in rows})
     errors = [min(r["objective_error"] for r in rows if r["memory_vectors"] <= kept) for kept in best]
@@ -224,4 +220,4 @@ def _draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
         f"{first['rounds']} rounds, k = {first['max_participations']}, b = {first['min_separation']}"
     )
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=7, frameon=False)
-    save_picture(figure, file)
+    figure.savefig(file, dpi=150)

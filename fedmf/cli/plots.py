@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,49 +13,12 @@ if TYPE_CHECKING:
     from fedmf.streaming.release import Renderer
     from fedmf.streaming.state import Releases
 
-_SUFFIXES: Final = (".png", ".svg", ".pdf")
 #: Told apart by the colour-blind (Okabe and Ito, 2008), black last.
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 #: Releases that are drawn, and that are read at once.
 _POINTS, _BLOCK = 1000, 4096
 #: Columns whose names fit beside a matrix.
 _MOST_NAMES: Final = 15
-
-
-def check_picture(option: str, file: Path) -> None:
-    """Whether a picture can be drawn there, before anything is computed.
-
-    Raises:
-        ValueError: matplotlib is missing, the format is unknown or the folder does not exist.
-    """
-    if find_spec("matplotlib") is None:
-        raise ValueError(f"{option} (picture) needs matplotlib; got none. Install fedmf[report].")
-    if file.suffix.lower() not in _SUFFIXES:
-        raise ValueError(f"{option} (file) must end in {', '.join(_SUFFIXES)}; got {file.name!r}.")
-    if not file.parent.is_dir():
-        raise ValueError(f"{option} (file) must lie in a folder that exists; got {file}.")
-
-
-def new_figure(width: float, height: float) -> Any:
-    """An empty figure that needs no screen."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def save_picture(figure: Any, file: Path) -> None:
-    """Write a figure into the file that --plot names.
-
-    Raises:
-        ValueError: it cannot be written.
-    """
-    try:
-        figure.savefig(file, dpi=150)
-    except OSError as error:
-        raise ValueError(f"--plot (file) must be writable; got {file}: {error.strerror}.") from None
 
 
 def draw_stream(
@@ -78,8 +40,11 @@ def draw_stream(
         last: the last one.
 
     Raises:
-        ValueError: there are none, or the file cannot be written.
+        ValueError: there are none.
+        OSError: the file cannot be written.
     """
+    from matplotlib.figure import Figure
+
     if not records:
         raise ValueError("releases (of the stream) must be at least one for a picture; got none.")
     wanted = np.unique(np.linspace(0, records - 1, min(records, _POINTS)).astype(np.int64))
@@ -90,15 +55,13 @@ def draw_stream(
         fields = renderer.fields(releases(start, stop))
         for name in parts.keys() & fields.keys():
             parts[name].extend(fields[name][chosen])
-    if last is None or last.correlation is None or last.too_few:
-        figure = new_figure(8, 4.5)
-        _draw_means(figure.subplots(), parts, renderer.names)
-    else:
-        figure = new_figure(13, 4.5)
-        left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-        _draw_means(left, parts, renderer.names)
-        _draw_correlations(figure, right, last, renderer.names)
-    save_picture(figure, file)
+    beside = last is not None and last.correlation is not None and not last.too_few
+    figure = Figure(figsize=(13 if beside else 8, 4.5), layout="constrained")
+    panels = figure.subplots(1, 1 + beside, squeeze=False, width_ratios=(3, 2) if beside else None)[0]
+    _draw_means(panels[0], parts, renderer.names)
+    if beside:
+        _draw_correlations(figure, panels[1], last, renderer.names)
+    figure.savefig(file, dpi=150)
 
 
 def _draw_means(axes: Any, parts: dict[str, list[Any]], columns: Sequence[str]) -> None:
@@ -127,15 +90,11 @@ def _times(steps: list[int], stamps: list[str]) -> tuple[Any, str]:
     >>> _times([1, 2], ["3", "5.5"])[0].tolist(), _times([1, 2], ["3", "x"])[0]
     ([3.0, 5.5], [1, 2])
     """
-    import warnings
-
     import pandas as pd
 
-    for read in (pd.to_numeric, pd.to_datetime):
+    for read in (pd.to_numeric, lambda text: pd.to_datetime(text, format="mixed")):
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of times of no single format
-                times = pd.Series(read(pd.Series(stamps, dtype=str)))
+            times = pd.Series(read(pd.Series(stamps, dtype=str)))
         except (ValueError, TypeError):  # neither numbers nor dates
             continue
         if stamps and times.is_monotonic_increasing:

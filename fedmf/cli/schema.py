@@ -6,11 +6,11 @@ from pathlib import Path
 
 import typer
 
-from fedmf.cli.options import option
+from fedmf.cli.options import argument, option
 
 
 def schema(
-    table: Path = typer.Argument(..., metavar="TABLE", help="CSV or Parquet; only its header is read."),
+    table: Path = argument(..., "TABLE", "CSV or Parquet; only its header is read."),
     output: Path = option(Path("schema.toml"), "FILE", "New file."),
 ) -> None:
     """Draft a schema from the header of a table.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from fedmf.cli.interruption import going_on
-from fedmf.cli.options import FULL, SETS, flag, option
+from fedmf.cli.options import FULL, SETS, argument, flag, option
 
 if TYPE_CHECKING:
     from fedmf.runs.progress import RunProgress
@@ -19,11 +19,8 @@ if TYPE_CHECKING:
 
 
 def simulate(
-    config: Path | None = typer.Argument(
-        None,
-        metavar="CONFIG.toml",
-        help="Run configuration (TOML tables; docs/configuration.md lists all keys). One that ships with "
-        "fedmf is found by its name, such as configs/digits.toml.",
+    config: Path | None = argument(
+        None, "CONFIG.toml", "Run configuration, or one that ships with fedmf, such as configs/digits.toml."
     ),
     assignments: list[str] = SETS,
     engine: Literal["inprocess", "ray"] = option(

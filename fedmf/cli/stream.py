@@ -11,7 +11,7 @@ from typing import Literal
 import typer
 
 from fedmf.cli.interruption import going_on
-from fedmf.cli.options import ADJACENCY, BANDS, FULL, PARAMS, flag, option
+from fedmf.cli.options import ADJACENCY, BANDS, FULL, PARAMS, PLOT, flag, option
 from fedmf.participation import Adjacency
 
 
@@ -87,9 +87,7 @@ def stream(
     ),
     false_alarms: float = option(0.01, "RATE", "Share of ordinary rows that --alarms may name."),
     from_row: int = option(1, "I", "Which row of the stream the input begins with."),
-    plot: Path | None = option(
-        None, "FILE", "Draw the released means over time, and the last correlations (needs matplotlib)."
-    ),
+    plot: Path | None = PLOT,
     full: bool = FULL,
     seed: int | None = option(None, "S", "Public noise for tests: reproducible, NOT private."),
 ) -> None:
@@ -112,10 +110,6 @@ def stream(
 
     if scored is not None and alarms is None:
         raise typer.BadParameter(f"--score needs --alarms FILE for its result; got {scored} alone.")
-    if plot is not None:
-        from fedmf.cli.plots import check_picture
-
-        check_picture("--plot", plot)
     names = None if columns is None else tuple(columns.split(","))
     declared = None if schema is None else read_schema(schema)
     settings = Settings(

@@ -128,36 +128,27 @@ def _left_out(plan: StreamPlan, position: Position) -> list[str]:
 
 def _table(plan: StreamPlan, release: PrivateRelease) -> list[str]:
     names = plan.layout.columns[: len(release.mean)]
-    wide = max(len("column"), *(len(name) for name in names[:_SHOWN]))
     head = f"after row {release.t:,}"
-    lines = [f"{head:<{max(wide, len(head))}}  {'mean [95 %]':<28}  standard deviation [95 %]"]
-    deviations = _deviations(release)
+    wide = max(len(head), *(len(name) for name in names[:_SHOWN]))
+    lines = [f"{head:<{wide}}  {'mean [95 %]':<28}  standard deviation [95 %]"]
     for i, name in enumerate(names[:_SHOWN]):
-        mean = (
-            f"{release.mean[i]:.4g} [{release.mean_low[i]:.4g}, {release.mean_high[i]:.4g}]"
-            if math.isfinite(release.mean[i])
-            else "too few rows to say"
-        )
-        lines.append(f"{name:<{max(wide, len(head))}}  {mean:<28}  {deviations[i]}".rstrip())
+        mean = "too few rows to say"
+        if math.isfinite(release.mean[i]):
+            mean = f"{release.mean[i]:.4g} [{release.mean_low[i]:.4g}, {release.mean_high[i]:.4g}]"
+        lines.append(f"{name:<{wide}}  {mean:<28}  {_deviation(release, i)}".rstrip())
     return [*lines, *([f"… and {len(names) - _SHOWN} columns more"] if len(names) > _SHOWN else [])]
 
 
-def _deviations(release: PrivateRelease) -> list[str]:
-    """Of each column, with its interval; what the noise is larger than is not said."""
+def _deviation(release: PrivateRelease, i: int) -> str:
+    """Of a column, with its interval; what the noise is larger than is not said."""
     if release.covariance is None:
-        return [""] * len(release.mean)
-    parts = [release.covariance_low, release.covariance, release.covariance_high]
-    diagonals = [None if part is None else np.diag(part) if part.ndim == 2 else part for part in parts]
-    told = []
-    for i in range(len(release.mean)):
-        low, value, high = (None if part is None else float(part[i]) for part in diagonals)
-        if value is None or not math.isfinite(value) or (low is not None and low <= 0):
-            most = "" if high is None or not math.isfinite(high) else f" (at most {math.sqrt(high):.4g})"
-            told.append(f"too noisy to say{most}")
-        else:
-            ends = f" [{math.sqrt(low):.4g}, {math.sqrt(high):.4g}]" if low and high else ""
-            told.append(f"{math.sqrt(value):.4g}{ends}")
-    return told
+        return ""
+    parts = (release.covariance_low, release.covariance, release.covariance_high)
+    low, value, high = (math.nan if part is None else float(part[(i,) * part.ndim]) for part in parts)
+    if not math.isfinite(value) or low <= 0:
+        return "too noisy to say" + (f" (at most {math.sqrt(high):.4g})" if math.isfinite(high) else "")
+    ends = f" [{math.sqrt(low):.4g}, {math.sqrt(high):.4g}]" if low > 0 and high > 0 else ""
+    return f"{math.sqrt(value):.4g}{ends}"
 
 
 def _correlations(plan: StreamPlan, release: PrivateRelease) -> list[str]:

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING
 import typer
 
 from fedmf.cli.interruption import going_on
-from fedmf.cli.options import SETS, flag, option
+from fedmf.cli.options import SETS, argument, flag, option
 
 if TYPE_CHECKING:
     from fedmf.sweeps import Sweep
 
 
 def sweep(
-    file: Path = typer.Argument(
-        ..., metavar="SWEEP.toml", help="The configurations to compare and tune (docs/simulations.md)."
-    ),
+    file: Path = argument(..., "SWEEP.toml", "The configurations to compare and tune (docs/simulations.md)."),
     assignments: list[str] = SETS,
     out: Path | None = option(None, "DIR", "Directory, new or of this sweep.", show_default="sweeps/SWEEP"),
     processes: int = option(1, "P", "Runs at once.", min=1),

@@ -33,33 +33,29 @@ from fedmf.runs.tasks import NamedTask
 from fedmf.training import ClippedSums, LocalTrainer, example_counts
 
 _log = logging.getLogger("fedmf")
-#: Of a node, which of the users of its task it serves.
-Hosted = Callable[[Context, Sequence[str]], Sequence[str]]
 
 
-def share_of(context: Context, users: Sequence[str]) -> Sequence[str]:
-    """Of the users of a task that every node has whole: those with an index equal to ``partition-id`` modulo
-    ``num-partitions``."""
+def served_by(context: Context, users: Sequence[str]) -> Sequence[str]:
+    """Of the users of a node's task, whom it serves: all where they are the node's own data, else those
+    with an index equal to ``partition-id`` modulo ``num-partitions``."""
+    if context.run_config.get("data.kind") == OnNodes.kind:
+        return users
     part, parts = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
     return users[part::parts]
 
 
-def make_client_app(
-    trainer_of: Callable[[Context], tuple[LocalTrainer, ClippedSums]], hosted: Hosted = share_of
-) -> ClientApp:
+def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, ClippedSums]]) -> ClientApp:
     """A client app for any task: says which users a node serves, trains them, clips, replies.
 
     Args:
         trainer_of: from a Flower context to the node's local trainer and how updates are clipped and summed.
-        hosted: from the context and the users of the trainer's task to those that the node says it serves; in
-            a simulation it may be asked for any of the task.
     """
     client_app = ClientApp()
 
     @client_app.query()
     def query(message: Message, context: Context) -> Message:
         trainer, _ = trainer_of(context)
-        return served_reply(message, hosted(context, trainer.task.dataset.user_ids))
+        return served_reply(message, served_by(context, trainer.task.dataset.user_ids))
 
     @client_app.train()
     def train(message: Message, context: Context) -> Message:
@@ -104,13 +100,8 @@ def _trainer_from_configs(context: Context) -> tuple[LocalTrainer, ClippedSums]:
     return cached_trainer(tuple(sorted(context.run_config.items())), *places)
 
 
-def _hosted_by_config(context: Context, users: Sequence[str]) -> Sequence[str]:
-    """All users of a node's own data, else its share."""
-    return users if context.run_config.get("data.kind") == OnNodes.kind else share_of(context, users)
-
-
 #: What pyproject.toml names as the Flower client app and server app.
-client = make_client_app(_trainer_from_configs, _hosted_by_config)
+client = make_client_app(_trainer_from_configs)
 server = ServerApp()
 
 
@@ -210,13 +201,9 @@ def client_app_of(run: Run) -> ClientApp:
                 f"{name} must be given by name to run on Ray; got an object of type {type(given).__name__}. "
                 "Its workers are processes that build it themselves: name a function, or run in process."
             )
-    items = worker_items(run)
+    # Without C, which may be an object, since workers add no noise.
+    items = tuple(sorted(dotted_keys(dataclasses.replace(run, mechanism="identity")).items()))
     return make_client_app(lambda _: cached_trainer(items))
-
-
-def worker_items(run: Run) -> tuple[tuple[str, Scalar], ...]:
-    """The configuration of a run's workers: without C, which may be an object, since they add no noise."""
-    return tuple(sorted(dotted_keys(dataclasses.replace(run, mechanism="identity")).items()))
 
 
 class WorkerPool(ServedUsers):

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
+import torch
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
@@ -17,13 +18,13 @@ from numpy.typing import NDArray
 from fedmf.flower.compat import arrived
 from fedmf.flower.identity import Population, read_enrolment
 from fedmf.flower.messages import (
+    ROWS,
     array_record,
     read_failures,
-    read_rows_reply,
-    read_slice_reply,
+    read_reply,
     request_content,
 )
-from fedmf.flower.pulling import Wait, pull_until
+from fedmf.flower.pulling import pull_until
 from fedmf.flower.screen import say_plan
 from fedmf.flower.served_users import ServedUsers
 from fedmf.runs.loop import Clients, OnRound, Reply, Rounds
@@ -101,8 +102,10 @@ class GridClients(Clients):
         parts = {name: part for name, (_, part) in zip(sent, asked, strict=False) if name}
         self._looked = time.monotonic()
         seconds = math.inf if self.patient else self._seconds
-        wait = Wait(seconds, lambda name: self.most_bytes(parts[name]))
-        for message in pull_until(self.grid, parts, wait, self._look_for_nodes):
+        pulled = pull_until(
+            self.grid, parts, seconds, lambda name: self.most_bytes(parts[name]), self._look_for_nodes
+        )
+        for message in pulled:
             if arrived(message):
                 yield self._reply(message, parts[message.metadata.reply_to_message_id])
 
@@ -165,9 +168,11 @@ class OwnClients(GridClients):
         """See `GridClients.read`."""
         node, users = part
         if self.patient:
-            held: Any = read_slice_reply(message, t=self._t, asked=users, lengths=self._lengths)
+            shapes = {name: (length,) for name, length in self._lengths.items()}
+            held: Any = read_reply(message, self._t, users, shapes, "int64")
         else:
-            held = read_rows_reply(message, t=self._t, asked=users, dimension=self.server.dimension)
+            rows = {ROWS: (len(users), self.server.dimension)}
+            held = read_reply(message, self._t, users, rows, "float32", "float64")[ROWS].to(torch.float32)
         return Reply(users, held, read_failures(message, users), node)
 
 

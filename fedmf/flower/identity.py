@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar, Final
@@ -22,16 +24,25 @@ from flwr.serverapp import Grid
 
 from fedmf.data import canonical_id
 from fedmf.errors import ConfigError
+from fedmf.flower.compat import arrived
 from fedmf.flower.messages import RejectedReply, is_question, question, served_reply, served_users
+from fedmf.flower.pulling import Pull, pull_of
 from fedmf.flower.screen import say
-from fedmf.flower.served_users import MOST_LINES, Claimants, ClaimedUsers, ServedUsers
+from fedmf.flower.served_users import MOST_LINES, ClaimedUsers, ServedUsers
 
 _ONLINE: Final = "online"
+#: How often a node is asked.
+_ATTEMPTS: Final = 6
+#: Seconds before a node that answered badly, or not at all, is asked again, doubled each time. A question
+#: that waits for its answer may have started a process on its node already: it has longer.
+_AFTER_BAD, _AFTER_NONE = 1.0, 30.0
+#: Most bytes of an answer: a few million user ids.
+_MOST_BYTES: Final = 2**28
 #: How many users that are not on the user list one node may claim before all its claims are refused.
 _MOST_STRANGERS: Final = 1000
 
 
-def read_enrolment(source: str | Path | Mapping[str, str]) -> dict[bytes, tuple[str, ...]]:
+def read_enrolment(source: str | Path) -> dict[bytes, tuple[str, ...]]:
     """Which users the holder of a key may serve: by key as DER, in the order of the source.
 
     A node is known by the public key under which the link lists it. That it holds the private one is the
@@ -39,31 +50,25 @@ def read_enrolment(source: str | Path | Mapping[str, str]) -> dict[bytes, tuple[
     anything else tells a server app whether it was. What travels is safe from others by TLS alone.
 
     Args:
-        source: public keys in OpenSSH's format with their users, or a file with a line for each key as
-            ``ssh-keygen -C USER`` writes it: ``ecdsa-sha2-nistp384 AAAA… USER``. Blank lines, and those that
-            begin with ``#``, are passed over. A key or a user may occur more than once.
+        source: a file with a line for each public key as ``ssh-keygen -C USER`` writes it:
+            ``ecdsa-sha2-nistp384 AAAA… USER``. Blank lines, and those that begin with ``#``, are passed over.
+            A key or a user may occur more than once.
 
     Raises:
         ConfigError: unreadable, nobody, a line without a user, a key that SuperNodes cannot have, or a key
             twice for one user.
     """
-    if isinstance(source, Mapping):
-        rows = [("enrolment", key, user) for key, user in source.items()]
-    else:
-        path = Path(source).expanduser()
-        try:
-            lines = enumerate(path.read_text("utf-8-sig").splitlines(), start=1)
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"enrolment must be a readable file; got {path}: {error}.") from None
-        words = ((number, (*line.split(None, 2), "", "")) for number, line in lines if line.strip())
-        rows = [
-            (f"line {number} of {path}", f"{kind} {key}", rest[0])
-            for number, (kind, key, *rest) in words
-            if not kind.startswith("#")
-        ]
+    path = Path(source).expanduser()
+    try:
+        lines = path.read_text("utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"enrolment must be a readable file; got {path}: {error}.") from None
     found: dict[bytes, tuple[str, ...]] = {}
-    for where, text, named in rows:
-        key, user = _of_openssh(text, where), canonical_id(named.strip())
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        where, (kind, text, named) = f"line {number} of {path}", (*line.split(None, 2), "", "")[:3]
+        key, user = _of_openssh(f"{kind} {text}", where), canonical_id(named.strip())
         others = found.get(key, ())
         if not user.isprintable() or not 0 < len(user) <= 256 or user in others:
             raise ConfigError(
@@ -157,7 +162,7 @@ class EnrolledIdentity(ClaimedUsers):
     say while they are changed. Of two nodes that are one user neither is asked unless one was there before.
 
     Args:
-        source: a file, or keys with their users: see `read_enrolment`. Users are in its order.
+        source: a file: see `read_enrolment`. Users are in its order.
         report: called with one line about nodes that are no users.
 
     Raises:
@@ -169,7 +174,7 @@ class EnrolledIdentity(ClaimedUsers):
         "(--enable-supernode-auth) over TLS, which a server app cannot see"
     )
 
-    def __init__(self, source: str | Path | Mapping[str, str], report: Callable[[str], None] = say) -> None:
+    def __init__(self, source: str | Path, report: Callable[[str], None] = say) -> None:
         self._enrolment = read_enrolment(source)
         super().__init__(list(dict.fromkeys(itertools.chain(*self._enrolment.values()))), report)
         for users in self._enrolment.values():
@@ -192,85 +197,128 @@ class EnrolledIdentity(ClaimedUsers):
         self._strangers = strangers
 
 
-class ClientReportedIdentity(Claimants):
+@dataclass
+class _Asked:
+    """How often a node was asked, when it may be asked again, whether it ever answered and is known."""
+
+    attempts: int = 0
+    not_before: float = 0.0
+    answered: bool = False
+    known: bool = False
+
+
+class ClientReportedIdentity(ClaimedUsers):
     """Nodes say which user they serve, by `user_id_mod` in their client app.
 
-    Nodes are believed as `Claims` says: the first that claimed a user serves it as long as it lives, and
-    another that says the same is taken for that user only while the first is gone.
+    Nodes are believed as `ClaimedUsers` says: the first that claimed a user serves it as long as it lives,
+    and another that says the same is taken for that user only while the first is gone. Every node is asked
+    until it gives a good answer, a bounded number of times. Answers are taken in whenever it is looked for
+    them, however late they come, and a node that left and comes back is asked anew.
 
     Args:
         user_list: ids of all users, given before any node is asked.
         report: called with one line about nodes that are no users.
+        enrolment: which claims are accepted, see `read_enrolment`: nodes with a key that is not in it are
+            not even asked. None believes every node.
     """
 
     words = "as nodes say (user_id_mod)"
     #: Mods see no query that an app has not registered.
     asked_by: ClassVar[str] = MessageType.TRAIN
-    #: Most users that a node may claim: an app that is not fedmf's own returns one update a node.
-    most: int = 1
-
-    def __init__(self, user_list: Sequence[str], report: Callable[[str], None] = say) -> None:
-        user_list = [canonical_id(user) for user in user_list]
-        if len(set(user_list)) < len(user_list):
-            raise ConfigError("user_list must name each user once.")
-        content = question()
-        super().__init__(
-            user_list, lambda node: Message(content, node, self.asked_by, group_id="handshake"), report
-        )
-
-    def claimed(self, node: int, reply: Message) -> Collection[str]:
-        """See `Claimants.claimed`; an answer that names nobody is one: the node is not asked again."""
-        users = served_users(reply)
-        if users is None:
-            self.tell(f"node {node} does not say whom it serves: add user_id_mod to its client app")
-            return ()
-        if len(users) > self.most:
-            raise RejectedReply(f"reply must claim at most {self.most} users; it claims {len(users)}")
-        users = [canonical_id(user) for user in users]
-        if strangers := sum(user not in self.known for user in users):
-            self.tell(f"node {node} claims {strangers} users that are not on the user list; ignored")
-        return self.known.intersection(users)
-
-
-class Population(ClientReportedIdentity):
-    """Which node of fedmf's own client app serves which user: several users a node.
-
-    Args:
-        user_list: the stable ids of all users of the run.
-        report: called with one line for the operator about anything odd.
-        enrolment: which claims are accepted, see `read_enrolment`: nodes with a key that is not in it are
-            not even asked. None believes every node.
-    """
-
-    words = "as nodes of fedmf's own client app say"
-    asked_by = MessageType.QUERY
+    #: Whether a node may claim several users: an app that is not fedmf's own returns one update a node.
+    several: ClassVar[bool] = False
 
     def __init__(
         self,
         user_list: Sequence[str],
-        report: Callable[[str], None] = lambda _: None,
+        report: Callable[[str], None] = say,
         enrolment: Mapping[bytes, Collection[str]] | None = None,
     ) -> None:
-        super().__init__(user_list, report)
-        self.most = 2 * self.users + _MOST_STRANGERS
+        super().__init__([canonical_id(user) for user in user_list], report)
         self._enrolment, self._keys = enrolment, dict[int, bytes]()
+        self._most = 2 * self.users + _MOST_STRANGERS if self.several else 1
+        self._known, self._question = frozenset(self.user_list), question()
+        if len(self._known) < self.users:
+            raise ConfigError("user_list must name each user once.")
+        self._asked, self._sent = dict[int, _Asked](), dict[str, int]()
+        self._pull: tuple[Grid, Pull] | None = None
 
-    def asked(self, grid: Grid) -> set[int]:
-        """See `Claimants.asked`."""
-        if self._enrolment is None:
-            return super().asked(grid)
-        self._keys = _enrolled_nodes(grid, self._enrolment)
-        return set(self._keys)
+    def listen(self, grid: Grid) -> None:
+        """See `ServedUsers.listen`; only nodes that may serve somebody are asked."""
+        if self._enrolment is not None:
+            self._keys = _enrolled_nodes(grid, self._enrolment)
+        self._listed = set(grid.get_node_ids() if self._enrolment is None else self._keys)
+        self._asked = {node: self._asked.get(node, _Asked()) for node in sorted(self._listed)}
+        self._sent = {message: node for message, node in self._sent.items() if node in self._asked}
+        self._ask(grid, time.monotonic())
+        if self._pull is None or self._pull[0] is not grid:
+            # Kept from one look to the next: a link tells only once of an answer that is still on its way.
+            self._pull = grid, pull_of(grid, lambda _: _MOST_BYTES)
+        for reply in self._pull[1](list(self._sent)) if self._sent else ():
+            node = self._sent.pop(reply.metadata.reply_to_message_id, None)
+            if node is not None:
+                self._hear(node, self._asked[node], reply)
 
-    def claimed(self, node: int, reply: Message) -> Collection[str]:
-        """See `Claimants.claimed`."""
-        users = super().claimed(node, reply)
-        if self._enrolment is None:
-            return users
-        enrolled = self._enrolment[self._keys[node]]
+    def _ask(self, grid: Grid, now: float) -> None:
+        """Ask whom it is time to ask."""
+        due = {
+            node: asked
+            for node, asked in self._asked.items()
+            if not asked.known and asked.attempts < _ATTEMPTS and now >= asked.not_before
+        }
+        if due:
+            kind, content = self.asked_by, self._question
+            sent = grid.push_messages([Message(content, node, kind, group_id="handshake") for node in due])
+            self._sent |= {message: node for message, node in zip(sent, due, strict=True) if message}
+        for asked in due.values():
+            asked.not_before = now + _AFTER_NONE * 2**asked.attempts
+            asked.attempts += 1
+
+    def _hear(self, node: int, asked: _Asked, reply: Message) -> None:
+        asked.not_before = time.monotonic() + _AFTER_BAD * 2 ** (asked.attempts - 1)
+        if not arrived(reply):
+            return
+        asked.answered = True
+        try:
+            self._heard.append((node, self._claimed(node, reply)))
+            asked.known = True
+        except Exception as reason:  # whatever a stranger's bytes may cause
+            what = str(reason) if isinstance(reason, RejectedReply) else type(reason).__name__
+            self.tell(f"node {node} failed the handshake: {what}")
+
+    def _claimed(self, node: int, reply: Message) -> Collection[str]:
+        """The users of the user list that an answer claims; one that names nobody is an answer too.
+
+        Raises:
+            RejectedReply: it is not one, and the node is asked again.
+        """
+        users = served_users(reply)
+        if users is None:
+            self.tell(f"node {node} does not say whom it serves: add user_id_mod to its client app")
+            return ()
+        if len(users) > self._most:
+            raise RejectedReply(f"reply must claim at most {self._most} users; it claims {len(users)}")
+        users = [canonical_id(user) for user in users]
+        if strangers := sum(user not in self._known for user in users):
+            self.tell(f"node {node} claims {strangers} users that are not on the user list; ignored")
+        users = [user for user in users if user in self._known]
+        enrolled = self._known if self._enrolment is None else self._enrolment[self._keys[node]]
         if others := sum(user not in enrolled for user in users):
             self.tell(f"node {node} claims {others} users for whom its key is not enrolled; ignored")
-        return [user for user in users if user in enrolled]
+        return {user for user in users if user in enrolled}
+
+    @property
+    def silent(self) -> int:
+        """See `ServedUsers.silent`."""
+        return sum(not asked.answered for asked in self._asked.values())
+
+
+class Population(ClientReportedIdentity):
+    """Which node of fedmf's own client app serves which user: several users a node."""
+
+    words = "as nodes of fedmf's own client app say"
+    asked_by = MessageType.QUERY
+    several = True
 
 
 def user_id_mod(user_of: Callable[[Context], str] | None = None) -> Mod:

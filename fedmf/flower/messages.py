@@ -21,7 +21,7 @@ from fedmf.runs.simulation import Request
 from fedmf.training import UserFailure, copied_vector
 
 _ARRAYS, _CONFIG = "arrays", "config"
-_PARAMETERS, _ROWS, _FAILURES, _CLIP_NORM = "parameters", "rows", "failures", "clip-norm"
+_PARAMETERS, ROWS, _FAILURES, _CLIP_NORM = "parameters", "rows", "failures", "clip-norm"
 #: What NumPy's file format may take beside the numbers.
 _OVERHEAD: Final = 4096
 _MOST_CHARACTERS: Final = 80
@@ -122,7 +122,7 @@ def answer_reply(message: Message, t: int, reply: Reply) -> Message:
     """A node's answer: one row a user, in the order of the request, or exact sums by name, int64; who is in
     them and who failed."""
     assert not isinstance(reply.held, str)
-    held = {_ROWS: reply.held} if isinstance(reply.held, Tensor) else reply.held
+    held = {ROWS: reply.held} if isinstance(reply.held, Tensor) else reply.held
     failures = [json.dumps(failure.to_dict()) for failure in reply.failures]
     config = ConfigRecord({"round": t, "users": list(reply.users), _FAILURES: failures})
     return Message(RecordDict({_ARRAYS: array_record(held), _CONFIG: config}), reply_to=message)
@@ -146,28 +146,29 @@ def read_failures(reply: Message, asked: Collection[str]) -> list[UserFailure]:
     return list(failures.values())
 
 
-def read_rows_reply(reply: Message, *, t: int, asked: Sequence[str], dimension: int) -> Tensor:
-    """The rows of the r users asked, shape (r, d), in their order. They may hold NaN or infinity.
+def read_reply(
+    reply: Message, t: int, asked: Sequence[str], shapes: Mapping[str, tuple[int, ...]], *dtypes: str
+) -> dict[str, Tensor]:
+    """The arrays of a reply by name: a row for each user asked, in their order, or exact sums over them.
 
-    Rows of float64 are taken for float32; a number beyond its range becomes infinite.
+    Rows may hold NaN or infinity.
 
     Raises:
         RejectedReply: an error, another round, other users or another order, a wrong shape or type.
     """
-    check_header(reply, t, asked)
-    return _array(reply, _ROWS, (len(asked), dimension), "float32", "float64").to(torch.float32)
-
-
-def read_slice_reply(
-    reply: Message, *, t: int, asked: Sequence[str], lengths: Mapping[str, int]
-) -> dict[str, Tensor]:
-    """The fixed-point sums over the users asked by name, int64 of these lengths.
-
-    Raises:
-        RejectedReply: an error, another round, other users than those asked, or a wrong length or type.
-    """
-    check_header(reply, t, asked)
-    return {name: _array(reply, name, (length,), "int64") for name, length in lengths.items()}
+    if reply.has_error():
+        raise RejectedReply(f"client error {reply.error.code}: {shown(reply.error.reason)}")
+    if _CONFIG not in reply.content.config_records:
+        raise RejectedReply("reply has no config record")
+    config = reply.content.config_records[_CONFIG]
+    if (replied := _integer(config, "round")) != t:
+        raise RejectedReply(f"reply must be for round {t + 1}; got round {shown(replied + 1)}")
+    users = _names(config, "users")
+    if list(users) != list(asked):
+        strangers = sorted(set(users) - set(asked))
+        other = shown(strangers[0]) if strangers else f"{len(users)}, not in their order"
+        raise RejectedReply(f"reply must be for the {len(asked)} users asked; got {other}")
+    return {name: _array(reply, name, shape, dtypes) for name, shape in shapes.items()}
 
 
 def question() -> RecordDict:
@@ -199,31 +200,6 @@ def served_users(reply: Message) -> tuple[str, ...] | None:
     return None
 
 
-def check_header(reply: Message, t: int, asked: Sequence[str]) -> None:
-    """Refuse a reply that is not to the round and the users asked, in their order.
-
-    Raises:
-        RejectedReply: an error, another round, other users or another order.
-    """
-    config = _config(reply)
-    replied = _integer(config, "round")
-    if replied != t:
-        raise RejectedReply(f"reply must be for round {t + 1}; got round {shown(replied + 1)}")
-    users = _names(config, "users")
-    if list(users) != list(asked):
-        strangers = sorted(set(users) - set(asked))
-        other = shown(strangers[0]) if strangers else f"{len(users)}, not in their order"
-        raise RejectedReply(f"reply must be for the {len(asked)} users asked; got {other}")
-
-
-def _config(reply: Message) -> ConfigRecord:
-    if reply.has_error():
-        raise RejectedReply(f"client error {reply.error.code}: {shown(reply.error.reason)}")
-    if _CONFIG not in reply.content.config_records:
-        raise RejectedReply("reply has no config record")
-    return reply.content.config_records[_CONFIG]
-
-
 def _integer(config: ConfigRecord, key: str) -> int:
     value = config.get(key)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -238,7 +214,7 @@ def _names(config: ConfigRecord, key: str) -> tuple[str, ...]:
     return tuple(str(name) for name in value)
 
 
-def _array(reply: Message, name: str, shape: tuple[int, ...], *dtypes: str) -> Tensor:
+def _array(reply: Message, name: str, shape: tuple[int, ...], dtypes: Sequence[str]) -> Tensor:
     records = reply.content.array_records
     if _ARRAYS not in records or name not in records[_ARRAYS]:
         raise RejectedReply(f"reply has no array {name!r}")

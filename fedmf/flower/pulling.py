@@ -29,24 +29,11 @@ _MOST_OBJECTS: Final = 20_000
 Pull = Callable[[Sequence[str]], Iterable[Message]]
 
 
-@dataclass(frozen=True)
-class Wait:
-    """How long replies are waited for, fixed before anybody is asked.
-
-    Args:
-        seconds: at most so long; infinite: until all are in.
-        most_bytes: of the reply to a message, by its id, where the grid lets that be known before the reply
-            is unpacked.
-    """
-
-    seconds: float
-    most_bytes: Callable[[str], int] = lambda _: 2**32
-
-
 def pull_until(
     grid: Grid,
-    message_ids: Iterable[str | None],
-    wait: Wait,
+    message_ids: Iterable[str],
+    seconds: float,
+    most_bytes: Callable[[str], int] = lambda _: 2**32,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Iterator[Message]:
     """Yield the first reply to each message as it arrives, until all are in or the time is up.
@@ -56,13 +43,15 @@ def pull_until(
 
     Args:
         grid: where.
-        message_ids: of the messages; None for one that could not be sent.
-        wait: how long.
+        message_ids: of the messages.
+        seconds: at most so long; infinite: until all are in.
+        most_bytes: of the reply to a message, by its id, where the grid lets that be known before the reply
+            is unpacked.
         meanwhile: called between one look for replies and the next; it must not wait.
     """
-    pending = dict.fromkeys(message_id for message_id in message_ids if message_id)
-    pull = pull_of(grid, wait.most_bytes)
-    deadline, pause = time.monotonic() + wait.seconds, _SHORTEST_PAUSE
+    pending = dict.fromkeys(message_ids)
+    pull = pull_of(grid, most_bytes)
+    deadline, pause = time.monotonic() + seconds, _SHORTEST_PAUSE
     while pending:
         before = len(pending)
         for reply in pull(list(pending)):

@@ -5,15 +5,9 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from flwr.app import Message
 from flwr.serverapp import Grid
-
-from fedmf.flower.compat import arrived
-from fedmf.flower.messages import RejectedReply
-from fedmf.flower.pulling import Pull, pull_of
 
 _PAUSE: Final = 0.2
 #: How many lines one look may make.
@@ -113,8 +107,8 @@ class ServedUsers(ABC):
         return f"{nodes} nodes are there, and {served} of {self.users} users are served"
 
 
-class Claims:
-    """Accepted claims of each user in their order: the first with a living node serves the user.
+class ClaimedUsers(ServedUsers):
+    """Which node serves whom, by claims: the first with a living node serves the user.
 
     A claim is accepted if no living node has an accepted claim on that user, and no other living node
     claims the user too. Otherwise it waits, and is accepted once both hold. So who serves a user is neither
@@ -124,178 +118,49 @@ class Claims:
     claim is left.
     """
 
-    def __init__(self) -> None:
-        self._accepted: dict[str, tuple[int, ...]] = {}
-        self._waiting: dict[str, tuple[int, ...]] = {}
-        self._alive: Collection[int] = ()
+    def __init__(self, user_list: Sequence[str], report: Callable[[str], None] = lambda _: None) -> None:
+        super().__init__(user_list, report)
+        #: Nodes that are there, those of the last decision, and what was heard of nodes since then.
+        self._listed, self._alive = set[int](), set[int]()
+        self._heard = list[tuple[int, Collection[str]]]()
+        self._accepted, self._waiting = dict[str, tuple[int, ...]](), dict[str, tuple[int, ...]]()
 
-    def update(self, alive: Collection[int], claims: Sequence[tuple[int, Collection[str]]]) -> list[str]:
-        """Take in new claims, none of which came before the others, and who lives.
-
-        Args:
-            alive: all nodes that live.
-            claims: nodes, and the users whom each claims.
-
-        Returns:
-            The users of these claims that wait.
-        """
-        self._alive, claimed = alive, set[str]()
-        for node, users in claims:
+    def settle(self) -> None:
+        """See `ServedUsers.settle`."""
+        heard, self._heard = [claim for claim in self._heard if claim[0] in self._listed], []
+        if not heard and self._listed == self._alive:
+            return
+        self._alive, claimed = self._listed, set[str]()
+        for node, users in heard:
+            claimed.update(users)
             for user in users:
                 waiting = self._waiting.get(user, ())
                 if node not in (*self._accepted.get(user, ()), *waiting):
                     self._waiting[user] = (*waiting, node)
-            claimed.update(users)
         for user, nodes in list(self._waiting.items()):  # those of nodes that left claim again
-            living = tuple(node for node in nodes if node in alive)
-            if len(living) == 1 and self.node_of(user) is None:
+            living = tuple(node for node in nodes if node in self._alive)
+            if len(living) == 1 and self._node_of(user) is None:
                 self._accepted[user] = (*self._accepted.get(user, ()), *living)
                 living = ()
             if living:
                 self._waiting[user] = living
             else:
                 del self._waiting[user]
-        return sorted(claimed & self._waiting.keys())
+        for user in sorted(claimed & self._waiting.keys())[:MOST_LINES]:
+            node = self._node_of(user)
+            who = "none is asked" if node is None else f"node {node} continues serving it"
+            self.tell(f"user {user!r} is claimed by several nodes; {who}")
 
-    def node_of(self, user: str) -> int | None:
+    def _node_of(self, user: str) -> int | None:
         """The living node that serves a user."""
         return next((node for node in self._accepted.get(user, ()) if node in self._alive), None)
 
     @property
-    def claimed(self) -> int:
-        """How many users have a claim that was accepted or waits."""
-        return len(self._accepted.keys() | self._waiting.keys())
-
-
-class ClaimedUsers(ServedUsers):
-    """Which node serves whom, as `Claims` says: of the nodes that are there, and what was heard of them since
-    the last decision."""
-
-    def __init__(self, user_list: Sequence[str], report: Callable[[str], None] = lambda _: None) -> None:
-        super().__init__(user_list, report)
-        self.claims = Claims()
-        self._listed, self._alive = set[int](), set[int]()
-        self._heard = list[tuple[int, Collection[str]]]()
-
-    def settle(self) -> None:
-        """See `ServedUsers.settle`."""
-        heard, self._heard = [claim for claim in self._heard if claim[0] in self._listed], []
-        if heard or self._listed != self._alive:
-            self._alive = self._listed
-            for user in self.claims.update(self._alive, heard)[:MOST_LINES]:
-                node = self.claims.node_of(user)
-                who = "none is asked" if node is None else f"node {node} continues serving it"
-                self.tell(f"user {user!r} is claimed by several nodes; {who}")
-
-    @property
     def missing(self) -> int:
         """See `ServedUsers.missing`; disputed users are not missing."""
-        return self.users - self.claims.claimed
+        return self.users - len(self._accepted.keys() | self._waiting.keys())
 
     def nodes_of(self, users: Mapping[int, str]) -> dict[str, int]:
         """See `ServedUsers.nodes_of`."""
-        found = {user: self.claims.node_of(user) for user in users.values()}
+        found = {user: self._node_of(user) for user in users.values()}
         return {user: node for user, node in found.items() if node is not None}
-
-
-#: How often a node is asked.
-_ATTEMPTS: Final = 6
-#: Seconds before a node that answered badly, or not at all, is asked again, doubled each time. A question
-#: that waits for its answer may have started a process on its node already: it has longer.
-_AFTER_BAD, _AFTER_NONE = 1.0, 30.0
-#: Most bytes of an answer: a few million user ids.
-_MOST_BYTES: Final = 2**28
-
-
-@dataclass
-class _Asked:
-    """How often a node was asked, when it may be asked again, whether it ever answered and is known."""
-
-    attempts: int = 0
-    not_before: float = 0.0
-    answered: bool = False
-    known: bool = False
-
-
-class Claimants(ClaimedUsers):
-    """Nodes are asked whom they serve, and believed as `Claims` says.
-
-    A user is served by the first node that claimed it, for as long as that node lives, and nothing that
-    others claim changes it. Every node is asked until it gives a good answer, a bounded number of times.
-    Answers are taken in whenever it is looked for them, however late they come, and a node that left and
-    comes back is asked anew.
-
-    Args:
-        user_list: the stable ids of all users of the run.
-        question: a message to a node.
-        report: called with one line for the operator about anything odd.
-    """
-
-    def __init__(
-        self,
-        user_list: Sequence[str],
-        question: Callable[[int], Message],
-        report: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        super().__init__(user_list, report)
-        self.known, self._question = frozenset(user_list), question
-        self._asked = dict[int, _Asked]()
-        self._sent = dict[str, int]()
-        self._pull: tuple[Grid, Pull] | None = None
-
-    @abstractmethod
-    def claimed(self, node: int, reply: Message) -> Collection[str]:
-        """The users of the user list that an answer claims.
-
-        Raises:
-            RejectedReply: it is not one, and the node is asked again.
-        """
-
-    def asked(self, grid: Grid) -> set[int]:
-        """The nodes that may serve somebody."""
-        return set(grid.get_node_ids())
-
-    def listen(self, grid: Grid) -> None:
-        """See `ServedUsers.listen`."""
-        self._listed = self.asked(grid)
-        self._asked = {node: self._asked.get(node, _Asked()) for node in sorted(self._listed)}
-        self._sent = {message: node for message, node in self._sent.items() if node in self._asked}
-        self._ask(grid, time.monotonic())
-        if self._pull is None or self._pull[0] is not grid:
-            # Kept from one look to the next: a link tells only once of an answer that is still on its way.
-            self._pull = grid, pull_of(grid, lambda _: _MOST_BYTES)
-        for reply in self._pull[1](list(self._sent)) if self._sent else ():
-            node = self._sent.pop(reply.metadata.reply_to_message_id, None)
-            if node is not None:
-                self._hear(node, self._asked[node], reply)
-
-    def _ask(self, grid: Grid, now: float) -> None:
-        """Ask whom it is time to ask."""
-        due = {
-            node: asked
-            for node, asked in self._asked.items()
-            if not asked.known and asked.attempts < _ATTEMPTS and now >= asked.not_before
-        }
-        if due:
-            sent = grid.push_messages([self._question(node) for node in due])
-            self._sent |= {message: node for message, node in zip(sent, due, strict=True) if message}
-        for asked in due.values():
-            asked.not_before = now + _AFTER_NONE * 2**asked.attempts
-            asked.attempts += 1
-
-    def _hear(self, node: int, asked: _Asked, reply: Message) -> None:
-        asked.not_before = time.monotonic() + _AFTER_BAD * 2 ** (asked.attempts - 1)
-        if not arrived(reply):
-            return
-        asked.answered = True
-        try:
-            self._heard.append((node, self.claimed(node, reply)))
-            asked.known = True
-        except Exception as reason:  # whatever a stranger's bytes may cause
-            what = str(reason) if isinstance(reason, RejectedReply) else type(reason).__name__
-            self.tell(f"node {node} failed the handshake: {what}")
-
-    @property
-    def silent(self) -> int:
-        """See `ServedUsers.silent`."""
-        return sum(not asked.answered for asked in self._asked.values())

@@ -25,6 +25,6 @@ class OwnTime:
 def own_time(monkeypatch: pytest.MonkeyPatch) -> OwnTime:
     """The time of all that waits for nodes and their replies."""
     clock = OwnTime()
-    for module in ("served_users", "pulling", "clients"):
+    for module in ("served_users", "identity", "pulling", "clients"):
         monkeypatch.setattr(f"fedmf.flower.{module}.time", clock)
     return clock

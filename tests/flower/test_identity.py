@@ -83,7 +83,7 @@ Claimed = tuple[ServedUsers, list[str]]
 def claimed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Claimed:
     """Either identity that asks nodes, without pauses before one is asked again; lines that it told."""
     for pause in ("_AFTER_BAD", "_AFTER_NONE"):
-        monkeypatch.setattr(f"fedmf.flower.served_users.{pause}", 0.0)
+        monkeypatch.setattr(f"fedmf.flower.identity.{pause}", 0.0)
     lines: list[str] = []
     return request.param(USER_LIST, lines.append), lines
 
@@ -245,7 +245,8 @@ def test_nodes_with_one_key_and_users_with_two(file: Path) -> None:
     assert served(EnrolledIdentity(file), link) == {}
     del link.keys[0]
     assert served(users, link) == {"ann": 5}
-    two = EnrolledIdentity({KEYS[3]: "ann", KEYS[0]: "ann"})
+    file.write_text(f"{KEYS[3]} ann\n{KEYS[0]} ann\n")
+    two = EnrolledIdentity(file)
     assert served(two, Link({0: listed(0)})) == {"ann": 0}
     assert served(two, Link({0: listed(0), 1: listed(3)})) == {"ann": 0}
 

@@ -11,7 +11,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.superlink.grid import HttpGrid
 
 from fedmf.flower.compat import arrived, claim_task_identity, empty_run, set_message_id
-from fedmf.flower.pulling import Wait, pull_until
+from fedmf.flower.pulling import pull_until
 
 pytestmark = pytest.mark.usefixtures("own_time")
 
@@ -69,9 +69,10 @@ class Link(HttpGrid):
         )
 
 
-def pulled(link: Link, wait: Wait = Wait(20.0)) -> dict[str, Message]:
+def pulled(link: Link, seconds: float = 20.0, most_bytes=lambda _: 2**32) -> dict[str, Message]:
     names = [f"m{place}" for place in range(NODES)]
-    return {reply.metadata.reply_to_message_id: reply for reply in pull_until(link, names, wait)}
+    replies = pull_until(link, names, seconds, most_bytes)
+    return {reply.metadata.reply_to_message_id: reply for reply in replies}
 
 
 def test_our_pull_gives_what_flowers_gives() -> None:
@@ -135,13 +136,12 @@ def test_replies_that_are_too_large_packed_or_unpacked_are_refused_before_they_a
                     kind, children, _ = head.split(b" ")
                     objects[name] = b" ".join([kind, children, str(len(body)).encode()]) + b"\0" + body
 
-    replies = pulled(Link(spoil, edit), Wait(20.0, most_bytes=lambda _: 10**5))
+    replies = pulled(Link(spoil, edit), most_bytes=lambda _: 10**5)
     errors = {name: reply.error.reason for name, reply in replies.items() if reply.has_error()}
     assert errors.keys() == {"m1", "m2"}
     assert "more than 100000 bytes" in str(errors["m1"])
     assert "arrays would take more than 100000 bytes" in str(errors["m2"])
-    wait = Wait(20.0, most_bytes=lambda name: 10**5 + 5 * 10**6 * (name == "m1"))
-    replies = pulled(Link(spoil, edit), wait)
+    replies = pulled(Link(spoil, edit), most_bytes=lambda name: 10**5 + 5 * 10**6 * (name == "m1"))
     assert [name for name, reply in replies.items() if reply.has_error()] == ["m2"]
 
 
@@ -150,7 +150,7 @@ def test_a_reply_that_is_never_uploaded_holds_up_nobody(own_time) -> None:
         if place == 0:
             objects[next(iter(objects))] = b""
 
-    assert pulled(Link(spoil), Wait(0.5)).keys() == {"m1", "m2", "m3"}
+    assert pulled(Link(spoil), 0.5).keys() == {"m1", "m2", "m3"}
     assert own_time.now == pytest.approx(0.5)
 
 

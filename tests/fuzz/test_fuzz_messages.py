@@ -18,8 +18,7 @@ from fedmf.flower.messages import (
     RejectedReply,
     answer_reply,
     read_failures,
-    read_rows_reply,
-    read_slice_reply,
+    read_reply,
     served_users,
 )
 from fedmf.flower.pulling import Announced, reply_of
@@ -76,11 +75,15 @@ def replies(draw: st.DrawFn) -> Message:
     return Message(RecordDict(content), reply_to=request)
 
 
+def read_rows(reply: Message, asked: tuple[str, ...]) -> torch.Tensor:
+    return read_reply(reply, T, asked, {"rows": (len(asked), D)}, "float32", "float64")["rows"]
+
+
 def read(reply: Message) -> None:
     """Through every reader; what is taken is what was asked for."""
-    rows = judged(lambda: read_rows_reply(reply, t=T, asked=ASKED, dimension=D), RejectedReply)
-    assert rows is None or (rows.shape == (len(ASKED), D) and rows.dtype == torch.float32)
-    parts = judged(lambda: read_slice_reply(reply, t=T, asked=ASKED, lengths={"first": D}), RejectedReply)
+    rows = judged(lambda: read_rows(reply, ASKED), RejectedReply)
+    assert rows is None or (rows.shape == (len(ASKED), D) and rows.is_floating_point())
+    parts = judged(lambda: read_reply(reply, T, ASKED, {"first": (D,)}, "int64"), RejectedReply)
     assert parts is None or (parts["first"].dtype == torch.int64 and parts["first"].shape == (D,))
     users = judged(lambda: served_users(reply), RejectedReply)
     assert users is None or all(isinstance(user, str) for user in users)
@@ -126,4 +129,4 @@ def judge(contents: dict[str, bytes]) -> torch.Tensor | None:
     if got.has_error():
         assert len(got.error.reason.splitlines()) <= 1
     read(got)
-    return judged(lambda: read_rows_reply(got, t=T, asked=("ann",), dimension=D), RejectedReply)
+    return judged(lambda: read_rows(got, ("ann",)), RejectedReply)

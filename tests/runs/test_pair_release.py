@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from support.pair_runs import RecordedPair, pair_run
 
 from fedmf.flower.compat import claim_task_identity
-from fedmf.flower.messages import answer_reply, read_slice_reply, request_content
+from fedmf.flower.messages import answer_reply, read_reply, request_content
 from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment, SecondMoment
 from fedmf.noise.key import NoiseKey
 from fedmf.records.lock import ReleaseRight
@@ -73,7 +73,8 @@ def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple
             MessageType.TRAIN,
         )
         reply = answer_reply(request, t, Reply(tuple(names), worker.parts))
-        parts = read_slice_reply(reply, t=t, asked=names, lengths=total.lengths)
+        shapes = {name: (length,) for name, length in total.lengths.items()}
+        parts = read_reply(reply, t, names, shapes, "int64")
         total.add_parts(parts, len(names))
         server.release(total, names)
     return optimizer.means(), optimizer.seconds()
