@@ -6,8 +6,7 @@ import contextlib
 import random
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from flwr.serverapp import ServerApp
 from fedmf.errors import ConfigError
 from fedmf.flower.compat import RunConfig, flat_config, load_object, server_context
 from fedmf.flower.grid import Client, InProcessGrid
+from fedmf.training.draws import kept_generators
 
 
 def run_app(
@@ -64,7 +64,7 @@ def run_app(
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ConfigError(f"{name} must be an integer of at least {least}; got {value!r}.")
     context = server_context(dict(config))
-    with contextlib.nullcontext() if seed is None else generators_kept():
+    with contextlib.nullcontext() if seed is None else _kept():
         grid = InProcessGrid(client if seed is None else _seeded(client, seed), num_supernodes, config)
         if seed is not None:
             seeded_generators([seed, 0])
@@ -79,7 +79,7 @@ def _seeded(client: ClientApp, seed: int) -> Client:
 
     def call(message: Message, context: Context) -> Message:
         node = int(context.node_config["partition-id"])
-        with generators_kept():
+        with _kept():
             seeded_generators([seed, 1, node, before[node]])
             before[node] += 1
             return client(message, context)
@@ -127,10 +127,15 @@ def _loaded(folder: Path, given: RunConfig) -> tuple[Any, Any, RunConfig]:
     return server, client, {**defaults, **given}
 
 
+def _kept() -> contextlib.AbstractContextManager[None]:
+    """All of the global generators as they were, when the block ends."""
+    return kept_generators(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+
+
 def seeded_generators(words: Sequence[int]) -> None:
     """Seed all of them, each with bits of its own, from non-negative integers.
 
-    >>> with generators_kept():
+    >>> with _kept():
     ...     seeded_generators([1, 2])
     ...     first = random.random()
     ...     seeded_generators([1, 2])
@@ -141,15 +146,3 @@ def seeded_generators(words: Sequence[int]) -> None:
     random.seed(python)
     np.random.seed(numpy & 0xFFFFFFFF)  # noqa: NPY002, as apps draw from it
     torch.manual_seed(pytorch)
-
-
-@contextmanager
-def generators_kept() -> Iterator[None]:
-    """All of them as they were, when the block ends."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    try:
-        with torch.random.fork_rng():
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
