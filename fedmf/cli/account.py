@@ -56,12 +56,10 @@ def account(
         return
     if delta is not None:
         raise ConfigError("--delta takes several directories; got one.")
-    from fedmf.records.files import new_file, require_free
-
-    if public is not None:
-        require_free(public)
     statement, operator = _of_one(run_dirs[0])
     if public is not None:
+        from fedmf.records.files import new_file
+
         with new_file(public, mode=0o644) as file:
             file.write(statement.public().to_json().encode())
     if as_json:
@@ -117,11 +115,10 @@ def _counts(directory: Path, header: RunHeader, ledger: Ledger) -> dict[str, str
         failures = [json.loads(line) for line in lines if line.endswith("\n")]
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {file}: {error}.") from None
-    newest = {
-        name: value for name, value in metrics.get(max(metrics, default=0), {}).items() if value is not None
-    }
     model = ", ".join(
-        f"{name.replace('_', ' ')} {value:.4g}" for name, value in newest.items() if name != "epsilon"
+        f"{name.replace('_', ' ')} {value:.4g}"
+        for name, value in metrics.get(max(metrics, default=0), {}).items()
+        if value is not None and name != "epsilon"
     )
     rounds, size = ledger.released, header.plan.cohorts.users_per_round
     arrived, zero = ledger.histories.participations, sum(1 for one in failures if one.get("user"))
