@@ -96,13 +96,9 @@ def set_message_id(message: Message, message_id: str) -> None:
     message.metadata.__dict__["_message_id"] = message_id
 
 
-def error_reason(error: BaseException) -> str:
-    """How Flower writes the exception of a client app."""
-    return f"{type(error)}:<'{error}'>"
-
-
-def client_error(reason: str, request: Message) -> Message:
+def client_error(error: BaseException, request: Message) -> Message:
     """What Flower sends back when a client app raises."""
+    reason = f"{type(error)}:<'{error}'>"
     return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=request)
 
 

@@ -20,7 +20,6 @@ from fedmf.flower.compat import (
     claim_task_identity,
     client_error,
     empty_run,
-    error_reason,
     set_message_id,
 )
 
@@ -150,17 +149,17 @@ class InProcessGrid(Grid):
         except (KeyboardInterrupt, UnsoundSumError):  # the latter is a bug of fedmf: nothing may be released
             raise
         except BaseException as error:  # a client's failure must never stop the server
-            reply = client_error(self._log_failure(error), envelope)
+            self._log_failure(error)
+            reply = client_error(error, envelope)
         set_message_id(reply, f"reply-{next(self._ids)}")
         return reply
 
-    def _log_failure(self, error: BaseException) -> str:
-        """Tell the operator where a client failed, with its traceback the first time; what its reply says."""
+    def _log_failure(self, error: BaseException) -> None:
+        """Tell the operator where a client failed, with its traceback the first time."""
         line = f"{type(error).__name__}: {error}"
         trace = "" if line in self._failures else "\n" + "".join(traceback.format_exception(error))
         _log.error("client app failed: %s%s", line, trace)
         self._failures.add(line)
-        return error_reason(error)
 
 
 def _check_reply(reply: object, request_id: str) -> None:

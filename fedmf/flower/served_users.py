@@ -9,7 +9,8 @@ from typing import ClassVar, Final
 
 from flwr.serverapp import Grid
 
-_PAUSE: Final = 0.2
+#: Seconds between two looks for nodes, and between lines about who is waited for.
+_PAUSE, _TELL = 0.2, 10.0
 #: How many lines one look may make.
 MOST_LINES: Final = 20
 
@@ -26,12 +27,10 @@ class ServedUsers(ABC):
 
     Attributes:
         users: N, how many users there are.
-        tell_every: seconds between lines of `gather` about who is waited for.
         words: what a statement says about it.
         lasting: whether a stopped run can be continued: users are recognised when nodes come back.
     """
 
-    tell_every: ClassVar[float] = 10.0
     words: ClassVar[str] = "as they are on the list"
     lasting: ClassVar[bool] = True
 
@@ -90,8 +89,8 @@ class ServedUsers(ABC):
                 last = limit if self.missing < self.users else timeout
                 if not (self.silent or self.missing) or spent >= last:
                     break
-            if spent // self.tell_every > told:
-                told = spent // self.tell_every
+            if spent // _TELL > told:
+                told = spent // _TELL
                 self.tell(f"waiting for users: {self._there(grid)}")
             time.sleep(min(_PAUSE, max(0.0, (limit if spent < limit else timeout) - spent)))
         if self.missing:
