@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -16,10 +17,10 @@ from fedmf.accounting import SecondForm
 from fedmf.errors import ConfigError
 from fedmf.flower.compat import claim_task_identity
 from fedmf.flower.layout import ArrayLayout
-from fedmf.flower.screen import hushed
 from fedmf.moments import SecondMoment
 from fedmf.optim import RoundRelease
 
+_log: Final = logging.getLogger("flwr")
 #: Strategies whose aggregation is a mean followed by a rule of the server.
 MEANS: Final = (FedAvgM, FedAdam, FedAdagrad, FedYogi, FedProx, FedAvg)
 #: What they compute it with; a subclass that replaces one computes something else.
@@ -29,12 +30,16 @@ _MEMORY: Final = ("m_t", "v_t", "momentum_vector")
 _NODE: Final = 1
 
 
-def check_inner(inner: FedAvg) -> None:
+def check_inner(inner: FedAvg, another: bool = False) -> None:
     """Reject a strategy that does not aggregate by a mean followed by a server rule, or one that was used.
 
     A median or a trimmed mean of one reply is that reply, so looking at what it returns tells nothing: the
     code is compared. A class that replaces a helper only to look at results, such as one that saves models,
     says so by the attribute ``aggregation_is_a_mean = True``.
+
+    Args:
+        inner: the strategy.
+        another: whether another server rule is given, so that it may have none.
 
     Raises:
         ConfigError: it is.
@@ -59,18 +64,10 @@ def check_inner(inner: FedAvg) -> None:
         )
     if any(getattr(inner, memory, None) is not None for memory in ("current_arrays", *_MEMORY)):
         raise ConfigError(f"strategy {name} must be new; it has aggregated before. Make another one.")
-
-
-def check_no_rule(inner: FedAvg) -> None:
-    """Refuse a strategy with a server rule of its own, where another one is given.
-
-    Raises:
-        ConfigError: it has one.
-    """
-    if isinstance(inner, MEANS[:4]):
+    if another and isinstance(inner, MEANS[:4]):
         raise ConfigError(
             "strategy (with another optimizer) must be one without a server rule, FedAvg or FedProx; got "
-            f"{type(inner).__name__}. Two rules would act on one update: leave one out."
+            f"{name}. Two rules would act on one update: leave one out."
         )
 
 
@@ -78,13 +75,14 @@ def check_no_rule(inner: FedAvg) -> None:
 def with_values(inner: FedAvg, **values: Any) -> Iterator[None]:
     """A strategy with some attributes temporarily replaced, and no lines of its own: it is
     handed one reply, whatever came."""
-    before = {name: getattr(inner, name) for name in values}
+    before, level = {name: getattr(inner, name) for name in values}, _log.level
     vars(inner).update(values)
+    _log.setLevel(max(level, logging.WARNING))
     try:
-        with hushed():
-            yield
+        yield
     finally:
         vars(inner).update(before)
+        _log.setLevel(level)
 
 
 class InnerRule:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, Final
 
 from fedmf.accounting import at_least, at_most
@@ -37,7 +36,10 @@ def say_plan(session: Session) -> None:
         f"{at_most(plan.noise_multiplier, 4)}; run directory {session.directory.path}"
     )
     if plan.noise_std > 0:
-        say(f"noise: {NoiseAndSignal(plan, server.dimension).words}")
+        against = NoiseAndSignal(plan, server.dimension)
+        say(f"noise: {against.words}")
+        if against.warning is not None:
+            warn(against.warning)
 
 
 def say_round(number: int, horizon: int, metrics: Mapping[str, Any]) -> None:
@@ -53,14 +55,3 @@ def say_round(number: int, horizon: int, metrics: Mapping[str, Any]) -> None:
     figures = [f"epsilon {at_least(epsilon, 4)}"] if epsilon is not None else []
     figures += [f"{name} {value:.4g}" for name, value in shown.items() if isinstance(value, int | float)]
     say(", ".join([f"round {number}/{horizon}", *figures]))
-
-
-@contextmanager
-def hushed() -> Iterator[None]:
-    """Without the lines of an inner strategy that is handed one reply, whatever came."""
-    before = _log.level
-    _log.setLevel(max(before, logging.WARNING))
-    try:
-        yield
-    finally:
-        _log.setLevel(before)

@@ -19,7 +19,7 @@ from fedmf.cohorts import Cohorts
 from fedmf.errors import ConfigError
 from fedmf.flower.clients import GridClients, Part
 from fedmf.flower.identity import NodeIdentity
-from fedmf.flower.inner_rule import MEANS, InnerRule, check_inner, check_no_rule, with_values
+from fedmf.flower.inner_rule import MEANS, InnerRule, check_inner, with_values
 from fedmf.flower.layout import ArrayLayout
 from fedmf.flower.screen import say, say_plan, say_round, warn
 from fedmf.flower.served_users import ServedUsers
@@ -28,7 +28,6 @@ from fedmf.mechanisms.matrix import Factorization
 from fedmf.optim import ChosenOptimizer, ServerOptimizer
 from fedmf.records.statement import PrivacyStatement
 from fedmf.runs.aggregator import TaskElsewhere, session_of
-from fedmf.runs.cost_estimate import NoiseAndSignal
 from fedmf.runs.directory import LEDGER
 from fedmf.runs.loop import OnRound, Reply, RoundRecord, Rounds
 from fedmf.runs.run import Execution, NoiseMechanism, Run
@@ -199,9 +198,7 @@ class CorrelatedNoise:
         execution: Execution | None = None,
         run_dir: str | Path | None = None,
     ) -> None:
-        check_inner(strategy)
-        if server_optimizer is not None:
-            check_no_rule(strategy)
+        check_inner(strategy, server_optimizer is not None)
         self.inner, self._optimizer = strategy, server_optimizer
         self.identity = users if isinstance(users, ServedUsers) else NodeIdentity(users)
         self._frozen, self._tied = tuple(frozen), tied
@@ -276,7 +273,7 @@ class CorrelatedNoise:
         self.inner.summary()
         say(f"{type(self.inner).__name__} made private; {_UNASKED}")
         say_plan(session)
-        for line in findings(session, self.inner):
+        for line in findings(self.inner):
             warn(line)
 
         def evaluate(number: int) -> Mapping[str, Any] | None:
@@ -311,15 +308,14 @@ class CorrelatedNoise:
         return self._session, self._layout
 
 
-def findings(session: Session, inner: FedAvg) -> Iterator[str]:
+def findings(inner: FedAvg) -> Iterator[str]:
     """What of an app will not do what its author expects: one line for each, with its mend.
 
     Args:
-        session: of the run that begins or continues.
         inner: the strategy that was made private.
 
     Guarantees:
-        A function of the plan, the model's shape and the strategy's code.
+        A function of the strategy's code.
     """
     base = next(base for base in MEANS if isinstance(inner, base))
     for method, why in _NOT_CALLED.items():
@@ -327,10 +323,6 @@ def findings(session: Session, inner: FedAvg) -> Iterator[str]:
             yield f"{type(inner).__name__}.{method} is never called: {why}"
     if inner.train_metrics_aggr_fn is not base().train_metrics_aggr_fn:
         yield "train_metrics_aggr_fn is not called: metrics that clients report of training carry no noise"
-    if session.plan.noise_std > 0:
-        warning = NoiseAndSignal(session.plan, session.server.dimension).warning
-        if warning is not None:
-            yield warning
 
 
 def _place(run_dir: str | Path | None, lasting: bool) -> Path:
