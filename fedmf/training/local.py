@@ -51,6 +51,8 @@ Path = Literal["compiled", "groups", "one by one"]
 _ENGINES: Final[dict[Path, type[Engine]]] = {"compiled": Compiled, "groups": Together, "one by one": OneByOne}
 #: Bytes of models in a group at most, on a processor: more leave its last cache.
 CACHE_BYTES: Final = 6 * 2**20
+#: The same where models are added one after the other, as long as no statistic asks for them all.
+_MODELS_BYTES: Final = 64 * 2**20
 #: Users whose examples are loaded together at most.
 _MOST_USERS: Final = 32
 
@@ -347,7 +349,8 @@ class LocalTrainer:
         """Users in a group of an engine of torch at most."""
         if self.path == "groups":
             return min(self._workers.of_thread.size, self._most or self._workers.of_thread.size)
-        fitting = CACHE_BYTES // (4 * self.task.model.dimension) if self.task.device.type == "cpu" else 1
+        room = _MODELS_BYTES if self.path == "compiled" else CACHE_BYTES
+        fitting = room // (4 * self.task.model.dimension) if self.task.device.type == "cpu" else 1
         return self._most or max(1, min(fitting, _MOST_USERS))
 
     def _models(self, origin: Tensor, group: Group, failures: Failures) -> Tensor:
