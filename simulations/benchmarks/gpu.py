@@ -54,7 +54,7 @@ RELEASES: Final = [f"release {d} {name}" for d in (10**7, 10**8) for name in MEC
 CASES: Final = [*(f"train {m}" for m in MODELS), "clip 10000000", "noise 100000000", *RELEASES]
 #: Users trained in a turn, fewer of models that are trained one by one; entries of rows that are clipped.
 USERS: Final = {"lstm": 64, "transformer": 256}
-ENTRIES: Final = 10**9
+ENTRIES: Final = {"cuda": 10**9, "cpu": 10**7}
 #: Entries of noise that are compared with the processor's.
 COMPARED: Final = 100_000
 
@@ -98,7 +98,10 @@ def train(device: torch.device, model: str) -> Case:
 def clip(device: torch.device, dimension: str) -> Case:
     """A group of users, clipped and added up in integers, against float32 and torch."""
     d = int(dimension)
-    rows, origin = torch.randn(max(4, ENTRIES // d), d, device=device), torch.randn(d, device=device)
+    rows, origin = (
+        torch.randn(max(4, ENTRIES[device.type] // d), d, device=device),
+        torch.randn(d, device=device),
+    )
     total, copied = FixedPointSum(d, 1.0, device), torch.empty_like(rows)
 
     def by_torch() -> Tensor:
