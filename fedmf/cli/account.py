@@ -1,4 +1,4 @@
-"""``fedmf account`` and ``export``: what a directory says of its run or stream."""
+"""``fedmf account`` and ``export``: the statement and the model of a directory."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def account(
     as_json: bool = flag("--json", "Print the operator's privacy statement as JSON."),
     full: bool = FULL,
     public: Path | None = option(
-        None, "FILE", "Also write the part of the statement that may be public, as a new JSON file."
+        None, "FILE", "Also write the public part of the statement to a new JSON file."
     ),
-    delta: float | None = option(None, "D", "Of several: delta of what they give together."),
+    delta: float | None = option(None, "D", "With several directories: delta of their composition."),
 ) -> None:
-    """Say what privacy a run guaranteed and what it actually spent.
+    """Print the guaranteed and the spent privacy of a run or stream.
 
     Reads the ledger, checks every row against the (n, k, b) bound, and computes each user's exact ε from the
     rounds in which that user took part. The first block may be published; the second is for the operator
-    alone, since its figures follow from who took part. The state directory of a stream gives the statement of
+    alone, since its figures depend on participation. The state directory of a stream gives the statement of
     that stream.
 
-    Several directories are runs and streams on the same people, each with a noise key of its own: users are
+    Several directories, each with its own noise key, are composed: users are
     joined by id, and √Σμ² counts.
 
     Example: fedmf account runs/a --public statement-public.json
@@ -85,7 +85,7 @@ def account(
 
 
 def _of_one(directory: Path) -> tuple[PrivacyStatement, dict[str, str]]:
-    """The statement of a run or stream, and what its records tell the operator."""
+    """The statement of a run or stream, and figures of its records for the operator."""
     if _is_stream(directory):
         from fedmf.streaming import StreamState, account_stream
 
@@ -145,7 +145,7 @@ def _is_stream(directory: Path) -> bool:
 
 
 def _costs_of(directory: Path) -> Costs:
-    """What a run or stream cost each of its users."""
+    """The cost of a run or stream for each of its users."""
     if _is_stream(directory):
         from fedmf.streaming import stream_costs
 
@@ -159,9 +159,9 @@ def export(
     run_dir: Path = argument(..., "RUN_DIR", "Directory of a finished, running or stopped run."),
     output: Path = option(..., "FILE", "New file that ends with .safetensors or .pt."),
 ) -> None:
-    """Write the model that a run released last, by the names of the module's parameters.
+    """Write the last released model of a run, by parameter name.
 
-    Neither the data nor the task of the run are needed. A file that exists is never replaced.
+    Needs neither the data nor the task of the run. Existing files are never replaced.
 
     Example: fedmf export runs/a --output model.safetensors
     """

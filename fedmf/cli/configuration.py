@@ -19,7 +19,7 @@ def options(
 ) -> None:
     """List configuration keys with their meaning and default.
 
-    Each can stand in a TOML file, in --set TABLE.KEY=VALUE, and in a Flower run config.
+    Set them in a TOML file, by --set TABLE.KEY=VALUE, or in a Flower run config.
 
     Example: fedmf options clip norm
     """
@@ -45,9 +45,9 @@ def init(
     case: str = argument("", "CASE", f"One of: {', '.join((*CASES, APP))}."),
     output: Path | None = option(None, "FILE", "New file, or folder of the app.", show_default="CASE.toml"),
     schema: Path | None = option(None, "FILE", "For table: the schema that names the columns."),
-    list_cases: bool = flag("--list", "Say what each case is; write nothing."),
+    list_cases: bool = flag("--list", "Describe the cases; write nothing."),
 ) -> None:
-    """Write a commented configuration to start from. A file that exists is never replaced.
+    """Write a commented configuration to start from. Existing files are never replaced.
 
     Example: fedmf init digits && fedmf simulate digits.toml
     """

@@ -1,4 +1,4 @@
-"""``fedmf design``: what mechanisms give, before any training."""
+"""``fedmf design``: a comparison of mechanisms before any training."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fedmf.participation import Adjacency, Participation
 def design(
     rounds: int = option(..., "N", "n, the number of rounds."),
     users: int | None = option(None, "N", "Number of users; with --users-per-round it gives k and b."),
-    users_per_round: int | None = option(None, "M", "Users in a round, who take turns."),
-    max_participations: int | None = option(None, "K", "k, most rounds any user takes part in."),
+    users_per_round: int | None = option(None, "M", "Users per round, in turn."),
+    max_participations: int | None = option(None, "K", "k, largest number of rounds of one user."),
     min_separation: int | None = option(None, "B", "b, least distance between two rounds of a user."),
     epsilon: float | None = option(None, "E", "Privacy budget ε."),
     delta: float | None = option(None, "D", "Privacy budget δ."),
     noise_multiplier: float | None = option(
-        None, "S", "In place of --epsilon: noise of each row of C·x per clip norm, as published."
+        None, "S", "In place of --epsilon: standard deviation of the noise of C·x per clip norm."
     ),
     adjacency: Adjacency = ADJACENCY,
     mechanism: list[str] = option([], "NAME", "Mechanism to evaluate; repeatable. Default: compare all."),
@@ -32,12 +32,10 @@ def design(
     workload: str = option(
         "prefix", "A", "Released sums: prefix, exponential:β, window:w, average or momentum:β."
     ),
-    memory_vectors: int | None = option(
-        None, "M", "At most so many model-sized vectors kept between rounds."
-    ),
+    memory_vectors: int | None = option(None, "M", "Keep at most M model-sized vectors between rounds."),
     objective: str = option("rmse", "O", "Error to minimise: rmse, max, last or weights:w1,w2,…"),
     sampling: Literal["none", "cyclic-poisson", "balls-in-bins", "b-min-sep"] = option(
-        "none", None, "How users come to rounds; none claims no amplification."
+        "none", None, "How users are sampled; none claims no amplification."
     ),
     wide: bool = flag("--wide", "Show MaxSE, sensitivity and noise of each row too."),
     plot: Path | None = PLOT,
@@ -46,7 +44,7 @@ def design(
 ) -> None:
     """Compare mechanisms: error, memory and time under (k, b)-min-separated participation.
 
-    How often users take part is given by --users and --users-per-round, or by --max-participations and
+    Participation is given by --users and --users-per-round, or by --max-participations and
     --min-separation. Errors include the sensitivity and, with --epsilon and --delta, the noise multiplier.
 
     Example: fedmf design --rounds 3900 --users 5000 --users-per-round 12 --epsilon 8 --delta 1e-5

@@ -42,7 +42,9 @@ PARAMS: Final = option(
     [], "KEY=VALUE", "Fix a parameter of C, e.g. lambda=0.9. Default: optimised.", "--param"
 )
 BANDS: Final = option(None, "P", "p, number of bands of C. Default: optimised.", "--bands")
-ADJACENCY: Final = option("zero-out", None, "What one user's data become in the other world.", "--adjacency")
+ADJACENCY: Final = option(
+    "zero-out", None, "Neighbours: one user's data become zero, or any others.", "--adjacency"
+)
 PLOT: Final = option(
     None, "FILE", "Draw a picture (.png, .svg or .pdf; needs matplotlib).", "--plot", callback=_picture
 )

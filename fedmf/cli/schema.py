@@ -1,4 +1,4 @@
-"""``fedmf schema``: draft what the columns of a table may hold."""
+"""``fedmf schema``: draft the ranges of the columns of a table."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def schema(
 ) -> None:
     """Draft a schema from the header of a table.
 
-    A draft never replaces a file. Rows are not read for it, nor what Parquet's footer says of them: bounds,
-    categories and times are yours to declare, from what is known to everybody.
+    Reads neither rows nor the statistics of Parquet, and never replaces a file. Complete the bounds,
+    categories and times from public knowledge.
 
     Example: fedmf schema rows.csv
     """

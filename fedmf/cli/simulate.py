@@ -28,15 +28,15 @@ def simulate(
     ),
     device: Literal["cpu", "cuda"] = option("cpu", None, "Device of local training and aggregation."),
     out: Path | None = option(None, "DIR", "Run directory to create.", show_default="runs/CONFIG-TIME"),
-    resume: Path | None = option(None, "DIR", "Continue the stopped run in DIR where its ledger ends."),
+    resume: Path | None = option(None, "DIR", "Continue the interrupted run in DIR."),
     full: bool = FULL,
-    dry_run: bool = flag("--dry-run", "Say epsilon, noise, memory and time a round; start nothing."),
+    dry_run: bool = flag("--dry-run", "Print epsilon, noise, memory and time per round; start nothing."),
 ) -> None:
     """Train with user-level differential privacy and correlated noise.
 
     Writes a run directory with the configuration, metrics (Parquet), participation ledger, checkpoint,
-    learning curve and privacy statement. A run that was stopped in any way, kill -9 included, continues
-    with --resume: what was released stays, no round is repeated, and later rounds get fresh noise.
+    learning curve and privacy statement. --resume continues a run after any interruption, kill -9
+    included: no round is repeated, and later rounds get fresh noise.
 
     Example: fedmf simulate configs/digits.toml --set mechanism.kind=cgd --set privacy.epsilon=2
     """
@@ -75,7 +75,7 @@ def simulate(
 
 
 def _engine(name: str) -> Callable[[Session, RunProgress], object]:
-    """What carries a run out.
+    """The engine of a run.
 
     Raises:
         ConfigError: Flower or Ray is not there.
@@ -102,7 +102,7 @@ def _how(place: Path) -> str:
 
 
 def _conclude(session: Session, view: RunProgress, full: bool) -> None:
-    """What the run is worth, the answer first, and where the rest is; what was spent is not private."""
+    """The result of the run, the answer first; spent values are not private."""
     from fedmf.accounting import at_least
     from fedmf.runs.directory import FAILURES
 

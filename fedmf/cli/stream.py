@@ -20,7 +20,7 @@ def stream(
     clip_norm: float | None = option(
         None,
         "Z",
-        "ζ, the largest norm of a row; longer ones are scaled to it. Default: what --schema allows.",
+        "ζ, the largest norm of a row; longer ones are scaled to it. Default: from --schema.",
     ),
     epsilon: float = option(..., "E", "Privacy budget ε."),
     delta: float = option(..., "D", "Privacy budget δ."),
@@ -28,13 +28,13 @@ def stream(
         None, "FILE", "Releases: .csv, .parquet, or .jsonl for JSON lines. Default: JSON on standard output."
     ),
     state: Path | None = option(
-        None, "DIR", "Where key and position are kept, so that the same command continues.", "--state-dir"
+        None, "DIR", "Keeps the noise key and the position: the same command continues.", "--state-dir"
     ),
     rounds: int | None = option(
-        None, "N", "n, the most rows that will count. Default: the rows of FILE, whose number is then public."
+        None, "N", "n, the largest number of rows that count. Default: those of FILE, then public."
     ),
     release_every: int = option(
-        1, "R", "Release after R, 2R, … and n rows alone: the fewer releases there are, the less noise."
+        1, "R", "Release after R, 2R, … and n rows only: fewer releases need less noise."
     ),
     workload: list[str] = option(
         ["average"], "A", "average, prefix, exponential:β, window:w or momentum:β; twice for the two moments."
@@ -46,56 +46,56 @@ def stream(
         "full", "S", "full (d×d), diagonal, trace (one number), or sizes of blocks such as 2,3."
     ),
     schema: Path | None = option(
-        None, "FILE", "What the columns may hold (fedmf schema drafts it); releases are in their own units."
+        None, "FILE", "Ranges of the columns (fedmf schema drafts it); releases are in their units."
     ),
-    user_column: str | None = option(None, "NAME", "Column of user ids. Default: that of --schema."),
+    user_column: str | None = option(None, "NAME", "Column of user ids. Default: from --schema."),
     row_level: bool = flag("--row-level", "Treat every row as a different user (no user column)."),
-    rows_per_user: int = option(1, "K", "k, the most rows of one user that count."),
+    rows_per_user: int = option(1, "K", "k, the largest number of rows of one user that count."),
     min_separation: int | None = option(
         None, "B", "b, least number of rows between two of one user: larger means less noise. Default: 1."
     ),
     adjacency: Adjacency = ADJACENCY,
     mechanism: list[str] = option(
-        ["auto"], "NAME", "C, as fedmf design lists; twice for two moments. Default: that of least error."
+        ["auto"], "NAME", "C, as fedmf design lists; twice for two moments. Default: the one of least error."
     ),
     bands: int | None = BANDS,
     objective: str | None = option(
-        None, "ERROR", "What C minimises: rmse, max or last. Default: error relative to a single release."
+        None, "ERROR", "Error that C minimises: rmse, max or last. Default: relative to a single release."
     ),
     param: list[str] = PARAMS,
     weight: str | None = option(
-        None, "L", "λ, α or τ of the method, or what joint is to tell last: mean, covariance or density."
+        None, "L", "λ, α or τ of the method; or the aim of joint: mean, covariance or density."
     ),
     columns: str | None = option(
-        None, "A,B", "Columns of numbers. Default: those of --schema, else all that no option names."
+        None, "A,B", "Columns of numbers. Default: from --schema, else all that no other option names."
     ),
     timestamp: str | None = option(
-        None, "COLUMN", "Column of times, hereby public: the text of a release's last row stands in it."
+        None, "COLUMN", "Column of times, hereby public: each release has the text of its last row."
     ),
     row_id: str | None = option(
-        None, "COLUMN", "Column of ids of rows, hereby public, likewise. Never ids of users."
+        None, "COLUMN", "Column of row ids, hereby public, likewise. Never user ids."
     ),
     input_format: Literal["csv", "jsonl", "parquet"] | None = option(
         None, None, "Default: by the ending of FILE, else by its first byte."
     ),
     raw: bool = flag("--raw", "Release weighted sums too, and the covariance before it is made definite."),
     alarms: Path | None = option(
-        None, "FILE", "CSV of rows that the release before them finds strange; not private, for the operator."
+        None, "FILE", "CSV of strange rows, by the release before them; not private, for the operator."
     ),
     scored: Path | None = option(
-        None, "FILE", "Rows that the last release scores for --alarms, not the input's.", "--score"
+        None, "FILE", "With --alarms: score the rows of this file by the last release.", "--score"
     ),
-    false_alarms: float = option(0.01, "RATE", "Share of ordinary rows that --alarms may name."),
-    from_row: int = option(1, "I", "Which row of the stream the input begins with."),
+    false_alarms: float = option(0.01, "RATE", "Expected share of ordinary rows in --alarms."),
+    from_row: int = option(1, "I", "Row of the stream with which the input begins."),
     plot: Path | None = PLOT,
     full: bool = FULL,
     seed: int | None = option(None, "S", "Public noise for tests: reproducible, NOT private."),
 ) -> None:
     """Release private running means and covariances of rows.
 
-    With --state-dir, a stream that was stopped in any way, kill -9 included, continues with the same command:
-    what was released stays, and later releases get fresh noise. The privacy statement is in that directory
-    too. What depends on rows without noise, such as how many were invalid, is in its operator.json alone.
+    With --state-dir the same command continues a stream after any interruption, kill -9 included, and later
+    releases get fresh noise. The directory also has the privacy statement, and operator.json with exact
+    counts, which must not be published.
 
     Example: fedmf stream --input rows.csv --schema schema.toml --epsilon 8 --delta 1e-5 --output m.csv
     """

@@ -19,17 +19,17 @@ def sweep(
     file: Path = argument(..., "SWEEP.toml", "The configurations to compare and tune (docs/simulations.md)."),
     assignments: list[str] = SETS,
     out: Path | None = option(None, "DIR", "Directory, new or of this sweep.", show_default="sweeps/SWEEP"),
-    processes: int = option(1, "P", "Runs at once.", min=1),
+    processes: int = option(1, "P", "Number of concurrent runs.", min=1),
     threads: int = option(1, "T", "Threads of each run.", min=1),
     keep_runs: bool = flag("--keep-runs", "Keep the run directories, with their models and ledgers."),
-    dry_run: bool = flag("--dry-run", "Print the cells and about how long they take; start nothing."),
+    dry_run: bool = flag("--dry-run", "Print the cells and their estimated time; start nothing."),
 ) -> None:
     """Compare configurations: a grid of keys, tuned on some seeds and reported on others.
 
     Writes a table (Markdown), a picture and runs.parquet, with intervals paired by seed against a baseline.
     If it is interrupted, the same command continues and repeats no finished run.
 
-    On private data a sweep is not covered by the epsilon of one run: what all its runs cost together is
+    On private data the epsilon of one run does not cover the sweep: the cost of all runs together is
     printed below the results.
 
     Example: fedmf sweep configs/sweeps/mechanisms.toml --out sweeps/mechanisms --processes 2

@@ -97,7 +97,7 @@ def configuration_page() -> str:
         "",
         "## The keys to begin with",
         "",
-        "| key | default | what it is |",
+        "| key | default | meaning |",
         "|---|---|---|",
     ]
     lines += [
@@ -109,7 +109,7 @@ def configuration_page() -> str:
         lines += [
             f"* `{kind}`: {_summary(cls)}" for kind, cls in kinds.items() if cls.__doc__ and len(kinds) > 1
         ]
-        lines += ["", "| key | type | default | what it is |", "|---|---|---|---|"]
+        lines += ["", "| key | type | default | meaning |", "|---|---|---|---|"]
         lines += [
             f"| `{key.dotted.partition('.')[2]}` | {key.type} | {key.default} | {key.meaning} |"
             for key in every.values()
