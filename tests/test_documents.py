@@ -52,10 +52,10 @@ def commands(text: str) -> list[str]:
     return re.findall(r"^\$ (.*)$", text, re.MULTILINE)
 
 
-def carry_out(command: str, output: pytest.CaptureFixture[str], *short: str) -> None:
+def carry_out(command: str, output: pytest.CaptureFixture[str]) -> None:
     program, *arguments = shlex.split(command)
     assert program == "fedmf", command
-    further = short if arguments[0] == "simulate" else ()
+    further = ("--set", "cohorts.rounds=20") if arguments[0] == "simulate" else ()
     assert run([*arguments, *further]) == 0, (command, output.readouterr().err)
 
 
