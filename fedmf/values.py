@@ -200,7 +200,7 @@ def fields_of(cls: type[Value]) -> Mapping[str, FieldOf]:
 
 
 def _hints(cls: type, name: str) -> Iterator[Any]:
-    """The annotations of a field, that of the class itself before those of its bases."""
+    """The annotations of a field, of the class itself before its bases."""
     for base in cls.__mro__:
         if name in (own := inspect.get_annotations(base)):
             yield (
@@ -226,7 +226,7 @@ def value_of(kinds: Mapping[str, type[AnyValue]], description: Mapping[str, Any]
         description: kind and fields.
 
     Raises:
-        ValueError: an unknown kind, fields that are not those of the kind, or values out of range.
+        ValueError: an unknown kind, fields that the kind lacks, or values out of range.
     """
     kind = str(description.get("kind"))
     if kind not in kinds:

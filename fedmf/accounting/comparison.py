@@ -196,7 +196,7 @@ def _choices(
 
 @dataclass(frozen=True, eq=False)
 class _Budget:
-    """How much noise the rows are for: none yet (σ left out), that of (ε, δ), or a stated one."""
+    """How much noise the rows are for: none yet (σ left out), for (ε, δ), or a stated level."""
 
     epsilon: float | None
     delta: float | None
@@ -336,7 +336,7 @@ def rows_of(
         arrived: called with each row as soon as it is there.
 
     Raises:
-        ValueError: the first of the required rows' refusals; or that of the first row if none is left.
+        ValueError: the first error of a required row, or of the first row if none is left.
     """
     tell, show = progress or (lambda name: None), arrived or (lambda row: None)
     rows: dict[int, Row] = {}

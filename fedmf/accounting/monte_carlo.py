@@ -72,7 +72,7 @@ class MixturePair(Protocol):
 
     @property
     def largest_norm(self) -> float:
-        """max_i |m_i|: δ is at most that of a Gaussian release of this sensitivity."""
+        """max_i |m_i|: δ is at most the δ of a Gaussian release of this sensitivity."""
         ...
 
     def proposal(self, noise: float, epsilon: float, side: Side) -> Proposal:
@@ -202,7 +202,7 @@ def upper_limit(
     """A number that is below δ(s, ε) with probability at most β; no normal approximation.
 
     Each side gets half of β. A side with a small enough analytic bound is not sampled. For "add" there are
-    two limits, with a quarter of β each: that of weighted draws, and that of a convex loss
+    two limits, with a quarter of β each: from weighted draws, and from a convex loss
     (`convex_add_limit`); the one that can be of more use comes first, and the other where that exceeds the
     first side's limit. The seed must not have been used to choose s or ε.
     """
@@ -302,7 +302,7 @@ def convex_add_limit(losses: Vector, epsilon: float, failure: float) -> float:
 
     For a convex function L of standard normals, H(x) = Φ⁻¹(P(L ≤ x)) is concave (Ehrhard's inequality). So
     the line through (x₁, h₁) and (x₂, h₂) with h₁ ≥ H(x₁), h₂ ≤ H(x₂) lies above H on x ≤ x₁, and
-    E(1 − e^{ε+L})₊ = ∫_{x ≤ −ε} e^{ε+x} P(L ≤ x) dx is at most that of a normal L with a distribution
+    E(1 − e^{ε+L})₊ = ∫_{x ≤ −ε} e^{ε+x} P(L ≤ x) dx is at most its value for a normal L with a distribution
     function that is this line's. x₁ and x₂ are quantiles of the first tenth of the draws, h₁ and h₂ come from
     limits of Clopper and Pearson for the others, with half of the failure probability each.
 

@@ -35,7 +35,7 @@ class Calibrated:
 
     Args:
         value: s (noise standard deviation per unit clip norm) or ε.
-        standard_error: of value, by the delta method: that of log δ over |d log δ / d value|.
+        standard_error: of value, by the delta method: the error of log δ over |d log δ / d value|.
         estimate: of δ at value.
     """
 

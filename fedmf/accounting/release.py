@@ -134,7 +134,7 @@ class SecondStream:
             )
 
     def noise_std(self, first: float) -> float:
-        """τ₂ = τ₁/√λ, where τ₁ is that of the sums."""
+        """τ₂ = τ₁/√λ, where τ₁ belongs to the sums."""
         return first / math.sqrt(self.weight)
 
     def facts(self, noise_std: float) -> dict[str, Any]:

@@ -195,7 +195,7 @@ def approximate_noise_of(
     delta: float,
     similar: AmplifiedNoise | None = None,
 ) -> AmplifiedNoise:
-    """As `amplified_noise_of` from few draws, for searches; they are never those of its final estimate.
+    """As `amplified_noise_of` from few draws, for searches; the final estimate uses other draws.
 
     Similar strategies get the same draws, so much of the error is common to all that are compared.
 
@@ -220,7 +220,7 @@ def approximate_noise_of(
 
 @dataclass(frozen=True)
 class RunAmplification:
-    """What a run remembers of its amplified calibration; δ and ε are those of the run.
+    """The record of an amplified calibration; δ and ε belong to the run.
 
     Args:
         accountant: name of the sampling.

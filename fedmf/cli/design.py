@@ -102,7 +102,7 @@ def design(
 def _participation(
     rounds: int, users: int | None, users_per_round: int | None, k: int | None, b: int | None
 ) -> Participation:
-    """(n, k, b) as given, or that of users who take turns.
+    """(n, k, b) as given, or for users who take turns.
 
     Raises:
         typer.BadParameter: neither pair of options is whole.

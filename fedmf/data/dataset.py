@@ -133,7 +133,7 @@ class Dataset(ABC):
         features = each(_tensor, x)
         lengths = [len(part) for part in (*named(features).values(), y, users)]
         if len(set(lengths)) > 1:
-            raise ValueError(f"x, y and users must be of one length, that of the examples; got {lengths}.")
+            raise ValueError(f"x, y and users must have the same length; got {lengths}.")
         names = [] if classes is None or isinstance(classes, int) else _ids(list(classes))
         if isinstance(classes, str) or (names and len({*names} - {None}) < max(2, len(names))):
             raise ValueError(f"classes must be at least two different names; got {classes!r:.300}.")
@@ -187,7 +187,7 @@ class Dataset(ABC):
         Raises:
             ValueError: a column that is missing or there twice, and what `from_arrays` rejects.
 
-        Guarantees: those of `from_arrays`; a cell that is no number is its row's fault alone.
+        Guarantees: as of `from_arrays`; a cell that is no number affects its row alone.
 
         >>> import pandas as pd
         >>> rows = pd.DataFrame({"who": ["a", "b", "b"], "age": [31, 45, None], "ill": ["no", "yes", "no"]})
@@ -295,7 +295,7 @@ class InMemoryDataset(Dataset):
 
     Raises:
         ValueError: ids that are no text, not unique, or not as `canonical_id` writes them, rows that are no
-            indices, or users' examples of another shape or type than those of the test part.
+            indices, or users' examples that differ in shape or type from the test part.
     """
 
     counts_are_exact: ClassVar[bool] = True

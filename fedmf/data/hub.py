@@ -23,7 +23,7 @@ _ROWS: Final = 1024
 class Hub(Table):
     """A data set of the Hugging Face hub, or a folder in its format, spread over users.
 
-    ``path`` is its name on the hub (which needs a network the first time) or that of a folder: Parquet files
+    ``path`` is its name on the hub (which needs a network the first time) or a folder: Parquet files
     named after their split, or what ``save_to_disk`` wrote. The split "train" is spread. The test part is the
     split "test" or, without one, what ``test_split`` says; at most 10,000 examples of it are used. With
     partition "by-user", rows of the split "test" that belong to users of the run are left out unless

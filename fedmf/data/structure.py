@@ -28,7 +28,7 @@ def named(features: Features) -> dict[str, Tensor]:
 
 
 def each(function: Callable[..., Any], *features: Features) -> Any:
-    """A function of every tensor, or of those of one name in several features.
+    """A function of every tensor, or of tensors with one name in several features.
 
     >>> each(len, {"tokens": torch.zeros(3, 2), "mask": torch.zeros(3, 2)})
     {'tokens': 3, 'mask': 3}

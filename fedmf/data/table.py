@@ -291,7 +291,7 @@ class Table(SpreadOptions):
         counted = "counted in the rows; a user's size decides that user's own batches and update only"
         return (
             PublicInput("users", str(self.users), f"configuration, checked against {self.user_list}"),
-            PublicInput("user ids", "those of the user list, in its order", self.user_list),
+            PublicInput("user ids", "as on the user list, in its order", self.user_list),
             PublicInput("sizes of users", "number of rows of each", counted),
         )
 
@@ -431,7 +431,7 @@ class Table(SpreadOptions):
         Args:
             rows: as read.
             people: on the user list; none without one.
-            tests: of the test part; those of users of the run are left out where it is of held-out users.
+            tests: of the test part; rows of users of the run are left out if it belongs to held-out users.
 
         Raises:
             ValueError: test_fraction holds out too little or too much, the partition does not fit, or no row
@@ -492,7 +492,7 @@ class Table(SpreadOptions):
         """Hold rows out, and spread the others over users.
 
         Args:
-            rows: as read; those of no class count as class 0 for partitions by label.
+            rows: as read; rows without a class count as class 0 for partitions by label.
             people: on the user list.
             rng: public.
             tested: whether the test part is elsewhere, so that no row is held out.

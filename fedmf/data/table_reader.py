@@ -300,7 +300,7 @@ class ParquetTable(TableReader):
 
 @contextmanager
 def open_table(source: Path | int, form: str | None = None) -> Iterator[TableReader]:
-    """The table in a file, or of a descriptor such as that of standard input, 0.
+    """The table in a file, or of a descriptor, such as 0 for standard input.
 
     Args:
         source: the file, where a name that ends in ``.gz`` is unpacked; or a descriptor, whose rows come as

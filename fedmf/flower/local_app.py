@@ -45,7 +45,7 @@ def run_app(
         run_config: values of the run config, nested or with dotted keys. With a folder they replace values
             of ``[tool.flwr.app.config]``, which must have the keys, as with ``flwr run --run-config``.
         seed: if given, the global generators of Python, NumPy and PyTorch are seeded: the server's by the
-            seed, those of a client's call by (seed, node, number of the message to the node). Afterwards they
+            seed, for a client's call by (seed, node, number of the message to the node). Afterwards they
             are as they were.
 
     Returns:

@@ -200,7 +200,7 @@ def _padded(band: Any, before: int, after: int, rows: int) -> Any:
 
 
 def _stacked(band: Any) -> Any:
-    """L_i above N_i for each block, shape (m, 2s, s); rows past n are those of the identity.
+    """L_i above N_i for each block, shape (m, 2s, s); rows past n are of the identity.
 
     Row c of a block of columns, widened to 2s + 1 and read off at width 2s, moves c places to the right.
     """
@@ -353,7 +353,7 @@ def _minimised(
 ) -> tuple[Array, Vector]:
     """Over directions r of C_j = s_j·r_j/‖r_j‖ and, with blocks, over θ in s_l² = Σ_{m ≥ l} exp(θ_m).
 
-    The norms start like those of the optimal diagonal matrix. The start with equal norms is returned if it is
+    The norms start as in the optimal diagonal matrix. The start with equal norms is returned if it is
     better than what was found.
     """
     import torch

@@ -96,7 +96,7 @@ def banded_toeplitz(
 ) -> Toeplitz:
     """Minimise the objective over C = LTT(c), c ∈ R^p, c_0 = 1.
 
-    For p ≤ b all c compete, and the sensitivity is that of orthogonal columns. For p > b only non-negative
+    For p ≤ b all c compete, and columns are orthogonal. For p > b only non-negative
     non-increasing c do, for which the sensitivity in the loss is exact. The time hardly depends on n once n
     is many times p: the settled part of the error is summed in closed form. Learning rates count for p ≤ b
     and n ≤ 4096.

@@ -101,7 +101,7 @@ class GivenFactorization:
     def __post_init__(self) -> None:
         if not self.name.isprintable() or not self.name.strip() or self.name in names():
             raise ValueError(
-                f"name (of a given C) must be printable and not that of a mechanism; got {self.name!r}."
+                f"name (of a given C) must be printable and not the name of a mechanism; got {self.name!r}."
             )
         object.__setattr__(self, "factorization", _stored(self.factorization))
 
@@ -138,7 +138,7 @@ class GivenFactorization:
         for rounds in (participation.rounds, participation.rounds if workload is None else workload.rounds):
             if rounds != self.factorization.rounds:
                 raise ValueError(
-                    f"n (rounds) must be that of the given C, {self.factorization.rounds}; got {rounds}. "
+                    f"n (rounds) must be as for the given C, {self.factorization.rounds}; got {rounds}. "
                     "Build C for this number of rounds."
                 )
         return Mechanism(self.name, {}, self.factorization)

@@ -142,7 +142,7 @@ def rated_power(
 
     A round with a smaller weight gets more noise, for a smaller sensitivity. α = 1 leaves the error of A
     without rates, α = 0 is γ-BFR; for k = n, b = 1 the best diagonal has about α = ½. For falling rates its
-    worst pattern is the earliest, as that of γ-BFR (docs/theory/mechanisms.md).
+    worst pattern is the earliest, as for γ-BFR (docs/theory/mechanisms.md).
 
     Args:
         workload: A of n rounds with learning rates; without them α has no effect.

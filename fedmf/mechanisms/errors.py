@@ -97,7 +97,7 @@ class Objective:
         """The weight of each query, mean 1, shape (n,).
 
         Raises:
-            ValueError: there are more weights than queries, or those of all queries are 0.
+            ValueError: there are more weights than queries, or all weights are 0.
 
         >>> LAST.spread(3)
         array([0., 0., 3.])

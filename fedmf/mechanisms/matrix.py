@@ -201,7 +201,7 @@ class Dense(Factorization, kind="dense"):
         return gram
 
     def gram(self) -> NDArray[np.float64]:
-        """CᵀC as an array of its own, its diagonal that of `gram_diagonal`."""
+        """CᵀC as an array of its own, with the diagonal of `gram_diagonal`."""
         gram = self._gram.copy()
         np.fill_diagonal(gram, self.gram_diagonal(0))
         return gram
@@ -312,7 +312,7 @@ class Stamped(Factorization, kind="stamped"):
     """C = diag(C₀, C₀, …), the last block cut at the horizon: the noise starts afresh every m rounds.
 
     With m ≤ b a user is in a block at most once, so that columns of one user are orthogonal and the
-    sensitivity is that of the best sum of squared columns.
+    sensitivity follows from the best sum of squared columns.
 
     Args:
         base: C₀ of m rounds.
@@ -360,7 +360,7 @@ class Stamped(Factorization, kind="stamped"):
         return total[: self.rounds]
 
     def gram_diagonal(self, gap: int) -> Vector:
-        """[CᵀC]_{i,i+gap}: that of a block, and 0 between blocks, shape (n − gap,)."""
+        """[CᵀC]_{i,i+gap}: as in a block, and 0 between blocks, shape (n − gap,)."""
         whole, last = divmod(self.rounds, self.base.rounds)
         parts = [np.zeros(0)]
         if whole:

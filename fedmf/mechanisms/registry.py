@@ -699,6 +699,6 @@ def build(
     check_rounds(n)
     workload = prefix(n) if workload is None else workload
     if workload.rounds != n:
-        raise ValueError(f"A (workload) must have n={n} rounds, those of C; got {workload.rounds}.")
+        raise ValueError(f"A (workload) must have n={n} rounds, as C has; got {workload.rounds}.")
     given = {**({} if bands is None else {"bands": bands}), **(params or {})}
     return Mechanism(form.name, *form.build(DesignRequest(participation, workload, objective), given))

@@ -216,7 +216,7 @@ def pattern_layers(rounds: int, max_participations: int, min_separation: int) ->
 def heaviest_pattern(
     gram: Array, max_participations: int, min_separation: int
 ) -> tuple[float, NDArray[np.int64]]:
-    """max_π Σ_{i,j∈π} W_ij over every pattern, each sum made from that of the pattern without its last round.
+    """max_π Σ_{i,j∈π} W_ij over every pattern, each sum made from the pattern without its last round.
 
     Args:
         gram: W, symmetric, shape (n, n).
@@ -527,8 +527,8 @@ class _Strategy(Released):
         return self._once(enumerated)
 
     def by_rows(self) -> Sensitivity:
-        """For patterns of k, k − 1, … rounds the row bound, or that of pairs where there are few, until no
-        smaller ones can have more."""
+        """For patterns of k, k − 1, … rounds the row bound, or the bound of pairs where there are few, until
+        no smaller ones can have more."""
 
         def bounded(gram: Array, k: int, b: int) -> Sensitivity:
             size, square, case = np.abs(gram), 0.0, ""

@@ -178,7 +178,7 @@ class Bert(_Attentive):
 
     4,385,922 parameters with 30,522 tokens and two classes. As published there are 4,385,920, without the
     output (258) and with the 2·128 of the two kinds of segments; a single text has one. Training starts
-    from the file ``initial`` or from random parameters. All positions are seen, also those of padding.
+    from the file ``initial`` or from random parameters. All positions are seen, also padding.
 
     References:
         Devlin et al. (2019), "BERT"; Turc et al. (2019), "Well-Read Students Learn Better", for BERT-tiny.

@@ -201,7 +201,7 @@ class PrivateGaussian:
     def correlations(self, level: float = 0.95) -> tuple[Array, Array, Array]:
         """Values, lower and upper ends, shape (d, d); a value is NaN where that is too noisy to say.
 
-        Too noisy is an interval wider than 1. A value is that of `covariance`, moved into its interval.
+        Too noisy is an interval wider than 1. A value comes from `covariance`, moved into its interval.
 
         Raises:
             ValueError: only the diagonal of the covariance was released.

@@ -135,11 +135,11 @@ class MomentMechanism:
         first: C₁.
         second: C₂; None where the second moment has no noise of its own.
         first_std: τ₁, the absolute standard deviation of the entries of Z₁ (units of x).
-        second_std: τ₂, that of Z₂ (units of x²); None without Z₂.
+        second_std: τ₂, for Z₂ (units of x²); None without Z₂.
         participation: (n, k, b).
         users: ζ, dimension class, adjacency.
         noise_multiplier: σ; the pair of releases is σ-Gaussian: as private as N(0, σ²) on sensitivity 1.
-        sensitivity: s, or that of the first moment where only it is released; exact or a labelled bound.
+        sensitivity: s, or of the first moment where only it is released; exact or a labelled bound.
         weight: λ of JME, the share α of IME, τ of CS; None for post-processing.
         debiased: whether squares of private rows lose their known bias.
 
@@ -164,7 +164,7 @@ class MomentMechanism:
             not self.method.second_noise
         }:
             raise ValueError(
-                f"C_2, tau_2 and the weight (second moment) must be those of method {self.method.name}."
+                f"C_2, tau_2 and the weight (second moment) must be as for method {self.method.name}."
             )
 
     @property

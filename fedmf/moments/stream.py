@@ -55,7 +55,7 @@ class MomentStream:
 
     Args:
         mechanism: noise levels and strategy matrices, by `jme`, `ime`, `cs` or `pp`.
-        second_moment: which second moment; its sensitivity dimension must not exceed that of the mechanism.
+        second_moment: which second moment; its sensitivity dimension must not exceed the mechanism's.
         first_workload: A₁, n rounds.
         second_workload: A₂; None for A₁.
         key: the key of this stream, or the schedule of its keys; one key, one stream.
@@ -216,8 +216,8 @@ class MomentStream:
         """Step, workload states (private outputs) and noise positions; never the key.
 
         Args:
-            kept_vectors: include those of the noise, so that continuing needs no replay. They are past noise,
-                to be kept as secret as the key.
+            kept_vectors: include the vectors of the noise, so that continuing needs no replay. They are past
+                noise, to be kept as secret as the key.
         """
         return {
             "t": self._t,

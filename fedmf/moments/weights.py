@@ -35,11 +35,13 @@ def weight_for(
 ) -> float:
     """λ for what a release is to tell. Nothing here looks at rows.
 
-    * mean: the largest λ with which the mean's standard error is at most 1.05 times that of the mean alone.
-    * covariance: that of the least expected squared error of the covariance,
+    * mean: the largest λ with which the mean's standard error is at most 1.05 times its value for the mean
+        alone.
+    * covariance: the one with the least expected squared error of the covariance,
       2(d+1)τ₁²q₁‖μ‖² + mτ₂²q₂ + d(d+1)τ₁⁴q₁² for the full one, 4τ₁²q₁‖μ‖² + dτ₂²q₂ + 2dτ₁⁴q₁² for
       variances, at ‖μ‖² = ζ²/2: half of what it can be, as the true mean must not be asked.
-    * density: that of the least expected Kullback–Leibler divergence of N(μ̂, Σ̂) from N(μ, Σ) to second order,
+    * density: the one with the least expected Kullback–Leibler divergence of N(μ̂, Σ̂) from N(μ, Σ) to second
+        order,
       d·τ₁²q₁/(2s²) + E‖Σ̂ − Σ‖²/(4s⁴), at Σ = s²·I with s² = ζ²/(2d), the other half.
 
     Args:

@@ -194,7 +194,7 @@ class NoiseKey:
             purpose: what they are for, printable ASCII: "records", or "opening" and random bits in hex.
 
         Returns:
-            Bytes as secret as the key: those of a public key are public, its seed gives them to all.
+            Bytes as secret as the key: for a public key they are public.
 
         Raises:
             ValueError: purpose is empty or not printable ASCII.

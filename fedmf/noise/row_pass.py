@@ -160,6 +160,6 @@ class NoiseKernels(Protocol):
                 reads nor writes any.
 
         Raises:
-            ValueError: the tensors are not those of the row; nothing was written.
+            ValueError: the tensors do not fit the row; nothing was written.
         """
         ...

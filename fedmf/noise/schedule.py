@@ -31,7 +31,7 @@ class OpeningRecord(Protocol):
 
 @final
 class KeySchedule:
-    """The key of every row z(t, ·): that of the opening under which row t is released first.
+    """The key of every row z(t, ·): from the opening under which row t is released first.
 
     Opening i begins with row f_i, f_0 = 0 ≤ f_1 ≤ …, and has the key
     K_i = `NoiseKey.opening(r_i)` with r_i its own random bytes. Row t has the key of the last i with f_i ≤ t;
@@ -83,7 +83,7 @@ class KeySchedule:
 
     @classmethod
     def of(cls, keys: NoiseKey | KeySchedule) -> KeySchedule:
-        """The schedule itself, or that of one key for all rows."""
+        """The schedule itself, or one key for all rows."""
         return keys if isinstance(keys, KeySchedule) else cls.constant(keys)
 
     @classmethod

@@ -49,7 +49,8 @@ class RoundRelease:
 
 
 class ServerOptimizer(Protocol):
-    """A pure update rule: parameters and state of round t + 1 from those of round t and its release.
+    """A pure update rule: from parameters, state and release of round t to parameters and state of round t +
+    1.
 
     Guarantees:
         `step` changes none of its arguments and returns tensors of its own.

@@ -214,7 +214,7 @@ class PrivateAggregator:
 
         Args:
             model: the initial arrays by name; also on continuing, where only names, shapes, types and what is
-                not trained must be those of before.
+                not trained must be as before.
 
         Raises:
             ConfigError: a model that cannot be trained, another run in the place, or a place that cannot be

@@ -248,7 +248,7 @@ def open_ledger(path: Path, read_only: bool = False) -> tuple[Ledger, RunHeader]
         header = RunHeader.from_dict(ledger.header)
         if key is not None and header.key_public is not key.public:
             raise LedgerError(
-                f"key_public of the header must be that of {path / KEY}; it is {header.key_public}."
+                f"key_public of the header must be as for {path / KEY}; it is {header.key_public}."
             )
     except BaseException:
         ledger.close()

@@ -285,7 +285,7 @@ class Rounds:
         earlier process may have made.
 
         Args:
-            last: number of rounds of the whole run, those of processes before included.
+            last: number of rounds of the whole run, including earlier processes.
 
         Returns:
             Whether a callback stopped it.

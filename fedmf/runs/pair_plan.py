@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def paired_streams(run: Run, moment: SecondMoment, form: SecondForm) -> tuple[Mechanism, SecondStream]:
     """The mechanism of the sums and the stream of second moments.
 
-    C₁ and C₂ are those of the run's mechanism for its two workloads, and λ is that of `energy_weight` for a
+    C₁ and C₂ are the run's mechanism for its two workloads, and λ comes from `energy_weight` for a
     block with an even share of the energy. With an importance w > 0 of the second moment they may be one
     matrix for both where that is better, and λ, and this choice, minimise the predicted error
 

@@ -149,7 +149,7 @@ class Plan:
 
     @property
     def noise_std(self) -> float:
-        """τ₁, absolute standard deviation of the z that enter the sum; where ζ adapts, that of round 0."""
+        """τ₁, absolute standard deviation of the z that enter the sum; where ζ adapts, for round 0."""
         return self.noise_std_at(self.privacy.clip_norm)
 
     def noise_std_at(self, clip_norm: float) -> float:
@@ -170,7 +170,7 @@ class Plan:
     def multiplier_after(self, rounds: int) -> float:
         """σ of a Gaussian mechanism as private as the first ``rounds`` ≥ 1 rounds, for the worst user.
 
-        Their sensitivity is that of the leading block of C.
+        Their sensitivity follows from the leading block of C.
         """
         k, b = self.participation.max_participations, self.participation.min_separation
         block = Participation(rounds, min(k, Participation.as_many_as_fit(rounds, b).max_participations), b)
@@ -261,7 +261,7 @@ class Plan:
             law = _law(self.cohorts, self.users, self.participation)
             if (claim.accountant, claim.probability) != (law.accountant, law.probability):
                 raise ValueError(
-                    f"accountant and q (probability) must be those of the cohorts, {law.accountant!r} and "
+                    f"accountant and q (probability) must be as for the cohorts, {law.accountant!r} and "
                     f"{law.probability!r}; got {claim.accountant!r} and {claim.probability!r}."
                 )
             C, std = self.mechanism.factorization, self.relative_noise_std

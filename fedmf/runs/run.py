@@ -189,7 +189,7 @@ class Run:
             ``init`` and ``step`` (`ServerOptimizer`); its state is part of every commit.
         client: what users do with the model.
         execution: messages, workers, limits.
-        clipping: whether the clip norm of the privacy asked for stays, or is only that of the first round.
+        clipping: whether the clip norm stays fixed, or is only the first one.
         extra_releases: statistics that are released in addition, under the same ε.
 
     Raises:

@@ -63,7 +63,7 @@ class Session:
         optimizer: of the run.
         initial: θ_0, shape (d,), float32; a run with releases continues from its checkpoint.
         user_list: ids of all users in their order.
-        task: data, model and loss; None where only clients know it, as those of a Flower app.
+        task: data, model and loss; None where only clients know it, as in a Flower app.
         device: "cpu" or "cuda".
     """
 
@@ -348,7 +348,7 @@ def _from_file(run: Run, task: Task) -> Tensor | None:
 
 
 def _initial(run: Run, task: Task, directory: RunDirectory) -> Tensor:
-    """θ_0: the model's own, or that of the file; a run with releases continues from its checkpoint.
+    """θ_0: the model's own, or from the file; a run with releases continues from its checkpoint.
 
     Raises:
         ConfigError: the file cannot be used, or it or the frozen arrays differ from those at the start.

@@ -26,7 +26,7 @@ _MOST_ROW_BYTES: Final = 2**28
 
 
 def in_messages(users: Sequence[str], form: Execution, dimension: int) -> list[tuple[str, ...]]:
-    """Cut a node's users into those of one message each, in their order.
+    """Cut a node's users into messages, in their order.
 
     A message that asks for one exact sum is for all of them; one that asks for a row of each, for at most as
     many as ``form`` says, or as have rows of 2²⁸ bytes together.
@@ -50,7 +50,7 @@ class Request:
         t: the round.
         users: whom.
         as_slice: whether their contributions are summed; otherwise there is one row of each.
-        clip_norm: ζ_t of the round; None for that of the run.
+        clip_norm: ζ_t of the round; None for the run's ζ.
     """
 
     parameters: Tensor

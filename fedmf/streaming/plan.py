@@ -5,7 +5,7 @@ with at most k rows, no two less than b apart, a step holds at most c = min(k, �
 rows of the user are at least ⌊b/R⌋ apart. Let S be what one row may add. The user's rows in step j add up to
 an element of m_j·conv(S), with m_j ≤ c and Σm_j ≤ k. The norm of what they change in C·(sums) is convex, so
 it is largest at an extreme point of these: at most K = ⌈k/c⌉ steps with c equal rows each (exactly such where
-c divides k). The sensitivity is c times that of single rows under (N, K, max(1, ⌊b/R⌋)).
+c divides k). The sensitivity is c times the one of single rows under (N, K, max(1, ⌊b/R⌋)).
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class StreamPlan:
 
     @cached_property
     def width(self) -> int:
-        """Numbers of a release: d and those of the packed second moment."""
+        """Numbers of a release: d and the packed second moment."""
         return self.layout.dimension + self.second_moment.size
 
     @cached_property
@@ -248,7 +248,7 @@ class StreamPlan:
     def one_shot_error(self, rows: int) -> float:
         """Standard error of each mean if all of so many rows were released once, at the same ε and method.
 
-        Each user has at most k of these rows, whenever; the noise is that of one sum.
+        Each user has at most k of these rows, whenever; the noise is for one sum.
         """
         C, once = identity(1), Participation(1, 1, 1)
         sigma = self.participation.max_participations * self.noise_multiplier
@@ -278,7 +278,7 @@ def best_cap(rows_of_users: ArrayLike, noise: float, difference: float) -> int:
     Args:
         rows_of_users: how many each has, as declared or known without looking at what they hold.
         noise: standard error of a single release of one row (`StreamPlan.one_shot_error(1)` over its k).
-        difference: between the mean of rows that are left out and that of the others.
+        difference: between the means of rows that are left out and of the others.
 
     >>> best_cap([5, 5, 5, 100], 0.1, 0.0), best_cap([5, 5, 5, 100], 0.1, 1.0)
     (5, 100)

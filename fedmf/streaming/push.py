@@ -46,8 +46,9 @@ _CLOSED: Final = "is closed"
 class PrivateStream:
     """Private running moments of the rows that are pushed; durable, each row once.
 
-    The state directory is that of ``fedmf stream --state-dir``. The same call continues after any end, kill
-    -9 included. Use it as a context manager; at its end the privacy statement is written into the directory.
+    The state directory is the same as of ``fedmf stream --state-dir``. The same call continues after any end,
+    kill -9 included. Use it as a context manager; at its end the privacy statement is written into the
+    directory.
 
     Args:
         path: of the state directory; absent or empty for a new stream.
@@ -385,9 +386,7 @@ class _Form:
         if schema is not None:
             user = str(schema.user)
             if named and users != user:
-                raise ValueError(
-                    f"users (column) must be that of the schema, {user!r}; got {users!r}. {_FREE}"
-                )
+                raise ValueError(f"users (column) must be as in the schema, {user!r}; got {users!r}. {_FREE}")
             header = [name for name in present if name != keys or name in schema.columns]
             schema.check_header(header, "the table", () if named else (user,))
         for name in (*self._names, *(what for what in (users, keys) if isinstance(what, str))):

@@ -81,7 +81,7 @@ class RowBlock:
 
 
 def declared_cells(settings: Settings) -> tuple[str, ...]:
-    """With a schema, the columns with cells that are read as text: those of the vector, and those of
+    """With a schema, the columns with cells that are read as text: for the vector, and for
     labels."""
     assert settings.encoding is not None
     return tuple(dict.fromkeys((*settings.encoding.names, *settings.labels.values())))

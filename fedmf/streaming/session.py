@@ -49,7 +49,7 @@ class StreamRun:
         progress: called with (t, n) after each commit.
 
     Guarantees:
-        The releases, bit for bit, are those of `MomentStream.update` on the rows of each release, whatever
+        The releases equal, bit for bit, `MomentStream.update` on the rows of each release, whatever
         rows came together. With a public key this holds however often the process was killed and begun
         again; with a secret one each process makes its steps with a key of its own, from random bits that
         are durable before the first, so copies of a state directory add independent noise.
@@ -182,7 +182,7 @@ class StreamRun:
                 self._commit(pushes)
 
     def releases(self, start: int, stop: int) -> Releases:
-        """Committed releases start … stop − 1, those of the last commit as they are at hand.
+        """Committed releases start … stop − 1, from memory for the last commit.
 
         Raises:
             LedgerError: the file does not hold what was committed.

@@ -42,7 +42,7 @@ class Settings:
         epsilon: ε.
         delta: δ.
         clip_norm: ζ, in 1e-100..1e100; with a schema by default the largest norm that its bounds allow.
-        rounds: n, the most rows that count; None for the number of those of the input that will.
+        rounds: n, the most rows that count; None for the number of rows of the input that do.
         user_column: name of the column of user ids; None: every row is another user's.
         max_participations: k, the most rows of one user that count.
         min_separation: b, the least number of steps between two rows of one user; None for n with k = 1, else
@@ -143,8 +143,7 @@ class Settings:
         if self.user_column != schema.user:
             declared = "no column of users" if schema.user is None else f"column {schema.user!r}"
             raise ValueError(
-                f"user_column must be that of the schema, which declares {declared}; got "
-                f"{self.user_column!r}."
+                f"user_column must be as in the schema, which declares {declared}; got {self.user_column!r}."
             )
         for name, column in self.labels.items():
             schema.check_label(column, f"{name} (column)")

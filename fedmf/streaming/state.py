@@ -208,7 +208,7 @@ class StreamState:
 
         Args:
             position: after it.
-            releases: those of the block; they end at `position.records`.
+            releases: of the block; they end at `position.records`.
             stream: as it is after it.
             users: of each step; None for a row that is no user's.
             pushes: records of the block's rows (`Pushes`).
@@ -293,7 +293,7 @@ class Pushes:
                 record = bytes(self._records[_RECORD * (before - 1) : _RECORD * before])
                 if record != self.record(before, key, contents[i]):
                     raise ValueError(
-                        f"key (of the row) must be new for a new row; got {key!r}, that of step {before} "
+                        f"key (of the row) must be new for a new row; got {key!r}, the key of step {before} "
                         "with another row or user."
                     )
             else:

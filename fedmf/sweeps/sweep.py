@@ -78,7 +78,7 @@ class Sweep:
         grid: values of each key; its points are all combinations.
         tuned: values of each key that is chosen for each cell.
         tuning_seeds: on which they are chosen; none of ``seeds``.
-        tuning_set: keys of tuning runs alone, such as data that are not those of the reported runs.
+        tuning_set: keys of tuning runs alone, such as data other than the reported runs have.
         baseline: the variant that the others are compared with, on the same point and seed.
         metric: a column of the runs' metrics; default: the task's first metric, or the loss.
         last: the metric is a mean of so many evaluations at the end of a run.
@@ -106,11 +106,11 @@ class Sweep:
     def from_config(cls, path: str | Path, overrides: Mapping[str, Any] | None = None) -> Self:
         """Read a TOML file: its fields in kebab-case, ``base`` as tables or as the path of a configuration.
 
-        A path is relative to the file. Keys of a table ``[set]`` go over those of the base.
+        A path is relative to the file. Keys of a table ``[set]`` replace the base's.
 
         Args:
             path: of the file, or the name of one that ships with fedmf.
-            overrides: fields of the sweep, and dotted keys that go over those of the base.
+            overrides: fields of the sweep, and dotted keys that replace the base's.
 
         Raises:
             ConfigError: unreadable, not TOML, an unknown key, or no valid sweep.

@@ -142,7 +142,7 @@ class Group:
         return each(lambda values: values[rows], self.features), self.labels[rows]
 
     def part(self, first: int, last: int) -> Group:
-        """Some of the users; the examples are those of all."""
+        """Some of the users, with the examples of all."""
         active = np.clip(self.steps.active - first, 0, last - first)
         taking = np.flatnonzero(active)
         steps = StepRows(

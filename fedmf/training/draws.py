@@ -25,7 +25,7 @@ def draw_seed(seed: int, t: int, user_id: str) -> int:
 
 
 def seed_draws(seed: int, device: torch.device) -> None:
-    """Seed torch's generator, and that of a GPU where users are trained on one."""
+    """Seed torch's generator, and the GPU's where users are trained on one."""
     if device.type == "cpu":
         torch.default_generator.manual_seed(seed)  # the others are not asked, which takes ten times as long
     else:

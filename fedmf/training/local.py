@@ -143,7 +143,7 @@ def try_groups(task: Task, local: LocalSGD) -> None:
 
 
 class LocalTrainer:
-    """Trains a set of users, those of a group at once where the model allows it.
+    """Trains a set of users, a group at once where the model allows it.
 
     Each user starts from the received parameters and runs ``local`` on its own examples.
 
@@ -154,7 +154,7 @@ class LocalTrainer:
         rounding of float32 sums.
         A user that fails in any way (examples that cannot be counted, loaded or trained on, an update that is
         not finite) contributes the zero vector, as one without examples does.
-        Memory is that of a few groups, however many users there are.
+        Memory is needed for a few groups only.
 
     Args:
         task: users' examples, model and loss.

@@ -95,7 +95,7 @@ def _compare_with_test_part(task: Task) -> None:
 
 
 def _outputs_and_losses(task: Task, features: Features, labels: Tensor) -> Tensor:
-    """The outputs, once those of model and loss are what they must be on these examples of one user."""
+    """The outputs, after model and loss were checked on these examples of one user."""
     examples = len(labels)
     with _stage("model must be one that can be copied, since each thread has its own"):
         model = task.model.copied()

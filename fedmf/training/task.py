@@ -38,7 +38,7 @@ class Task:
         model: the flat model; its template's parameters are θ_0.
         loss: (outputs, labels) → per-example losses, shape (batch,); no example's loss depends on others.
         metrics: reported in addition to the mean loss.
-        structure: what one example looks like; that of the test part is ``dataset.structure``.
+        structure: of one example; the test part has ``dataset.structure``.
         seed: public seed of cohorts that are not secret, and of the order in which users go through their
             examples.
 

@@ -21,7 +21,7 @@ def statistics_from(values: Mapping[str, Any]) -> dict[str, Any]:
     """Those that a record names among other things, by name.
 
     Raises:
-        ValueError: an unknown kind, or fields that are not those of the kind.
+        ValueError: an unknown kind, or fields that the kind lacks.
     """
     return {name: value_of(kinds, values[name]) for name, kinds in STATISTICS.items() if name in values}
 

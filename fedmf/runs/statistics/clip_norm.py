@@ -35,7 +35,7 @@ class QuantileClipping(Statistic):
         ζ' = ζ·exp(−η(q̂ − γ)),
 
     within 2⁻²⁰ζ_0 … 2²⁰ζ_0. A user's clipped update x and sign s enter the release as one vector
-    (a·x/ζ_t, b·s) with a² + b² = 1, so ε is that of a fixed clip norm: docs/theory/accounting.md.
+    (a·x/ζ_t, b·s) with a² + b² = 1, so ε is the same as for a fixed clip norm: docs/theory/accounting.md.
 
     Raises:
         ValueError: a value out of its range.
@@ -103,5 +103,5 @@ class QuantileClipping(Statistic):
         """See `Statistic.description`."""
         return (
             f"follows the noisy {self.quantile:g}-quantile of norms, for {100 * self.share:g} % "
-            "of mu^2; clip norm and noise above are those of the first round"
+            "of mu^2; clip norm and noise above belong to the first round"
         )

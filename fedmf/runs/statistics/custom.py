@@ -24,8 +24,8 @@ class CustomStatistic(Statistic):
     """Releases the noisy mean over a round's users of a function of each user's clipped update.
 
     The function sees one user's clipped update, a tensor of shape (d,), and gives q numbers. fedmf clips
-    them to ℓ2 norm c where it clips updates, sums them, and adds noise that is correlated as that of the
-    sums; ε is that of the run for every pure function, with a result that depends on its argument alone
+    them to ℓ2 norm c where it clips updates, sums them, and adds noise that is correlated as for the
+    sums; ε of the run holds for every pure function, with a result that depends on its argument alone
     (docs/statements.md#extra-statistics). A function that is seen to remember earlier users is rejected
     before the run. A user for whom the function fails adds zeros.
 

@@ -24,8 +24,8 @@ class Statistic(Value, ABC):
     """A release with the model under the same ε: the noisy mean of a bounded function of each user.
 
     Update and statistics of a user enter the release as one vector (a·x/ζ, b₁·s₁/c₁, …), with bᵢ² the shares
-    of the statistics and a² what they leave of 1. Its norm is at most 1, so ε is that of the sums alone, and
-    they pay by noise that is 1/a times as large (docs/theory/accounting.md).
+    of the statistics and a² what they leave of 1. Its norm is at most 1, so ε is the same as for the sums
+    alone, and they pay by noise that is 1/a times as large (docs/theory/accounting.md).
 
     The state of a statistic is a JSON-able dict, a function of what was released; floats survive JSON bit for
     bit.
@@ -71,7 +71,7 @@ class Statistic(Value, ABC):
     @property
     @abstractmethod
     def assumptions(self) -> tuple[str, ...]:
-        """Under which a statement's figures hold in addition to those of every run."""
+        """Under which a statement's figures hold, in addition to every run's."""
 
     @property
     @abstractmethod

@@ -50,7 +50,7 @@ class MechanismKeys(Value):
     bands: Annotated[int | None, Field("number of diagonals of C or of its inverse", "p", ge=1)] = None
     params: Annotated[tuple[str, ...], Field("other parameters, such as lambda=0.9")] = ()
     workload: Annotated[
-        str, Field("A₁ that C is made for: prefix, momentum:β, window:w, …; auto: that of the optimizer")
+        str, Field("A₁ that C is made for: prefix, momentum:β, window:w, …; auto: from the optimizer")
     ] = "prefix"
     objective: Annotated[str, Field("error that C minimises: rmse, max, last or weights:w1,w2,…")] = "rmse"
     second_moment_importance: Annotated[

@@ -269,7 +269,7 @@ def unfold_across(s, arena, r):
 
 @part
 def fold(s, arena, r):
-    """The way back of `unfold`: slopes of each window are added to those of its pixels."""
+    """The way back of `unfold`: slopes of each window are added to its pixels."""
     dx, run, begin = s.dx + r * s.dx_apart, s.side_x * s.channels, s.columns
     clear(arena, dx, s.x_size)
     for i in range(s.lines):
@@ -584,7 +584,7 @@ def take(s, arena, example, r):
 
 @part
 def train_user(program, received, examples, u, arena, model):
-    """Set ``model`` to that of one user after local training."""
+    """Set ``model`` to one user's model after local training."""
     clear(arena, 0, arena.size)
     for i in range(received.size):
         model[i] = received[i]
