@@ -273,6 +273,7 @@ def one(app: App, folder: Path) -> dict[str, Any]:
         for key, value in app.config.items()
     }
     multiprocess.set_start_method("forkserver")  # what is forked while JAX has threads may wait for ever
+    multiprocess.set_forkserver_preload(["datasets"])
     try:
         if "tiny-bert" in app.loads:
             tiny_bert(Path(hub) / "tiny-bert")

@@ -55,12 +55,12 @@ def draw_stream(
         fields = renderer.fields(releases(start, stop))
         for name in parts.keys() & fields.keys():
             parts[name].extend(fields[name][chosen])
-    beside = last is not None and last.correlation is not None and not last.too_few
+    beside = last if last is not None and last.correlation is not None and not last.too_few else None
     figure = Figure(figsize=(13 if beside else 8, 4.5), layout="constrained")
-    panels = figure.subplots(1, 1 + beside, squeeze=False, width_ratios=(3, 2) if beside else None)[0]
+    panels = figure.subplots(1, 2 if beside else 1, squeeze=False, width_ratios=(3, 2) if beside else None)[0]
     _draw_means(panels[0], parts, renderer.names)
     if beside:
-        _draw_correlations(figure, panels[1], last, renderer.names)
+        _draw_correlations(figure, panels[1], beside, renderer.names)
     figure.savefig(file, dpi=150)
 
 
