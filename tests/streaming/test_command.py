@@ -256,7 +256,7 @@ def test_a_schema_scales_and_is_kept(tmp_path: Path, capfd: pytest.CaptureFixtur
         (("b", "rows", *state, "--release-every", "24"), "schema must be as it was when the stream"),
         (("a", "other"), "columns must all be declared in the schema; got 'Speed'"),
         (("a", "rows", "--columns", "at"), "must be a column that the schema declares as number or category"),
-        (("a", "rows", "--user-column", "speed"), "user_column must be that of the schema"),
+        (("a", "rows", "--user-column", "speed"), "user_column must be as in the schema"),
         (("a", "rows", "--second-moment", "trace"), "second moment must be full or diagonal"),
     ):
         capfd.readouterr()
