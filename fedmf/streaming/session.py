@@ -409,6 +409,11 @@ def open_pushed(directory: Path, settings: Settings, layout: Layout) -> Iterator
     with ExitStack() as kept:
         if StreamState.exists(directory):
             state = kept.enter_context(_continued(directory, settings))
+            if state.position.output not in ("", Output.name):
+                raise LedgerError(
+                    f"the stream in {directory} must have been begun by pushing rows; it was begun by `fedmf "
+                    "stream` and continues with that command."
+                )
             if state.plan.layout != layout:
                 raise LedgerError(
                     f"d (dimension) must be {state.plan.layout.dimension} with the same columns as when the "

@@ -256,19 +256,12 @@ class Pushes:
 
     Args:
         state: of the stream.
-
-    Raises:
-        LedgerError: some steps were not taken by pushing rows.
     """
 
     def __init__(self, state: StreamState) -> None:
         self._secret, self._records = state.digest_key, bytearray()
         self._steps: dict[bytes, int] = {}
         self.add(b"".join(commit.pushes for commit in state.ledger.commits()))
-        if len(self._records) != _RECORD * state.position.step:
-            raise LedgerError(
-                f"the stream in {state.directory} has steps that were not taken by pushing rows."
-            )
 
     def add(self, records: bytes) -> None:
         """Take the records of the next steps, which are committed."""

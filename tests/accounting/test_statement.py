@@ -88,7 +88,7 @@ def test_spent_is_what_was_recorded_and_not_what_was_allowed(path, released):
 
 
 def test_header_round_trips_through_json():
-    given = ({"name": "classes", "value": "3", "source": "configuration"},)
+    given = [{"name": "classes", "value": "3", "source": "configuration"}]
     header = make_header(delta=1e-7 / 3, users_test=True, public_inputs=given)
     again = RunHeader.from_dict(json.loads(json.dumps(header.to_dict())))
     assert again.to_dict() == header.to_dict()
