@@ -54,7 +54,7 @@ CACHE_BYTES: Final = 6 * 2**20
 #: The same where models are added one after the other, as long as no statistic asks for them all.
 _MODELS_BYTES: Final = 64 * 2**20
 #: Users whose examples are loaded together at most.
-_MOST_USERS: Final = 32
+_MOST_USERS: Final = 64
 
 _log = logging.getLogger("fedmf")
 
