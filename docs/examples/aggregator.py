@@ -45,7 +45,7 @@ def private(folder: Path) -> PrivateAggregator:
 
 
 def plain_loop(folder: Path) -> Model:
-    """Every round: ask whom, train them, add, release. Killed and started again it goes on."""
+    """Every round: ask whom, train them, add, release. It continues after a kill."""
     with private(folder).begin(START) as aggregator:
         for t in range(aggregator.t, 40):
             model = aggregator.model

@@ -1,7 +1,7 @@
 """A private run that releases a statistic of your own with the model: python custom_statistic.py RUN_DIR.
 
 How far does each layer of the model move, for the average user? `layer_norms` says it of one user; everything
-else is fedmf's. Kill it at any time and start it again: it goes on where its ledger ends.
+else is fedmf's. Kill it at any time and start it again: it continues where its ledger ends.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """An own strategy matrix, an own optimizer and an own task in one run: python own_parts.py RUN_DIR.
 
-Kill it at any time and start it again: it goes on where its ledger ends.
+Kill it at any time and start it again: it continues where its ledger ends.
 """
 
 import dataclasses

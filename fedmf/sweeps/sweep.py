@@ -166,7 +166,7 @@ class Sweep:
                 "seed looks better on it than it is."
             )
         if self.tuning_seeds and not self.tuned:
-            raise ConfigError("tuning_seeds must be left out where nothing is tuned; got some.")
+            raise ConfigError("tuning_seeds is set, but the sweep has no table [tuned].")
 
     def _check_keys(self) -> None:
         """Each key is known, set in one place, and one of some cell; each cell is a valid configuration."""
