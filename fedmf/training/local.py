@@ -37,6 +37,7 @@ from fedmf.training.engines import (
     OneByOne,
     Together,
     draws_numbers,
+    full_precision,
     made_up_group,
     refuse_batch_statistics,
     users_at_once,
@@ -216,7 +217,12 @@ class LocalTrainer:
         failures = Failures() if failures is None else failures
         updates = origin.new_zeros(len(user_ids), origin.numel())
         # One thread, as in `add_updates`: with more, bits may differ.
-        with silent(), kept_generators(origin.device), single_threaded_products():
+        with (
+            silent(),
+            kept_generators(origin.device),
+            full_precision(origin.device),
+            single_threaded_products(),
+        ):
             for group in self._groups(user_ids, t, failures):
                 trained = self._models(origin, group, failures)
                 updates[torch.from_numpy(group.positions).to(origin.device)] = trained - origin
@@ -287,7 +293,7 @@ class LocalTrainer:
             for position in group.positions[~finite].tolist():
                 failures.note(position, "update", "holds NaN or infinity")
 
-        with silent(), kept_generators(origin.device):
+        with silent(), kept_generators(origin.device), full_precision(origin.device):
             self._workers.each(train, self._groups(user_ids, t, failures, in_place), total)
         return failures.named(user_ids)
 
@@ -300,6 +306,8 @@ class LocalTrainer:
     ) -> Iterator[Group]:
         """The users who own examples, in groups; ``in_place`` if these may be read where they are."""
         dataset, local = self.task.dataset, self.local
+        if self.path == "groups":
+            self._workers.of_thread.expect(len(user_ids))
         users = dataset.indices(user_ids)
         counts = example_counts(dataset, users, lambda place, why: failures.note(place, "sizes", why))
         owning = np.flatnonzero(counts > 0)
