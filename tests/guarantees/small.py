@@ -42,7 +42,7 @@ def linear_task(rows: Matrix) -> fedmf.Task:
     none = torch.zeros(len(rows), dtype=torch.int64)
     owned = tuple(np.array([u]) for u in range(len(rows)))
     dataset = InMemoryDataset(
-        features, none, owned, NAMES[: len(rows)], features[:2] * 0 + 1, none[:2] + 1, classes=2
+        features, none, owned, NAMES[: len(rows)], torch.ones_like(features[:2]), none[:2] + 1, classes=2
     )
     return classification(dataset, model, _output)  # type: ignore[arg-type]
 
