@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from rich.console import Console
@@ -23,14 +24,14 @@ _WIDTH: Final = 15
 
 @contextmanager
 def bar(console: Console, label: str) -> Iterator[Callable[[int, int | None, str], None]]:
-    """A progress bar on a terminal or in a notebook; nothing elsewhere.
+    """A progress bar on a terminal, and in a notebook with ipywidgets; nothing elsewhere.
 
     Args:
         console: where.
         label: the name of the steps.
     """
     columns = TextColumn(label), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn()
-    shown = console.is_terminal or console.is_jupyter
+    shown = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
     text = TextColumn("{task.description}", markup=False)
     with Progress(*columns, text, console=console, disable=not shown, transient=True) as progress:
         task = progress.add_task("", total=None)
