@@ -47,6 +47,17 @@ ROOMS = tuple(
 OUTWARDS = re.compile(rf"\]\(((?:\.\./)*)\.\./({'|'.join(map(re.escape, TOP))})")
 #: Links to notebooks lead to the pages that are made of them.
 NOTEBOOK = re.compile(r"(\]\([^)]*)\.ipynb\b")
+#: Titles of pages that a script writes without one.
+TITLES = {
+    "bandmf-claims": "BandMF: numbers in the text",
+    "compare_mechanisms": "Mechanisms on digits",
+    "gamma-bifr": "γ-BIFR: comparison without amplification",
+    "gamma-bifr-amplified": "γ-BIFR: amplified comparisons",
+    "gamma-bifr-gammas": "γ-BIFR: best γ",
+    "optimizers-v-error": "Optimizers: error of v",
+    "table4": "DP-λCGD: Table 4",
+    "table4-amplified": "DP-λCGD: Table 4, amplified",
+}
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 ESCAPED = re.compile(r"\b([A-Z])&amp;([A-Z])\b")
 
@@ -90,7 +101,7 @@ def titles(folder: str) -> list[tuple[str, str]]:
     found = []
     for path in sorted((ROOT / "docs" / folder).rglob("*.md")):
         head = re.match(r"# (.+)", path.read_text("utf-8"))
-        title = head[1] if head else path.stem.replace("-", " ").replace("_", " ").capitalize()
+        title = head[1] if head else TITLES.get(path.stem, path.stem)
         found.append((title, path.relative_to(ROOT / "docs").as_posix()))
     return found
 
