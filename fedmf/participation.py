@@ -15,7 +15,7 @@ LARGEST_HORIZON: Final = 10_000_000
 
 @dataclass(frozen=True)
 class Participation:
-    """The participation contract of one run, shared by schedule, sensitivity, accountant and ledger.
+    """The participation bound of one run, shared by schedule, sensitivity, accountant and ledger.
 
     A user may join at most ``max_participations`` (k) of the ``rounds`` (n) rounds, and any two
     rounds i ≠ j of the same user satisfy |i − j| ≥ ``min_separation`` (b).
@@ -55,7 +55,7 @@ class Participation:
 
     @classmethod
     def as_many_as_fit(cls, rounds: int, min_separation: int) -> Participation:
-        """The contract with the largest k that the horizon allows: k = ⌈n/b⌉."""
+        """The bound with the largest k that the horizon allows: k = ⌈n/b⌉."""
         return cls(rounds, most_participations(max(1, rounds), max(1, min_separation)), min_separation)
 
 

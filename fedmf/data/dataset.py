@@ -61,7 +61,7 @@ class NumberedUsers(Sequence[str]):
 class Dataset(ABC):
     """Training examples owned by users, and a central held-out test part.
 
-    `from_frame` and `from_arrays` make one of your own rows. Users are called by their stable id (a string)
+    `from_frame` and `from_arrays` make one of your own rows. Users have a stable id (a string)
     in messages and in the ledger, and by their index, 0..U − 1, in here.
 
     Attributes:
@@ -71,13 +71,13 @@ class Dataset(ABC):
             which the model takes them; of no tests, nothing is evaluated.
         test_labels: shape (tests, …).
         classes: number of classes where labels are class numbers; 0 where they are anything else.
-        vocabulary: how many token numbers there are where features are tokens, else 0.
+        vocabulary: number of tokens where features are tokens, else 0.
         test_owner: the owner of the test part: "nobody", "held-out users", who are no users of this data set,
             or "training users".
 
-    Guarantees: what a user owns, and in which order, depends neither on the device nor on the users asked for
+    Guarantees: the examples of a user and their order depend neither on the device nor on the users asked for
     together with it. A user may own nothing. Features that could not be read are NaN; a user whose examples
-    cannot be given at all is one for whom `examples` raises.
+    cannot be given makes `examples` raise.
     """
 
     user_ids: Sequence[str]
@@ -290,7 +290,7 @@ class InMemoryDataset(Dataset):
         test_labels: shape (tests, …).
         classes: number of classes where labels are class numbers; 0 where they are anything else.
         test_owner: the owner of the test part.
-        vocabulary: how many token numbers there are where features are tokens, else 0.
+        vocabulary: number of tokens where features are tokens, else 0.
         has_examples: whether users' examples are here; else their nodes have them, and all own nothing here.
 
     Raises:

@@ -183,11 +183,11 @@ def run_on_grid(
 
     Args:
         session: what to run.
-        grid: where fedmf's own client apps are: in Flower's deployment, its simulation, or this process.
+        grid: with fedmf's own client apps: in Flower's deployment, its simulation, or this process.
         on_round: see `OnRound`.
-        nodes: which node is asked for which user; default: each user's own node, as nodes claim.
+        nodes: the node of each user; default: as nodes claim.
 
-    If the run stops early, by an error or by the user, the reports describe what was released.
+    If the run stops early, the reports describe its releases.
     """
     keys = session.run.execution.enrolment
     if nodes is None:

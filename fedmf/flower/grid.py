@@ -36,8 +36,8 @@ class InProcessGrid(Grid):
     """Runs a client app for each message in this process.
 
     A server strategy written for Flower runs on it unchanged. Replies are computed as they are pulled, one by
-    one, so that only one is in memory at a time. A client that raises becomes an error reply, as it does in
-    Flower, and what it wrote into its context is lost, as it is there.
+    one, so that only one is in memory at a time. A client that raises becomes an error reply, as in
+    Flower, and its changes of the context are lost.
 
     Args:
         client: the app to run.
@@ -47,7 +47,7 @@ class InProcessGrid(Grid):
         node_configs: more of the node configs, by node, as ``flower-supernode --node-config`` gives them.
 
     Guarantees:
-        Each client gets records of its own: what it writes into them reaches neither the server nor another
+        Each client gets its own records: changes of them reach neither the server nor another
         client. A node's messages are answered in the order in which they were pushed.
     """
 

@@ -114,8 +114,8 @@ def _of_pem(data: bytes) -> bytes | None:
 class NodeIdentity(ServedUsers):
     """Every virtual node of a simulation is a user: the first that registered is user 0, and so on.
 
-    In Flower's simulations that is the order of partitions. Nodes of a deployment come back with other ids or
-    in another order, so this tells nothing there.
+    In Flower's simulations this is the order of partitions. Nodes of a deployment come back with other ids or
+    in another order, so it is not for deployments.
 
     Args:
         users: N.
@@ -153,7 +153,7 @@ class NodeIdentity(ServedUsers):
 
 
 class EnrolledIdentity(ClaimedUsers):
-    """The key of a node says which user it is; nothing is asked, and the client app is not changed.
+    """The key of a node identifies its user; the client app is unchanged.
 
     For a SuperLink with ``--enable-supernode-auth`` over TLS. Without it nodes list keys as well, and they
     prove nothing; a server app cannot see the difference, so the statement names the condition.
@@ -163,7 +163,7 @@ class EnrolledIdentity(ClaimedUsers):
 
     Args:
         source: a file: see `read_enrolment`. Users are in its order.
-        report: called with one line about nodes that are no users.
+        report: called with one line about nodes without a user.
 
     Raises:
         ConfigError: an enrolment that cannot be read, or one key for several users.
@@ -208,16 +208,16 @@ class _Asked:
 
 
 class ClientReportedIdentity(ClaimedUsers):
-    """Nodes say which user they serve, by `user_id_mod` in their client app.
+    """Nodes report their user, by `user_id_mod` in their client app.
 
     Nodes are believed as `ClaimedUsers` says: the first that claimed a user serves it as long as it lives,
-    and another that says the same is taken for that user only while the first is gone. Every node is asked
-    until it gives a good answer, a bounded number of times. Answers are taken in whenever it is looked for
-    them, however late they come, and a node that left and comes back is asked anew.
+    and another node with the same claim is accepted only while the first is gone. Every node is asked
+    until it gives a valid answer, a bounded number of times. Late answers are accepted,
+    and a node that left and comes back is asked again.
 
     Args:
         user_list: ids of all users, given before any node is asked.
-        report: called with one line about nodes that are no users.
+        report: called with one line about nodes without a user.
         enrolment: which claims are accepted, see `read_enrolment`: nodes with a key that is not in it are
             not even asked. None believes every node.
     """

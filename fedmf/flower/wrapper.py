@@ -138,20 +138,20 @@ class FlowerAppTask(TaskElsewhere):
 
 
 class CorrelatedNoise:
-    """User-level differential privacy for a Flower app, around the strategy it has.
+    """User-level differential privacy for a Flower app, by wrapping its strategy.
 
-    Each round a cohort of users is asked by the messages that the inner strategy makes. Their updates, reply
+    In each round the messages of the inner strategy go to a cohort of users. Their updates, reply
     minus model sent, are clipped together over all trained arrays, summed, divided by the planned users of a
     round (never by numbers of examples) and noised; the inner strategy sees one reply with the noisy mean, so
-    its server rule (momentum, Adam, …) is post-processing. Every round is committed before anybody sees its
-    model. Arrays of integers stay what they were.
+    its server rule (momentum, Adam, …) is post-processing. Every round is committed before anyone sees its
+    model. Arrays of integers stay unchanged.
 
     Args:
         strategy: a new FedAvg, FedAvgM, FedProx, FedAdam, FedAdagrad or FedYogi.
         privacy: ε and δ for all rounds together, and the clip norm ζ: the largest ℓ₂ norm of one user's
             update; a public noise seed makes a simulation that anyone can undo.
-        cohorts: n, the most rounds there will ever be, m, how many users are asked in a round, and who.
-        users: N, where every virtual node of a simulation is a user; or who the users are, for deployments
+        cohorts: n, the horizon, m, the number of users per round, and the schedule.
+        users: N, if every virtual node of a simulation is a user; or the identities of users, for deployments
             an `EnrolledIdentity`.
         mechanism: name of a mechanism, or a factorization.
         server_optimizer: a server rule of fedmf in place of the strategy's own, such as `Sgd`, `JmeAdam` with
@@ -166,7 +166,7 @@ class CorrelatedNoise:
             is trained, clipped and noised once. None asks if there are any.
         execution: for how many replies, and how long, a round waits, how often checkpoints are kept; messages
             are one a user. Default: an hour for all.
-        run_dir: where ledger, key and statement are; a run that is there is continued. A simulation cannot
+        run_dir: directory of ledger, key and statement; an existing run is continued. A simulation cannot
             be: where there is one, the next gets a directory of its own next to it. Default: a new directory
             below ``~/.fedmf/runs``.
 
@@ -220,7 +220,7 @@ class CorrelatedNoise:
         return Run(task=task, server=self._optimizer or InnerRule(self.inner, layout), **self._values)
 
     def statement(self) -> PrivacyStatement:
-        """What was promised and what was released so far.
+        """The guarantee and the releases so far.
 
         Raises:
             ConfigError: nothing was begun.

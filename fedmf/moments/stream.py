@@ -67,8 +67,8 @@ class MomentStream:
         The two noises come from different domains of the key: no keystream block serves both.
         Rows are rejected before anything changes; a rejected row consumes no step. After a step that was
         interrupted nothing more is released until a saved state is loaded.
-        Who contributes when is the caller's to watch: the noise is for users that keep to (k, b), which
-        `fedmf stream --user-column` sees to.
+        The caller must check participation: the noise is for users within (k, b), which
+        `fedmf stream --user-column` ensures.
         Memory beyond the release: the state of the workloads and the noise buffers of C₁ and C₂.
 
     >>> from fedmf.mechanisms.closed_forms import identity

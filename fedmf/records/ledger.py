@@ -324,7 +324,7 @@ class Ledger:
         if chain != _chained(kind, *content):
             fault = "its chain value differs"
         elif self._key is not None and not hmac.compare_digest(hmac.digest(self._key, chain, "sha256"), code):
-            fault = "its authentication code is not that of the run's key"
+            fault = "its authentication code does not match the run's key"
         else:
             return
         raise LedgerError(

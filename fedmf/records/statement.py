@@ -49,7 +49,7 @@ SPENT_ASSUMPTION: Final = (
 
 
 class PrivacyStatement(dict[str, Any]):
-    """What a run, a stream, or several together guarantee to whom, under which assumptions.
+    """The guarantee of a run, a stream, or several together, and its assumptions.
 
     A dict of finite numbers, strings, lists, dicts and None; None stands for "infinite" in the privacy fields
     of a run without noise. Its list ``not_private`` names the figures that come from the record of
@@ -99,7 +99,7 @@ class PrivacyStatement(dict[str, Any]):
             write_durably(folder / name, form.encode())
 
     def public(self) -> PrivacyStatement:
-        """What of it may be public: nothing that depends on who took part when.
+        """The part that may be public, which does not depend on participation.
 
         Guarantees:
             Two runs that differ in participation alone, after as many rounds, give the same statement.

@@ -146,16 +146,16 @@ def session_of(path: Path, run: Run, initial: Tensor) -> Session:
 class PrivateAggregator:
     """User-level differential privacy for any program that trains users: no Flower, no messages, no loop.
 
-    In each round the program asks whom to train (`cohort`), brings what each of them changed (`add`), and
+    In each round the program asks for the cohort (`cohort`), adds the update of each user (`add`), and
     gets the next model (`release`). The updates are clipped together over all trained arrays, summed exactly,
     divided by the planned users of a round and noised; the round is committed before `release` returns.
 
     Args:
         privacy: ε and δ for all rounds together, and the clip norm ζ: the largest ℓ₂ norm of one user's
             update; a public noise seed makes a simulation that anyone can undo.
-        cohorts: n, the most rounds there will ever be, m, how many users are asked in a round, and who.
-        users: stable ids of all N users, in an order that stays.
-        run_dir: where ledger, key and statement are; a run that is there is continued.
+        cohorts: n, the horizon, m, the number of users per round, and the schedule.
+        users: stable ids of all N users, in a fixed order.
+        run_dir: directory of ledger, key and statement; an existing run is continued.
         mechanism: name of a mechanism, or a factorization.
         server_optimizer: rule of the server; by default the noisy mean is added to the model.
         clipping: `fedmf.QuantileClipping` lets ζ follow a quantile of norms.
@@ -210,7 +210,7 @@ class PrivateAggregator:
         return Run(task=TaskElsewhere(layout, self._users), **self._values)
 
     def begin(self, model: Arrays) -> Self:
-        """Plan the run and make its directory, or open the one that is there where it stopped.
+        """Plan the run and make its directory, or continue an existing one.
 
         Args:
             model: the initial arrays by name; also on continuing, where only names, shapes, types and what is
@@ -241,7 +241,7 @@ class PrivateAggregator:
         self.close()
 
     def close(self) -> None:
-        """Write reports and let another process continue the run. What was added to the coming round is
+        """Write reports and let another process continue the run. Updates of the coming round are
         forgotten.
 
         Raises:
@@ -272,15 +272,15 @@ class PrivateAggregator:
 
     @property
     def metrics(self) -> Mapping[int, Mapping[str, Any]]:
-        """By number of released rounds: ε so far, and what statistics released."""
+        """By number of released rounds: ε so far, and the released statistics."""
         return self._open.metrics
 
     def statement(self) -> PrivacyStatement:
-        """What was promised and what was released so far."""
+        """The guarantee and the releases so far."""
         return self._open.statement()
 
     def cohort(self, t: int) -> list[str]:
-        """Who is to be trained in round t, on `model`; the same as often as it is asked.
+        """The users to train in round t, on `model`; the same at each call.
 
         Raises:
             ConfigError: t is not the coming round.
@@ -299,7 +299,7 @@ class PrivateAggregator:
         return self._cohort
 
     def add(self, user: str, update: Arrays) -> str | None:
-        """Clip what a user of the cohort changed and add it to the round's sum.
+        """Clip the update of a user of the cohort and add it to the round's sum.
 
         Args:
             user: one of the cohort who was not added yet.

@@ -38,7 +38,7 @@ class RunHeader:
 
     Args:
         run: what `fedmf.Run.to_dict` wrote: each value's own kind and fields.
-        plan: the calibrated mechanism; its privacy and cohorts are those of the run.
+        plan: the calibrated mechanism; with the privacy and cohorts of the run.
         arrays: name and shape of each tensor of the model in the order of its flat vector.
         key_fingerprint: short public id of the noise key; None for a run without privacy.
         key_public: whether the noise follows from a published seed.

@@ -46,7 +46,7 @@ class OwnNoise:
         return self._noise.state_dict()
 
     def check(self, saved: Mapping[str, Any]) -> None:
-        """Refuse to go on with other noise than the saved; without noise any key will do.
+        """Reject other noise than the saved; without noise any key will do.
 
         Raises:
             ValueError: it is another.
@@ -106,7 +106,7 @@ class SecondMomentRelease:
     Args:
         plan: of a run with a second stream.
         moment: which features the optimizer needs, as the plan counted.
-        keys: which key makes which row; those of the sums.
+        keys: which key makes which row; the same as for the sums.
     """
 
     def __init__(self, plan: Plan, moment: SecondMoment, keys: KeySchedule) -> None:

@@ -62,14 +62,14 @@ _FINGERPRINT: Final = "arrays"
 def load_model(path: str | Path) -> dict[str, Tensor]:
     """The model that a run released last, for ``load_state_dict`` of the module that was trained.
 
-    It is as private as the run's statement says, whatever is done with it.
+    It is as private as the run's statement says; post-processing costs nothing.
 
     Args:
         path: of a finished, running or stopped run. Neither its data nor its task are needed.
 
     Returns:
         Tensors on the CPU by the names of the module's trained parameters, float32; frozen ones are public
-        and stays with the module (``strict=False``, or `FlatModel.state`). Of a Flower app that
+        and stay with the module (``strict=False``, or `FlatModel.state`). Of a Flower app that
         `CorrelatedNoise` trained: all arrays that it began with, frozen ones and integers too, each of
         its own type. A parameter that a module uses under several names is there once.
 

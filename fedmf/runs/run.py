@@ -49,8 +49,8 @@ class Execution(Value):
     """Messages, workers, waiting, evaluation and place of a run.
 
     Slices are waited for, so that one user's slow training cannot take others out of the sum: only rounds
-    with ``per-user`` messages end at ``round_timeout``. As long as no node serves anybody, that is waited
-    for nodes, then ``handshake_timeout``; later answers are taken in during training.
+    with ``per-user`` messages end at ``round_timeout``. Before any node serves a user, ``round_timeout``
+    applies to nodes, then ``handshake_timeout``; later answers are accepted during training.
 
     Raises:
         ValueError: a value out of its range.

@@ -163,7 +163,7 @@ def start(run: Run, path: str | Path, device: str = "cpu") -> Session:
 
 
 def resume(run: Run, path: str | Path, device: str = "cpu") -> Session:
-    """Open a stopped run of this value where its ledger ends.
+    """Open an interrupted run of this value where its ledger ends.
 
     Raises:
         ConfigError: not a run directory, or that of another run.
@@ -179,7 +179,7 @@ def simulate(
     on_round: OnRound | None = None,
     progress: bool | None = None,
 ) -> RunResult:
-    """Carry the run out in this process, to its horizon: start it, or continue it if it was stopped.
+    """Run in this process to the horizon: start, or continue after an interruption.
 
     Args:
         run: the run.

@@ -53,10 +53,10 @@ class TaskSource(Protocol):
         source = "declared by the task, which must not read them off private rows"
         return (
             PublicInput("users", str(self.users), source),
-            PublicInput("user ids", "those of its data set", source),
-            PublicInput("sizes of users", "those of its data set", source),
+            PublicInput("user ids", "as in its data set", source),
+            PublicInput("sizes of users", "as in its data set", source),
             PublicInput("structure of an example", "shapes, types and bounds", source),
-            PublicInput("test part", "that of its data set, which names its owner", source),
+            PublicInput("test part", "as in its data set, which names its owner", source),
         )
 
     def build(self) -> Task:
@@ -243,14 +243,14 @@ def classification(data: Data, model: Model) -> NamedTask | Task:
 
 
 def regression(data: Data, model: Model) -> NamedTask | Task:
-    """What to train: a model that predicts the numbers that are an example's label; see `classification`."""
+    """The task of predicting an example's real-valued labels; see `classification`."""
     return _made(Regression, data, model)
 
 
 def next_token(data: Data, model: Model) -> NamedTask | Task:
-    """What to train: a model that predicts the token that follows each position; see `classification`.
+    """The task of predicting the next token at each position; see `classification`.
 
-    The data say how many tokens there are (`Dataset.vocabulary`).
+    The data have the number of tokens (`Dataset.vocabulary`).
     """
     return _made(NextToken, data, model)
 

@@ -4,9 +4,10 @@ With w_t = Σ_i [A₁]_{ti} over rows and v_t = τ₁²·‖(A₁C₁⁻¹)_t‖
 weights [A₁]_{ti}/w_t, and S_t/w_t − (Y_t/w_t)(Y_t/w_t)ᵀ + v_t/w_t²·I their covariance, unbiased and often not
 definite. The release has that covariance projected under its known noise (`shrunk_covariances`).
 
-Where valid rows are counted, with R the last number of Y and c its weight, N̂ = R/c is the weight of the valid
-rows, m̂ = Y/N̂ their mean with Fieller's interval, and S/N̂ − m̂m̂ᵀ + v/N̂²·(I + m̂m̂ᵀ/c²) their covariance, unbiased
-up to terms of order v/N̂². The noise of N̂ enters the variances by bounds: |S_ab| ≤ N·ζ² and ‖m̂‖ ≤ ζ.
+Where valid rows are counted, with R the last number of Y and c its weight, N̂ = R/c is the weight of the
+valid rows, m̂ = Y/N̂ their mean with Fieller's interval, and S/N̂ − m̂m̂ᵀ + v/N̂²·(I + m̂m̂ᵀ/c²) their
+covariance, unbiased up to terms of order v/N̂². The noise of N̂ enters the variances by bounds: |S_ab| ≤ N·ζ²
+and ‖m̂‖ ≤ ζ.
 """
 
 from __future__ import annotations
@@ -336,8 +337,9 @@ def alarm_threshold(rate: float, covariance: Array, mean_errors: Array, covarian
 
     Ordinary rows are taken as N(μ, Σ), of which the release tells μ̂ and Σ̂ with noise of a known size. So
     μ = μ̂ + e and Σ = Σ̂ + E, with e and E drawn as that noise is and eigenvalues below zero put to it. The
-    threshold is the quantile of the scores of rows of these N(μ, Σ); without noise it is that of χ² with d
-    degrees of freedom. Where noise is large there are fewer false alarms. The draws are the same each time.
+    threshold is the quantile of the scores of rows of these N(μ, Σ); without noise it is the quantile of χ²
+    with d degrees of freedom. Where noise is large there are fewer false alarms. The draws are the same each
+    time.
 
     Args:
         rate: share of false alarms, in (0, 1).

@@ -301,7 +301,7 @@ class Reader:
             raise InputError(str(error)) from None
 
     def _check_same(self, before: Layout) -> None:
-        """Whether columns that nobody named are those of the rows before; of JSON, where the first row may
+        """Whether columns that nobody named are the same as before; of JSON, where the first row may
         lack some, whether it has none but them."""
         if self._settings.columns is not None or self._settings.schema is not None:
             return

@@ -44,7 +44,7 @@ class Settings:
         clip_norm: ζ, in 1e-100..1e100; with a schema by default the largest norm that its bounds allow.
         rounds: n, the most rows that count; None for the number of rows of the input that do.
         user_column: name of the column of user ids; None: every row is another user's.
-        max_participations: k, the most rows of one user that count.
+        max_participations: k, the largest number of rows of one user that count.
         min_separation: b, the least number of steps between two rows of one user; None for n with k = 1, else
             1. With R rows a release, at most ⌈R/b⌉ of a user's rows are in one.
         workloads: A₁ and A₂ by name, or one for both; over releases, each of R rows.
