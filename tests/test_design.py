@@ -120,7 +120,7 @@ def test_a_factorization_of_ones_own_stands_beside_names():
     assert {**named, "mechanism": "own", "params": {}} == row
     with pytest.raises(ValueError, match="at least 4 for own with n=48; got 2"):
         design(SMALL, [GivenFactorization(C)], memory_vectors=2)
-    with pytest.raises(ValueError, match="that of the given C, 48; got 40"):
+    with pytest.raises(ValueError, match="as for the given C, 48; got 40"):
         design(Participation(40, 2, 12), [GivenFactorization(C)])
 
 

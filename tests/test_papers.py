@@ -76,7 +76,8 @@ def a_point(place: str, accuracy: list[float], rate: float = 1.0, best: float = 
 def test_verdicts_are_what_the_paired_intervals_say(gains: tuple[float, ...], outcome: str) -> None:
     """The best place by its tuning runs, not by the reported ones, against the baseline."""
     base = [70.0, 75.0, 80.0]
-    figure = dataclasses.replace(FIGURES["lambda-cgd-fig2"])
+    figure = FIGURES["lambda-cgd-fig2"]
+    figure = dataclasses.replace(figure, claims=figure.claims[:1])
     made = points.Points(
         figure,
         [

@@ -77,7 +77,8 @@ class OnNodes(Table):
             rows = tests.read(tests.batches((self.user_column,)))
             if not rows.readable.any():
                 raise ValueError(f"test_path must hold a readable row; got none in {self.test_path}.")
-            test = rows.features[rows.readable], rows.labels[rows.readable]
+            kept = np.flatnonzero(rows.readable)
+            test = rows.features[kept], rows.labels[kept]
         return InMemoryDataset(
             features=x,
             labels=y,

@@ -163,7 +163,7 @@ def test_what_is_not_told_or_not_there_is_refused_in_one_line() -> None:
 
 
 def test_arrays_must_be_of_one_length_and_labels_in_range() -> None:
-    with pytest.raises(ValueError, match=r"x, y and users must be of one length.*got \[4, 3, 4\]"):
+    with pytest.raises(ValueError, match=r"x, y and users must have the same length; got \[4, 3, 4\]"):
         Dataset.from_arrays(np.eye(4), [0, 1, 0], list("abab"), user_list=["a"], classes=2)
     data = Dataset.from_arrays(np.eye(4), [0, 2, -1, 1], list("aaaa"), user_list=["a"], classes=2)
     assert data.owned[0].tolist() == [0, 3]

@@ -64,7 +64,7 @@ def test_rows_by_a_schema(suffix: str, examples: int, tmp_path: Path) -> None:
         parquet.write_table(arrow.Table.from_pylist(rows), path)
     clean = path.read_bytes()
     settings = Settings(
-        declared.encoding().norm_bound, 1.0, 1e-5, user_column="who", timestamp="at", schema=declared
+        1.0, 1e-5, declared.encoding().norm_bound, user_column="who", timestamp="at", schema=declared
     )
 
     @fuzzed(examples)
