@@ -20,11 +20,13 @@ from typing import Any
 
 import numpy as np
 from released_moments import planned, released, shortened
-from stream_data import USERS, table
 
 from fedmf.moments import METHODS, MomentMechanism, describe
 from fedmf.streaming import StreamPlan, StreamState
 from fedmf.typing import Array
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from fetch_data import USERS, table
 
 PROJECT = Path(__file__).resolve().parents[2]
 RESULTS = PROJECT / "docs" / "results"
@@ -36,7 +38,7 @@ CAPS, RUNS = {"flights": 10, "ratings": 20, "baseball": 20}, 200
 ROWS = 1000
 PAGE = """# What streams of real rows end in
 
-`python simulations/moments/stream_answers.py`; data and their sources: `simulations/moments/stream_data.py`.
+`python simulations/moments/stream_answers.py`; data and their sources: `simulations/fetch_data.py`.
 Columns are mapped to [-1, 1] from public ranges, δ = 1e-5, running averages.
 
 ## Flights: errors near the limit
