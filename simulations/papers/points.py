@@ -14,7 +14,7 @@ from typing import Any
 from catalogue import FIGURES
 from figures import BEST, LEAST, Cell, Claim, Figure
 
-__all__ = ["Finding", "Points", "interval", "read_points", "verdict", "write_points"]
+__all__ = ["Finding", "Points", "interval", "read_points", "write_points"]
 
 #: Panel, line and place of a point.
 Spot = tuple[str, str, str]
@@ -55,11 +55,6 @@ class Point:
     def grid(self) -> list[float]:
         """The rates that were tried."""
         return sorted(map(float, self.tried))
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether the chosen rate is at no end of them."""
-        return len(self.tried) == 1 or self.grid[0] < self.rate < self.grid[-1]
 
 
 @dataclass(frozen=True)
@@ -172,21 +167,6 @@ def interval(differences: Sequence[float]) -> tuple[float, float, float]:
     half = float(stats.t.ppf(0.975, len(differences) - 1)) * statistics.stdev(differences)
     half /= len(differences) ** 0.5
     return mean, mean - half, mean + half
-
-
-def verdict(points: Points) -> str:
-    """The figure's line in the index, computed from its findings alone."""
-    findings, unit = points.findings(), "points" if points.figure.y == "accuracy" else "nats"
-    counts = {name: sum(f.outcome == name for f in findings) for name in ("agrees", "tie", "against")}
-    words = {"agrees": "agrees", "tie": "tie", "against": "against the paper"}
-    head = ", ".join(f"{words[name]} in {count}" for name, count in counts.items() if count)
-    digits = 1 if unit == "points" else 3
-    told = "; ".join(
-        f"{f.says} {f.estimate:+.{digits}f} {unit} [{f.low:+.{digits}f}, {f.high:+.{digits}f}]"
-        f"{'' if f.outcome == 'agrees' else ' (' + words[f.outcome] + ')'}"
-        for f in findings
-    )
-    return f"{head} of {len(findings)}: {told}"
 
 
 def read_points(path: Path) -> dict[str, Points]:
