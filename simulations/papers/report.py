@@ -28,16 +28,16 @@ def page(points: Points, stem: str) -> str:
     figure, unit = points.figure, "%" if points.figure.y == "accuracy" else "nats"
     first, tuning = next(iter(points.found.values())), len(figure.reduced.tuning_seeds)
     digits = 2 if unit == "%" else 3
+    base = f"{figure.x + ' = ' if figure.by_place else ''}{figure.baseline}"
     lines = [
         f"# {figure.paper}, {figure.item}: {figure.shows}",
         "",
         f"`python simulations/papers/run.py {figure.name} --reduced`",
         "",
-        f"The {figure.y} ({unit}) after the last round, mean of {len(first.accuracy)} seeds (lowest to",
-        f"highest), and how much better that is than {figure.x + ' = ' if figure.by_place else ''}"
-        f"{figure.baseline}, paired by seed, with its",
-        f"95 % Student interval. η was chosen on {tuning} other seeds, in a grid of factors of 2 that was",
-        "made longer until the best lies inside. Verdicts are computed from these intervals.",
+        f"{figure.y.capitalize()} ({unit}) after the last round: mean of {len(first.accuracy)} seeds",
+        f"(range), and gain over {base}, paired by seed, with 95 % Student interval, from which",
+        f"verdicts follow. η was tuned on {tuning} other seeds, in a grid that was extended until the best",
+        "lies inside.",
         f"{points.runs:,} runs in {points.seconds:,.0f} s of a processor, choosing η included.",
         "",
         f"![{figure.shows}]({stem}.png)",
@@ -47,9 +47,11 @@ def page(points: Points, stem: str) -> str:
         f"| sentence | here | difference ({'points' if unit == '%' else unit}) | verdict |",
         "|---|---|---|---|",
     ]
+    before = ""
     for finding in points.findings():
         told = f"{finding.estimate:+.{digits}f} [{finding.low:+.{digits}f}, {finding.high:+.{digits}f}]"
-        lines.append(f"| {finding.sentence} | {finding.says} | {told} | {_WORDS[finding.outcome]} |")
+        sentence, before = "" if finding.sentence == before else finding.sentence, finding.sentence
+        lines.append(f"| {sentence} | {finding.says} | {told} | {_WORDS[finding.outcome]} |")
     for panel in dict.fromkeys(spot[0] for spot in points.found):
         lines += [
             "",
@@ -61,10 +63,10 @@ def page(points: Points, stem: str) -> str:
         for spot, point in points.found.items():
             if spot[0] != panel:
                 continue
-            values, base = points.values(spot), figure.base_of(spot)
+            values, reference = points.values(spot), figure.base_of(spot)
             gain = ""
-            if spot != base and base in points.found:
-                mean, low, high = points.gain(spot, base)
+            if spot != reference and reference in points.found:
+                mean, low, high = points.gain(spot, reference)
                 gain = f"{mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
             grid = point.grid or [point.rate]
             more = "".join(f", {name} {value:g}" for name, value in point.params.items())
