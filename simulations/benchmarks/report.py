@@ -119,22 +119,15 @@ def _sections(heading: str, done: Finished, baseline: str) -> list[str]:
             f"| mechanism | accuracy (%) | 95 % interval | − {baseline} | verdict | η | seeds |",
             "|---|" + "---|" * 6,
         ]
-        found: dict[str, list[str]] = {}
         for row in rows:
             mean, low, high, seeds = mean_interval([*row.values.values()])
             ends = " to ".join(_percent((low, high))) if seeds > 1 else ""
             difference = row.over(base) if base and row is not base else None
             told = _verdict(*difference[1:]) if difference else "baseline" if row is base else ""
-            if row.cell.variant != "no noise":
-                found.setdefault(told, []).append(row.cell.variant)
             rate = f"{row.rate:g}{'*' if row.at_the_edge else ''}"
             shown = _interval(difference) if difference else ""
             entries = [row.cell.variant, _percent([mean])[0], ends, shown, told, rate, str(seeds)]
             lines.append(f"| {' | '.join(entries)} |")
-        said = "; ".join(
-            f"{word}: {', '.join(found[word])}" for word in ("ahead", "undecided", "behind") if word in found
-        )
-        lines += ["", f"Against independent noise amplified by Poisson sampling, {said}."] if base else []
     return lines
 
 

@@ -91,19 +91,9 @@ def with_flower_keys(pyproject: str) -> str:
 
 def configuration_page() -> str:
     """docs/configuration.md."""
-    every = {key.dotted: key for key in keys()}
-    lines = [
-        _INTRODUCTION,
-        "",
-        "## The keys to begin with",
-        "",
-        "| key | default | meaning |",
-        "|---|---|---|",
-    ]
-    lines += [
-        f"| [`{name}`](#{name.partition('.')[0]}) | {every[name].default} | {every[name].meaning} |"
-        for name in FIRST
-    ]
+    every = list(keys())
+    first = ", ".join(f"[`{name}`](#{name.partition('.')[0]})" for name in FIRST)
+    lines = [_INTRODUCTION, "", f"Keys to begin with: {first}."]
     for table, kinds in TABLES.items():
         lines += ["", f"## [{table}]", ""]
         lines += [
@@ -112,7 +102,7 @@ def configuration_page() -> str:
         lines += ["", "| key | type | default | meaning |", "|---|---|---|---|"]
         lines += [
             f"| `{key.dotted.partition('.')[2]}` | {key.type} | {key.default} | {key.meaning} |"
-            for key in every.values()
+            for key in every
             if key.dotted.startswith(f"{table}.")
         ]
     return "\n".join(lines) + "\n"
