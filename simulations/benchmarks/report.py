@@ -107,7 +107,7 @@ def _interval(values: Sequence[float]) -> str:
 
 
 def _sections(heading: str, done: Finished, baseline: str) -> list[str]:
-    """A table for each point of the grid, and what the intervals say in a sentence."""
+    """A table for each point of the grid."""
     lines = []
     for point in dict.fromkeys(cell.point for cell in done.rows):
         rows = [row for row in done.rows.values() if row.cell.point == point]
