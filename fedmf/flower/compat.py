@@ -14,24 +14,21 @@ from fedmf.errors import ConfigError
 try:
     from flwr.app import Array, Context, Error, Message, Metadata, RecordDict
     from flwr.app.message import make_message
-    from flwr.app.user_config import UserConfig as RunConfig
-    from flwr.app.user_config import UserConfigValue
+    from flwr.app.user_config import UserConfig, UserConfigValue
     from flwr.common.config import flatten_dict
     from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
     from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest
     from flwr.proto.node_pb2 import NodeInfo
     from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+    from flwr.serverapp import Grid
     from flwr.supercore.inflatable import inflatable_object as objects
     from flwr.supercore.inflatable.inflatable_utils import (
-        inflate_object_from_contents as unpacked,
-    )
-    from flwr.supercore.inflatable.inflatable_utils import (
+        inflate_object_from_contents,
         validate_object_content,
     )
     from flwr.supercore.object_ref import load_app
     from flwr.supercore.run import Run
     from flwr.supercore.task_identity import TaskIdentity
-    from flwr.superlink.grid import HttpGrid
 except ImportError as error:
     try:
         found = f"flwr {version('flwr')} is installed and has no {error.name}: pip install 'flwr>=1.38,<1.43'"
@@ -39,7 +36,7 @@ except ImportError as error:
         found = "it is not installed: pip install 'fedmf[flower]'"
     raise ImportError(f"fedmf.flower needs flwr, tried with 1.38 to 1.42; {found}.") from None
 
-__all__ = ["HttpGrid", "NodeInfo", "RunConfig", "UserConfigValue", "unpacked"]
+__all__ = ["NodeInfo", "UserConfigValue", "inflate_object_from_contents"]
 
 _RUN_ID = 1
 #: Errors that Flower's link sends in place of a reply that never came.
@@ -62,12 +59,12 @@ def empty_run() -> Run:
     return Run.create_empty(_RUN_ID)
 
 
-def server_context(run_config: RunConfig) -> Context:
+def server_context(run_config: UserConfig) -> Context:
     """The context that a server app starts with."""
     return Context(_RUN_ID, SUPERLINK_NODE_ID, {}, RecordDict(), run_config)
 
 
-def flat_config(config: Mapping[str, Any]) -> RunConfig:
+def flat_config(config: Mapping[str, Any]) -> UserConfig:
     """A run config with the names of nested tables joined by dots.
 
     Raises:
@@ -115,6 +112,13 @@ def unusable_reply(message_id: str, reason: str, code: int = _CRASHED) -> Messag
     return make_message(metadata=metadata, error=Error(code, reason))
 
 
+def is_over_http(grid: Grid) -> bool:
+    """Whether a grid is Flower's own over HTTP, whose module takes most of a second to import."""
+    from flwr.superlink.grid import HttpGrid
+
+    return isinstance(grid, HttpGrid)
+
+
 class MissingObjectError(Exception):
     """The link does not have an object: its sender never uploaded it."""
 
@@ -126,7 +130,7 @@ class HttpLink:
         grid: of a server app.
     """
 
-    def __init__(self, grid: HttpGrid) -> None:
+    def __init__(self, grid: Any) -> None:
         self._client, self._node, self._run_id = grid._runtime_client, grid.node, grid.run.run_id
 
     def announced(self, message_ids: Iterable[str]) -> Iterable[tuple[str, str, int, list[str]]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import logging
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -149,17 +148,12 @@ class InProcessGrid(Grid):
         except (KeyboardInterrupt, UnsoundSumError):  # the latter is a bug of fedmf: nothing may be released
             raise
         except BaseException as error:  # a client's failure must never stop the server
-            self._log_failure(error)
+            line = f"{type(error).__name__}: {error}"  # with its traceback the first time
+            _log.error("client app failed: %s", line, exc_info=None if line in self._failures else error)
+            self._failures.add(line)
             reply = client_error(error, envelope)
         set_message_id(reply, f"reply-{next(self._ids)}")
         return reply
-
-    def _log_failure(self, error: BaseException) -> None:
-        """Tell the operator where a client failed, with its traceback the first time."""
-        line = f"{type(error).__name__}: {error}"
-        trace = "" if line in self._failures else "\n" + "".join(traceback.format_exception(error))
-        _log.error("client app failed: %s%s", line, trace)
-        self._failures.add(line)
 
 
 def _check_reply(reply: object, request_id: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -68,7 +69,11 @@ def read_enrolment(source: str | Path) -> dict[bytes, tuple[str, ...]]:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         where, (kind, text, named) = f"line {number} of {path}", (*line.split(None, 2), "", "")[:3]
-        key, user = _of_openssh(f"{kind} {text}", where), canonical_id(named.strip())
+        key, user = _der(load_ssh_public_key, f"{kind} {text}".encode()), canonical_id(named.strip())
+        if key is None:
+            raise ConfigError(
+                f"{where} must hold public keys as ssh-keygen -t ecdsa writes them; got {line.strip()!r:.60}."
+            )
         others = found.get(key, ())
         if not user.isprintable() or not 0 < len(user) <= 256 or user in others:
             raise ConfigError(
@@ -83,32 +88,18 @@ def read_enrolment(source: str | Path) -> dict[bytes, tuple[str, ...]]:
 
 def _enrolled_nodes(grid: Grid, by_key: Mapping[bytes, object]) -> dict[int, bytes]:
     """The keys of the nodes that are there and enrolled."""
-    keys = {node.node_id: _of_pem(node.public_key) for node in grid.get_nodes() if node.status == _ONLINE}
+    there = [node for node in grid.get_nodes() if node.status == _ONLINE]
+    keys = {node.node_id: _der(load_pem_public_key, node.public_key) for node in there}
     return {node: key for node, key in keys.items() if key is not None and key in by_key}
 
 
-def _der(key: object) -> bytes:
-    if not isinstance(key, EllipticCurvePublicKey):
-        raise ValueError("SuperNodes have keys of elliptic curves")  # as Flower demands
-    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-
-
-def _of_openssh(text: str, where: str) -> bytes:
-    try:
-        return _der(load_ssh_public_key(text.encode()))
-    except (ValueError, UnsupportedAlgorithm):
-        raise ConfigError(
-            f"{where} must hold public keys as ssh-keygen -t ecdsa writes them; got {text!r:.60}."
-        ) from None
-
-
 @lru_cache(maxsize=4096)
-def _of_pem(data: bytes) -> bytes | None:
-    """The key that a link lists, None if it could not be enrolled."""
-    try:
-        return _der(load_pem_public_key(data))
-    except (ValueError, UnsupportedAlgorithm):
-        return None
+def _der(load: Callable[[bytes], object], data: bytes) -> bytes | None:
+    """A key as DER, None for what is no key that a SuperNode can have."""
+    with suppress(ValueError, UnsupportedAlgorithm):
+        if isinstance(key := load(data), EllipticCurvePublicKey):  # as Flower demands
+            return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return None
 
 
 class NodeIdentity(ServedUsers):
@@ -199,12 +190,11 @@ class EnrolledIdentity(ClaimedUsers):
 
 @dataclass
 class _Asked:
-    """How often a node was asked, when it may be asked again, whether it ever answered and is known."""
+    """How often a node was asked (once known: as often as can be), when it may be again, if it answered."""
 
     attempts: int = 0
     not_before: float = 0.0
     answered: bool = False
-    known: bool = False
 
 
 class ClientReportedIdentity(ClaimedUsers):
@@ -264,7 +254,7 @@ class ClientReportedIdentity(ClaimedUsers):
         due = {
             node: asked
             for node, asked in self._asked.items()
-            if not asked.known and asked.attempts < _ATTEMPTS and now >= asked.not_before
+            if asked.attempts < _ATTEMPTS and now >= asked.not_before
         }
         if due:
             kind, content = self.asked_by, self._question
@@ -281,7 +271,7 @@ class ClientReportedIdentity(ClaimedUsers):
         asked.answered = True
         try:
             self._heard.append((node, self._claimed(node, reply)))
-            asked.known = True
+            asked.attempts = _ATTEMPTS
         except Exception as reason:  # whatever a stranger's bytes may cause
             what = str(reason) if isinstance(reason, RejectedReply) else type(reason).__name__
             self.tell(f"node {node} failed the handshake: {what}")

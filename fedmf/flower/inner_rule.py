@@ -19,6 +19,7 @@ from fedmf.flower.compat import claim_task_identity
 from fedmf.flower.layout import ArrayLayout
 from fedmf.moments import SecondMoment
 from fedmf.optim import RoundRelease
+from fedmf.runs.model_layout import named_parts
 
 _log: Final = logging.getLogger("flwr")
 #: Strategies whose aggregation is a mean followed by a rule of the server.
@@ -152,8 +153,6 @@ class InnerRule:
         """What the strategy keeps under this name."""
         if flat is None:
             return None
-        sizes = [int(np.prod(shape, dtype=np.int64)) for _, shape, _ in self._layout.trained]
-        pieces = np.split(flat.cpu().numpy(), np.cumsum(sizes)[:-1])
-        rows = zip(pieces, self._layout.trained, strict=True)
-        arrays = {name: piece.reshape(shape).copy() for piece, (name, shape, _) in rows}
+        parts = named_parts(flat.cpu(), [(name, shape) for name, shape, _ in self._layout.trained])
+        arrays = {name: part.numpy().copy() for name, part in parts.items()}
         return list(arrays.values()) if memory == "momentum_vector" else arrays

@@ -17,7 +17,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 from fedmf.errors import ConfigError
-from fedmf.flower.compat import RunConfig, flat_config, load_object, server_context
+from fedmf.flower.compat import UserConfig, flat_config, load_object, server_context
 from fedmf.flower.grid import Client, InProcessGrid
 from fedmf.training.draws import kept_generators
 
@@ -89,7 +89,7 @@ def _seeded(client: ClientApp, seed: int) -> Client:
 
 def _app_of(
     server: ServerApp | str | Path, client: ClientApp | None, given: Mapping[str, Any]
-) -> tuple[ServerApp, ClientApp, RunConfig]:
+) -> tuple[ServerApp, ClientApp, UserConfig]:
     """An app of two objects, or of a folder; and the run config, flat: nested tables are joined by dots."""
     config = flat_config(given)
     if isinstance(server, (str, Path)):
@@ -105,7 +105,7 @@ def _app_of(
     return server, client, config  # type: ignore[return-value]
 
 
-def _loaded(folder: Path, given: RunConfig) -> tuple[Any, Any, RunConfig]:
+def _loaded(folder: Path, given: UserConfig) -> tuple[Any, Any, UserConfig]:
     """The app of a folder, with values of its run config replaced as by ``flwr run --run-config``."""
     path = folder.expanduser().resolve() / "pyproject.toml"
     try:

@@ -12,14 +12,15 @@ from flwr.serverapp import Grid
 
 from fedmf.flower.compat import (
     MISSING,
-    HttpGrid,
     HttpLink,
     MissingObjectError,
     checked_size,
+    inflate_object_from_contents,
+    is_over_http,
     set_message_id,
-    unpacked,
     unusable_reply,
 )
+from fedmf.flower.grid import InProcessGrid
 
 _SHORTEST_PAUSE: Final = 0.05
 #: Most objects of a reply; each is a call to the link. Flower cuts arrays into objects of 5 MiB.
@@ -67,7 +68,9 @@ def pull_until(
 
 def pull_of(grid: Grid, most_bytes: Callable[[str], int]) -> Pull:
     """How replies of a grid are pulled: our own way over a link, as `LinkPull` says."""
-    return LinkPull(HttpLink(grid), most_bytes) if isinstance(grid, HttpGrid) else grid.pull_messages
+    if isinstance(grid, InProcessGrid) or not is_over_http(grid):
+        return grid.pull_messages
+    return LinkPull(HttpLink(grid), most_bytes)
 
 
 @dataclass
@@ -143,7 +146,7 @@ def reply_of(answered: str, announced: Announced, trouble: str, most: int) -> Me
         if not trouble and sum(checked_size(content, contents) for content in contents.values()) > most:
             trouble = f"its arrays would take more than {most} bytes"
         if not trouble:
-            reply = unpacked(announced.message_id, contents)
+            reply = inflate_object_from_contents(announced.message_id, contents)
     except Exception as error:  # whatever a stranger's bytes may cause
         trouble = type(error).__name__
     if trouble:

@@ -221,8 +221,9 @@ def _refuse_statistics(arrays: Mapping[str, NDArray[Any]], frozen: Collection[st
             if counted or (fresh and [_constant(array) for array in four] == [1.0, 0.0, 0.0, 1.0]):
                 found += [mean, variance]
     if found := [name for name in found if name not in frozen]:
+        some = ", ".join(map(repr, found[:3])) + (f", … ({len(found)} in all)" if len(found) > 3 else "")
         raise ConfigError(
-            f"arrays {', '.join(map(repr, found))} hold statistics of a normalisation layer, which mix "
+            f"arrays {some} hold statistics of a normalisation layer, which mix "
             "users' examples and are no gradient: use GroupNorm or LayerNorm, or name them in frozen."
         )
 
