@@ -21,7 +21,7 @@ import pyarrow as arrow
 import pyarrow.compute as compute
 from numpy.typing import NDArray
 
-from fedmf.data.table_reader import format_of, open_table
+from fedmf.data.table_reader import format_of, is_number, open_table
 
 types = arrow.types
 _TEXT: Final = (
@@ -179,10 +179,7 @@ def _plain(column: Any) -> Any:
 
 
 def _number(cell: str | None) -> float:
-    try:
-        return math.nan if cell is None or "_" in cell else float(cell)
-    except ValueError:
-        return math.nan
+    return float(cell) if cell is not None and is_number(cell) else math.nan
 
 
 def canonical_id(text: str) -> str:

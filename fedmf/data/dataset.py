@@ -260,22 +260,6 @@ class Dataset(ABC):
         return np.fromiter(map(self.index_of, user_ids), dtype=np.int64, count=len(user_ids))
 
 
-def index_by_id(user_ids: Sequence[str]) -> dict[str, int]:
-    """The place of each id.
-
-    Raises:
-        ValueError: ids that are no text, not unique, or not as `canonical_id` writes them.
-    """
-    if (wrong := next((user for user in user_ids if not isinstance(user, str)), None)) is not None:
-        raise ValueError(f"user ids must be text; got {wrong!r}. Take str of each.")
-    index = {name: u for u, name in enumerate(user_ids)}
-    if len(index) < len(user_ids):
-        raise ValueError(f"user ids must be unique; got {len(index)} different of {len(user_ids)}.")
-    if not isinstance(user_ids, NumberedUsers):
-        require_canonical(user_ids)
-    return index
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class InMemoryDataset(Dataset):
     """Examples in tensors, and for each user the rows it owns.
@@ -342,7 +326,14 @@ class InMemoryDataset(Dataset):
 
     @cached_property
     def _index(self) -> dict[str, int]:
-        return index_by_id(self.user_ids)
+        if (wrong := next((user for user in self.user_ids if not isinstance(user, str)), None)) is not None:
+            raise ValueError(f"user ids must be text; got {wrong!r}. Take str of each.")
+        index = {name: u for u, name in enumerate(self.user_ids)}
+        if len(index) < len(self.user_ids):
+            raise ValueError(f"user ids must be unique; got {len(index)} different of {len(self.user_ids)}.")
+        if not isinstance(self.user_ids, NumberedUsers):
+            require_canonical(self.user_ids)
+        return index
 
     def index_of(self, user_id: str) -> int:
         """See `Dataset.index_of`."""
@@ -359,9 +350,8 @@ class InMemoryDataset(Dataset):
     def examples(self, users: NDArray[np.int64]) -> tuple[Features, Tensor]:
         """See `Dataset.examples`."""
         rows = torch.from_numpy(self.rows(users)).to(self.labels.device)
-        return each(lambda values: values.index_select(0, rows), self.features), self.labels.index_select(
-            0, rows
-        )
+        features = each(lambda values: values.index_select(0, rows), self.features)
+        return features, self.labels.index_select(0, rows)
 
     def to(self, device: torch.device | str) -> Self:
         """See `Dataset.to`."""

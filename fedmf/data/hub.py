@@ -102,22 +102,17 @@ def decoded(split: Any, rows: range, column: str) -> list[NDArray[np.float32] | 
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")  # what a row makes a decoder say is not for the screen
-            return [
-                _example(value) for value in split.select_columns([column])[rows.start : rows.stop][column]
-            ]
+            return [*map(_example, split.select_columns([column])[rows.start : rows.stop][column])]
     except Exception:  # whatever a decoder raises, it concerns one row
         alone = (decoded(split, range(row, row + 1), column) for row in rows)
         return [None] if len(rows) == 1 else [value for (value,) in alone]
 
 
 def _example(value: Any) -> NDArray[np.float32] | None:
-    try:
-        numbers = np.asarray(value)
-        if numbers.dtype == np.uint8:
-            numbers = (numbers[None] if numbers.ndim == 2 else np.moveaxis(numbers, -1, 0)) / np.float32(255)
-        return numbers.astype(np.float32) if numbers.dtype.kind in "iuf" else None
-    except Exception:
-        return None
+    numbers = np.asarray(value)
+    if numbers.dtype == np.uint8:
+        numbers = (numbers[None] if numbers.ndim == 2 else np.moveaxis(numbers, -1, 0)) / np.float32(255)
+    return numbers.astype(np.float32) if numbers.dtype.kind in "iuf" else None
 
 
 def loaded(name: str) -> Any:

@@ -46,7 +46,7 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 Real = Annotated[float, Field(ge=-1e30, le=1e30, allow_inf_nan=False)]
 _FILL: Final = Field(None, description="stands for a missing cell; else its row counts for nobody")
 #: A time as ISO 8601; TOML has dates and times of its own.
-Moment = Annotated[str, BeforeValidator(lambda at: at.isoformat() if hasattr(at, "isoformat") else at)]
+Moment = Annotated[datetime, BeforeValidator(lambda at: _time(str(at)) or at)]
 AnyColumn = TypeVar("AnyColumn", bound="Column")
 
 
@@ -234,8 +234,7 @@ class Time(Column):
 
     @model_validator(mode="after")
     def _grid(self) -> Self:
-        first, last = self._ends
-        if (first.tzinfo is None) != (last.tzinfo is None) or not first < last:
+        if (self.start.tzinfo is None) != (self.end.tzinfo is None) or not self.start < self.end:
             raise ValueError(f"start must lie before end, in the same zone; got {self.start} and {self.end}")
         if self.steps > _MOST_STEPS:
             raise ValueError(f"step must leave at most {_MOST_STEPS} steps; got {self.steps}")
@@ -244,15 +243,7 @@ class Time(Column):
     @property
     def steps(self) -> int:
         """How many there are."""
-        first, last = self._ends
-        return math.ceil((last - first) / self._width)
-
-    @cached_property
-    def _ends(self) -> tuple[datetime, datetime]:
-        first, last = _time(self.start), _time(self.end)
-        if first is None or last is None:
-            raise ValueError(f"start and end must be times such as 2026-01-31T12:00; got {self.start!r:.100}")
-        return first, last
+        return math.ceil((self.end - self.start) / self._width)
 
     @cached_property
     def _width(self) -> timedelta:
@@ -265,7 +256,7 @@ class Time(Column):
 
     def steps_of(self, cells: Any) -> NDArray[np.int64]:
         """The step of each cell's time, from 0; −1 for a time outside the grid."""
-        first, last = self._ends
+        first, last = self.start, self.end
         steps = np.full(len(cells), -1, dtype=np.int64)
         for i, cell in enumerate(cells_of(cells)):
             at = _time(cell)
@@ -275,7 +266,7 @@ class Time(Column):
 
     def label(self, step: int) -> str:
         """The beginning of a step, or nothing for −1."""
-        return "" if step < 0 else (self._ends[0] + step * self._width).isoformat()
+        return "" if step < 0 else (self.start + step * self._width).isoformat()
 
 
 @final

@@ -39,11 +39,6 @@ def each(function: Callable[..., Any], *features: Features) -> Any:
     return function(*features)
 
 
-def row_count(features: Features) -> int:
-    """How many examples there are."""
-    return len(next(iter(named(features).values())))
-
-
 def device_of(features: Features) -> torch.device:
     """Where they are."""
     return next(iter(named(features).values())).device
@@ -56,7 +51,8 @@ def joined(parts: Sequence[Features]) -> Features:
 
 def split_rows(features: Features, rows: int) -> Iterator[Features]:
     """Views of at most so many examples each, in their order; one view of none at all."""
-    for first in range(0, max(1, row_count(features)), rows):
+    examples = len(next(iter(named(features).values())))
+    for first in range(0, max(1, examples), rows):
         yield each(lambda values, first=first: values[first : first + rows], features)
 
 
@@ -105,18 +101,9 @@ class TensorStructure:
             bound = max(1, int(values.max()) + 1) if values.numel() else 1
         return cls(tuple(values.shape[1:]), values.dtype, bound)
 
-    @property
-    def named(self) -> dict[str, TensorStructure]:
-        """Itself, as `named` gives a single tensor."""
-        return {"": self}
-
     def of_tokens(self, vocabulary: int) -> TensorStructure:
         """The same with tokens 0, …, vocabulary − 1."""
         return replace(self, bound=vocabulary)
-
-    @property
-    def _takes_padding(self) -> bool:
-        return self.padded and not self.dtype.is_floating_point and self.dtype.is_signed
 
     def _entry_outside(self, values: Tensor) -> float | None:
         """An entry that is not finite or outside the bound, found in one pass; None if there is none."""
@@ -127,7 +114,8 @@ class TensorStructure:
             return next((entry for entry in (least, largest) if not math.isfinite(entry)), None)
         if not largest < self.bound:
             return largest
-        if least >= 0 or (self._takes_padding and bool(((values >= 0) | (values == PADDING)).all())):
+        takes_padding = self.padded and not self.dtype.is_floating_point and self.dtype.is_signed
+        if least >= 0 or (takes_padding and bool(((values >= 0) | (values == PADDING)).all())):
             return None
         return least
 
@@ -165,8 +153,7 @@ class TensorStructure:
         return torch.randint(self.bound, size, generator=generator).to(self.dtype)
 
 
-@dataclass(frozen=True)
-class NamedStructures:
+class NamedStructures(dict[str, TensorStructure]):
     """What the features of one example look like where a model takes several tensors by name.
 
     Args:
@@ -179,16 +166,14 @@ class NamedStructures:
     'mask (5,) float32, tokens (5,) int64 below 9'
     """
 
-    named: Mapping[str, TensorStructure]
-
-    def __post_init__(self) -> None:
-        names = list(self.named)
+    def __init__(self, named: Mapping[str, TensorStructure]) -> None:
+        names = list(named)
         if not names or not all(isinstance(name, str) and name.isidentifier() for name in names):
             raise ValueError(f"features must have the names of the model's arguments; got {names}.")
-        object.__setattr__(self, "named", dict(sorted(self.named.items())))
+        super().__init__(sorted(named.items()))
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} {structure}" for name, structure in self.named.items())
+        return ", ".join(f"{name} {structure}" for name, structure in self.items())
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -197,7 +182,7 @@ class NamedStructures:
         Raises:
             ValueError: always; the caller wants one tensor.
         """
-        raise ValueError(f"features must be one tensor here; got several: {', '.join(self.named)}.")
+        raise ValueError(f"features must be one tensor here; got several: {', '.join(self)}.")
 
     def of_tokens(self, vocabulary: int) -> NamedStructures:
         """The same with tokens 0, …, vocabulary − 1 under the name ``input_ids``.
@@ -205,28 +190,18 @@ class NamedStructures:
         Raises:
             ValueError: there is no such name.
         """
-        if "input_ids" not in self.named:
-            raise ValueError(
-                f"features (of texts) must have tokens as input_ids; got {', '.join(self.named)}."
-            )
-        return NamedStructures({**self.named, "input_ids": self.named["input_ids"].of_tokens(vocabulary)})
+        if "input_ids" not in self:
+            raise ValueError(f"features (of texts) must have tokens as input_ids; got {', '.join(self)}.")
+        return NamedStructures({**self, "input_ids": self["input_ids"].of_tokens(vocabulary)})
 
     def check(self, what: str, values: Features, examples: int, device: torch.device) -> None:
         """See `TensorStructure.check`."""
         if not isinstance(values, Mapping):
             raise TypeError(f"{what} must be a mapping of tensors; got {type(values).__name__}.")
-        if values.keys() != self.named.keys():
-            raise ValueError(f"{what} must be of names {', '.join(self.named)}; got {', '.join(values)}.")
-        for name, structure in self.named.items():
+        if values.keys() != self.keys():
+            raise ValueError(f"{what} must be of names {', '.join(self)}; got {', '.join(values)}.")
+        for name, structure in self.items():
             structure.check(f"{what} {name!r}", values[name], examples, device)
-
-    def zeros(self, examples: int, device: torch.device | str = "cpu") -> dict[str, Tensor]:
-        """See `TensorStructure.zeros`."""
-        return {name: structure.zeros(examples, device) for name, structure in self.named.items()}
-
-    def sample(self, generator: torch.Generator, shape: Sequence[int]) -> dict[str, Tensor]:
-        """See `TensorStructure.sample`."""
-        return {name: structure.sample(generator, shape) for name, structure in self.named.items()}
 
 
 def structure_of(features: Features, vocabulary: int = 0) -> TensorStructure | NamedStructures:
@@ -257,6 +232,11 @@ class ExampleStructure:
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", replace(self.labels, padded=True))
 
+    def zeros(self, examples: int, device: torch.device) -> tuple[Features, Tensor]:
+        """Features and labels of valid examples that say nothing."""
+        features = each(lambda part: part.zeros(examples, device), self.features)
+        return features, self.labels.zeros(examples, device)
+
     def sample(self, generator: torch.Generator, shape: Sequence[int]) -> tuple[Features, Tensor]:
         """Features and labels of made-up examples, which are valid by the declaration.
 
@@ -264,4 +244,5 @@ class ExampleStructure:
             generator: of the processor; the same state gives the same examples.
             shape: how many, such as (users, width).
         """
-        return self.features.sample(generator, shape), self.labels.sample(generator, shape)
+        features = each(lambda part: part.sample(generator, shape), self.features)
+        return features, self.labels.sample(generator, shape)

@@ -163,10 +163,9 @@ def next_tokens(tokens: NDArray[np.int64], length: int) -> tuple[NDArray[np.int6
     ([[5, 6], [7, 0]], [[6, 7], [8, -100]])
     """
     pairs = max(0, len(tokens) - 1)
-    sequences = -(-pairs // length)
-    features = np.zeros(sequences * length, dtype=np.int64)
-    labels = np.full(sequences * length, PADDING, dtype=np.int64)
-    features[:pairs], labels[:pairs] = tokens[:pairs], tokens[1 : pairs + 1]
+    missing = (0, -pairs % length)
+    features = np.pad(tokens[:pairs], missing)
+    labels = np.pad(tokens[1 : pairs + 1], missing, constant_values=PADDING)
     return features.reshape(-1, length), labels.reshape(-1, length)
 
 
@@ -176,9 +175,8 @@ def evenly(count: int, most: int | None) -> NDArray[np.int64]:
     >>> evenly(10, 4).tolist(), evenly(3, 4).tolist()
     ([0, 2, 5, 7], [0, 1, 2])
     """
-    if most is None or count <= most:
-        return np.arange(count)
-    return np.arange(most) * count // most
+    kept = count if most is None else min(count, most)
+    return np.arange(kept) * count // max(kept, 1)
 
 
 def padded(tokens: NDArray[np.int64], length: int) -> NDArray[np.int64]:
@@ -187,6 +185,4 @@ def padded(tokens: NDArray[np.int64], length: int) -> NDArray[np.int64]:
     >>> padded(np.array([5, 6]), 3).tolist()
     [[5, 6, 0]]
     """
-    row = np.zeros((1, length), dtype=np.int64)
-    row[0, : len(tokens)] = tokens[:length]
-    return row
+    return np.pad(tokens[:length], (0, max(0, length - len(tokens))))[None]

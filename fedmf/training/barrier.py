@@ -237,7 +237,7 @@ def load_examples(
                 return
             note(first, described(error))
             owned = int(counts[first])
-            features, labels = structure.features.zeros(owned, device), structure.labels.zeros(owned, device)
+            features, labels = structure.zeros(owned, device)
         parts.append((features, labels))
 
     def halve(first: int, last: int) -> None:

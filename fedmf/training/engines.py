@@ -241,7 +241,7 @@ def made_up_group(task: Task, width: int, users: int = 2) -> Group:
     features, labels = task.structure.sample(torch.Generator().manual_seed(0), (users * width,))
     for part, drawn in ((task.structure.features, features), (task.structure.labels, labels)):
         for name, values in named(drawn).items():
-            if (bound := part.named[name].bound) is not None:
+            if (bound := named(part)[name].bound) is not None:
                 values.view(-1)[0], values.view(-1)[-1] = bound - 1, 0
     rows = np.arange(users * width).reshape(1, users, width)
     weights = np.full((1, users, width), 1.0 / (width - 1), np.float32)

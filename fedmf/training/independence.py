@@ -107,7 +107,7 @@ def hostile_users(task: Task, examples: int, kinds: Mapping[str, tuple[Fill, int
     for (fill, _), (first, last) in zip(kinds.values(), pairwise(edges[1:]), strict=True):
         for part, drawn in ((structure.features, features), (structure.labels, labels)):
             for name, values in named(drawn).items():
-                fill(values[first:last], part.named[name])
+                fill(values[first:last], named(part)[name])
     dataset = InMemoryDataset(
         features=features,
         labels=labels,

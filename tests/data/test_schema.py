@@ -71,7 +71,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "categories must be different": {"city": {"kind": "category", "categories": ["a", "a"]}},
     "no control characters; got 'a": {"city": {"kind": "category", "categories": ["a\tb", "c"]}},
     "fill must be one of": {"city": {"kind": "category", "categories": ["a", "b"], "fill": "c"}},
-    "must be times such as": {"when": {**WHEN, "end": "later"}},
+    "valid datetime": {"when": {**WHEN, "end": "later"}},
     "step must be a number and s, min, h or d": {"when": {**WHEN, "step": "often"}},
     "at most one of users; got 'user', 'note'": {"note": {"kind": "user"}},
 }
