@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 import re
 import sys
 from collections.abc import Callable
@@ -32,12 +32,11 @@ def function_of(of: str, name: str) -> Callable[..., Any]:
     Raises:
         ConfigError: it cannot be imported, or is no function.
     """
-    module, _, function = name.partition(":")
     here = Path.cwd()
     if str(here) not in sys.path:  # a console script does not search it; python -m, Ray and Flower do
         sys.path.append(str(here))
     try:
-        found = getattr(importlib.import_module(module), function)
+        found = pkgutil.resolve_name(name)
     except Exception as error:
         raise ConfigError(
             f"function (of {of}) {name!r} failed: {type(error).__name__}: {error} "

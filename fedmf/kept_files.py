@@ -22,10 +22,8 @@ def cache_directory() -> Path | None:
     Set FEDMF_CACHE=off to keep nothing.
     """
     chosen = os.environ.get("FEDMF_CACHE", "")
-    if chosen.lower() == "off":
-        return None
     if chosen:
-        return Path(chosen)
+        return None if chosen.lower() == "off" else Path(chosen)
     home = os.environ.get("XDG_CACHE_HOME", "")
     with suppress(RuntimeError):  # no home directory
         return (Path(home) if home else Path.home() / ".cache") / "fedmf"

@@ -11,9 +11,8 @@ import dataclasses
 import inspect
 import math
 import re
-import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import (
@@ -177,10 +176,8 @@ class Value:
     def to_dict(self) -> dict[str, Any]:
         """Kind and fields, JSON-able; floats survive JSON bit for bit."""
         fields = {name: getattr(self, name) for name in fields_of(type(self))}
-        return {
-            "kind": self.kind,
-            **{name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()},
-        }
+        lists = {name: list(value) for name, value in fields.items() if isinstance(value, tuple)}
+        return {"kind": self.kind, **fields, **lists}
 
 
 @cache
@@ -188,26 +185,13 @@ def fields_of(cls: type[Value]) -> Mapping[str, FieldOf]:
     """The fields of a class of values by name; what a field is, it inherits."""
     if not dataclasses.is_dataclass(cls):
         return {}
-    found = {}
+    found, every = {}, [inspect.get_annotations(base, eval_str=True) for base in cls.__mro__]
     for field in dataclasses.fields(cls):
-        hints = [*_hints(cls, field.name)]
-        said = (
-            part for hint in hints for part in getattr(hint, "__metadata__", ()) if isinstance(part, Field)
-        )
+        hints = [own[field.name] for own in every if field.name in own]  # its own before its bases'
+        said = [part for hint in hints for part in get_args(hint)[1:] if isinstance(part, Field)]
         plain = get_args(hints[0])[0] if get_origin(hints[0]) is Annotated else hints[0]
-        found[field.name] = FieldOf(field.name, plain, field.default, next(said, Field()))
+        found[field.name] = FieldOf(field.name, plain, field.default, next(iter(said), Field()))
     return types.MappingProxyType(found)
-
-
-def _hints(cls: type, name: str) -> Iterator[Any]:
-    """The annotations of a field, of the class itself before its bases."""
-    for base in cls.__mro__:
-        if name in (own := inspect.get_annotations(base)):
-            yield (
-                eval(own[name], vars(sys.modules[base.__module__]))
-                if isinstance(own[name], str)
-                else own[name]
-            )
 
 
 AnyValue = TypeVar("AnyValue", bound=Value)

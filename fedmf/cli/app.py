@@ -16,7 +16,7 @@ from typer.core import TyperArgument
 from fedmf.cli.account import account, export
 from fedmf.cli.configuration import init, options
 from fedmf.cli.design import design
-from fedmf.cli.interruption import Interruption
+from fedmf.cli.interruption import interruption
 from fedmf.cli.schema import schema
 from fedmf.cli.simulate import simulate
 from fedmf.cli.stream import stream
@@ -86,15 +86,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     if sys.platform == "win32":
         return _fail(str(PlatformError()), 2)
-    interruption = Interruption()
     try:
         with interruption.watching():
             code = program().main(arguments, prog_name="fedmf", standalone_mode=False)
         if interruption.number:  # typer makes an exit code of it, and so does Ray
-            return _fail(interruption.message, interruption.exit_code)
+            return _fail(*interruption.ending)
         return code if isinstance(code, int) else 0
     except (KeyboardInterrupt, typer.Abort):
-        return _fail(interruption.message, interruption.exit_code)
+        return _fail(*interruption.ending)
     except _CLICK.NoArgsIsHelpError as error:
         typer.echo(error.format_message())
         return 2

@@ -13,36 +13,28 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interruption:
-    """Which signal stopped a command, and how to continue as far as the command knew."""
+    """Which signal stopped the command, and how to continue as far as the command knew."""
 
     number, how = 0, ""
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Turn SIGINT and SIGTERM into `KeyboardInterrupt`, and remember which came first."""
-        global _current
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, self._stop) for number in _SIGNALS}
-        outer, _current = _current, self
+        self.number, self.how = 0, ""
+        may = threading.current_thread() is threading.main_thread()
+        before = {number: signal.signal(number, self._stop) for number in _SIGNALS if may}
         try:
             yield
         finally:
-            _current = outer
             for number, handler in before.items():
                 signal.signal(number, handler)
 
     @property
-    def exit_code(self) -> int:
-        """128 and the number of the signal, as a shell says it."""
-        return 128 + (self.number or signal.SIGINT)
-
-    @property
-    def message(self) -> str:
-        """One line."""
-        name = signal.Signals(self.number or signal.SIGINT).name
-        return f"stopped by {name}; {self.how or 'nothing was begun: give the command again.'}"
+    def ending(self) -> tuple[str, int]:
+        """What to say, in one line, and the exit code: 128 and the number of the signal, as of a shell."""
+        stopped = signal.Signals(self.number or signal.SIGINT)
+        how = self.how or "nothing was begun: give the command again."
+        return f"stopped by {stopped.name}; {how}", 128 + stopped
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.number = self.number or number
@@ -50,7 +42,8 @@ class Interruption:
             raise KeyboardInterrupt
 
 
-_current = Interruption()
+#: Of the command that this process carries out.
+interruption: Final = Interruption()
 
 
 @contextmanager
@@ -59,5 +52,5 @@ def going_on(how: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        _current.how = _current.how or how()
+        interruption.how = interruption.how or how()
         raise

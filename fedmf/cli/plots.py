@@ -66,17 +66,16 @@ def draw_stream(
 
 def _draw_means(axes: Any, parts: dict[str, list[Any]], columns: Sequence[str]) -> None:
     mean, error = (np.array(parts[name]) for name in ("mean", "mean_standard_error"))
+    low, high = mean - 2 * error, mean + 2 * error
     times, label = _times(parts["t"], parts["timestamp"])
     for i, colour in enumerate(_COLOURS[: len(columns)]):
         axes.plot(times, mean[:, i], color=colour, linewidth=1.4, label=columns[i])
-        band = mean[:, i] - 2 * error[:, i], mean[:, i] + 2 * error[:, i]
-        axes.fill_between(times, *band, color=colour, alpha=0.18, linewidth=0)
-    late = slice(len(mean) // 10, None)  # the noise of the first steps is largest
-    shown = mean[late, : len(_COLOURS)], 2 * error[late, : len(_COLOURS)]
-    ends = np.concatenate([shown[0] - shown[1], shown[0] + shown[1]])
-    if np.isfinite(ends).any():
-        low, high = np.nanmin(ends[np.isfinite(ends)]), np.nanmax(ends[np.isfinite(ends)])
-        axes.set_ylim(low - 0.05 * (high - low) - 1e-9, high + 0.05 * (high - low) + 1e-9)
+        axes.fill_between(times, low[:, i], high[:, i], color=colour, alpha=0.18, linewidth=0)
+    # The noise of the first steps is largest.
+    ends = np.stack([low, high])[:, len(mean) // 10 :, : len(_COLOURS)]
+    if (ends := ends[np.isfinite(ends)]).size:
+        margin = 0.05 * np.ptp(ends) + 1e-9
+        axes.set_ylim(ends.min() - margin, ends.max() + margin)
     more = "" if len(columns) <= len(_COLOURS) else f", first {len(_COLOURS)} of {len(columns)} columns"
     axes.set_title(f"released mean, band: ±2 standard errors of its noise{more}", fontsize=10)
     axes.set_xlabel(label)
@@ -85,27 +84,25 @@ def _draw_means(axes: Any, parts: dict[str, list[Any]], columns: Sequence[str]) 
 
 
 def _times(steps: list[int], stamps: list[str]) -> tuple[Any, str]:
-    """The axis of time and its label: timestamps that are numbers or dates and never go back, else steps.
+    """The axis of time and its label: timestamps that are numbers or dates (with an offset:
+    in UTC) and never go back, else steps.
 
     >>> _times([1, 2], ["3", "5.5"])[0].tolist(), _times([1, 2], ["3", "x"])[0]
     ([3.0, 5.5], [1, 2])
     """
     import pandas as pd
 
-    for read in (pd.to_numeric, lambda text: pd.to_datetime(text, format="mixed")):
-        try:
-            times = pd.Series(read(pd.Series(stamps, dtype=str)))
-        except (ValueError, TypeError):  # neither numbers nor dates
-            continue
-        if stamps and times.is_monotonic_increasing:
+    text = pd.Series(stamps, dtype=str)
+    dates = pd.to_datetime(text, errors="coerce", format="mixed", utc=True).dt.tz_localize(None)
+    for times in (pd.to_numeric(text, errors="coerce"), dates):
+        if stamps and times.is_monotonic_increasing:  # which no missing one is
             return times.to_numpy(), "timestamp"
     return steps, "step t" + (" (its timestamps are no times in order)" if stamps else "")
 
 
 def _draw_correlations(figure: Any, axes: Any, last: PrivateRelease, columns: Sequence[str]) -> None:
-    value, low, high = (
-        np.array(part) for part in (last.correlation, last.correlation_low, last.correlation_high)
-    )
+    parts = last.correlation, last.correlation_low, last.correlation_high
+    value, low, high = map(np.array, parts)
     d = len(value)
     np.fill_diagonal(value, np.nan)
     image = axes.imshow(value, cmap="RdBu_r", vmin=-1, vmax=1)

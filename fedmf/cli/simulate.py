@@ -97,7 +97,7 @@ def _engine(name: str) -> Callable[[Session, RunProgress], object]:
 def _how(place: Path) -> str:
     """How to continue a run that was stopped."""
     if not place.is_dir():
-        return "nothing was begun: give the command again."
+        return ""
     return f"every finished round is kept, continue with: fedmf simulate --resume {shlex.quote(str(place))}"
 
 

@@ -154,21 +154,18 @@ def _deviation(release: PrivateRelease, i: int) -> str:
 def _correlations(plan: StreamPlan, release: PrivateRelease) -> list[str]:
     if release.correlation is None or len(release.mean) == 1:
         return []
-    rows, columns = np.triu_indices(len(release.mean), 1)
-    values = release.correlation[rows, columns]
+    i, j = np.triu_indices(len(release.mean), 1)
+    parts = release.correlation, release.correlation_low, release.correlation_high
+    values, low, high = (np.asarray(part)[i, j] for part in parts)
     told = np.isfinite(values)
     if not told.any():
         return ["correlations: too noisy to say"]
     at = int(np.nanargmax(np.abs(values)))
-    names, (i, j) = plan.layout.columns, (rows[at], columns[at])
-    assert release.correlation_low is not None
-    assert release.correlation_high is not None
-    ends = f"[{release.correlation_low[i, j]:.2f}, {release.correlation_high[i, j]:.2f}]"
-    count = (
-        f"{int(told.sum())} of {len(rows)} correlations can be told; " if len(rows) > 1 else "correlation "
-    )
-    most = "the largest is " if len(rows) > 1 else ""
-    return [f"{count}{most}{names[i]}, {names[j]}: {values[at]:.2f} {ends}"]
+    pair = ", ".join(plan.layout.columns[place] for place in (i[at], j[at]))
+    found = f"{pair}: {values[at]:.2f} [{low[at]:.2f}, {high[at]:.2f}]"
+    if len(i) == 1:
+        return [f"correlation {found}"]
+    return [f"{int(told.sum())} of {len(i)} correlations can be told; the largest is {found}"]
 
 
 def _hidden(plan: StreamPlan, release: PrivateRelease) -> str:

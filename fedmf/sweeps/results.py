@@ -174,12 +174,10 @@ class SweepResult:
         Empty where matplotlib (the extra ``report``) is not installed.
         """
         try:
-            from matplotlib.backends.backend_agg import FigureCanvasAgg
             from matplotlib.figure import Figure
         except ImportError:
             return b""
         figure = Figure(figsize=(6.5, 4), layout="constrained")
-        FigureCanvasAgg(figure)
         axes, lines = figure.subplots(), dict[str, list[Cell]]()
         for cell in self.sweep.cells:
             name = ", ".join(filter(None, (cell.variant, described(dict(cell.point[1:])))))
@@ -192,8 +190,8 @@ class SweepResult:
             axes.errorbar(xs, ys, yerr=reach, label=name, **style)
         ticks = next(iter(self.sweep.grid.values()), lines)
         axes.set_xticks(range(len(ticks)), [str(tick) for tick in ticks])
-        axes.set_xlabel(next(iter(self.sweep.grid), "variant"))
-        axes.set_ylabel(f"{self.metric.label}, {100 * _CONFIDENCE:g} % intervals")
+        across, label = next(iter(self.sweep.grid), "variant"), self.metric.label
+        axes.set(xlabel=across, ylabel=f"{label}, {100 * _CONFIDENCE:g} % intervals")
         axes.legend(fontsize=8)
         axes.grid(alpha=0.3)
         figure.savefig(buffer := io.BytesIO(), format="png", dpi=130)

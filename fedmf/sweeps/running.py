@@ -116,7 +116,6 @@ class _Work:
         )
         results: Any = Parallel(return_as="generator_unordered")(jobs)
         for digest, error in results:
-            line = ""
             if error is None:
                 file = _finished(self._folder, digest)
                 with rebuilding(f"result {file}", ConfigError):
@@ -125,8 +124,8 @@ class _Work:
             else:
                 row = next(row for row in self._rows if row["run"] == digest)
                 self.errors[digest] = f"{row['cell']}, seed {row['seed']}: {error}"
-                line = f"failed: {self.errors[digest]}"
-            self._tell(len(self.kept) + len(self.errors), len(self.sweep.promises), line)
+            failed = f"failed: {self.errors[digest]}" if error else ""
+            self._tell(len(self.kept) + len(self.errors), len(self.sweep.promises), failed)
 
     def _column(self, digest: str) -> MetricColumn:
         columns, name = self.kept[digest]["columns"], self.sweep.metric

@@ -192,26 +192,22 @@ class Sweep:
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """Every variant at every point of the grid, point by point."""
-        points = itertools.product(
-            *([(name, value) for value in values] for name, values in self.grid.items())
-        )
-        return tuple(Cell(variant, point) for point in points for variant in self.variants)
+        axes = ([(name, value) for value in values] for name, values in self.grid.items())
+        return tuple(Cell(name, point) for point in itertools.product(*axes) for name in self.variants)
 
     @cached_property
     def candidates(self) -> tuple[dict[str, Scalar], ...]:
         """All combinations of tuned values; one without any if nothing is tuned."""
-        return tuple(
-            dict(zip(self.tuned, values, strict=True)) for values in itertools.product(*self.tuned.values())
-        )
+        every = itertools.product(*self.tuned.values())
+        return tuple(dict(zip(self.tuned, values, strict=True)) for values in every)
 
     def keys_of(self, cell: Cell, tuned: Mapping[str, Scalar], seed: int | None) -> dict[str, Any]:
         """The configuration of a cell with tuned values and a seed, by dotted key."""
         assert isinstance(self.base, Mapping)
         found = overridden(self.base, self.variants[cell.variant])
         for layer in (dict(cell.point), tuned, {} if seed is None else dict.fromkeys(SEED_KEYS, seed)):
-            found = overridden(
-                found, {name: value for name, value in layer.items() if name.endswith(".kind")}
-            )
+            kinds = {name: value for name, value in layer.items() if name.endswith(".kind")}
+            found = overridden(found, kinds)
             found |= {name: value for name, value in layer.items() if takes_key(found, name)}
         return {**found, **(self.tuning_set if seed in self.tuning_seeds else {})}
 
