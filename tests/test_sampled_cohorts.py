@@ -155,3 +155,10 @@ def test_separation_and_cap_hold_for_many_shapes(name: str) -> None:
             for path in paths(schedule_of(name, users, m, contract, seed=b), users):
                 assert len(path) <= contract.max_participations
                 assert all(t - s >= b for s, t in itertools.pairwise(path))
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_at_probability_1_every_user_joins_in_each_of_its_turns(name: str) -> None:
+    """Whatever a user's place in a group is; 3 users a round, of 12 that may join every 4th."""
+    found = paths(schedule_of(name, 12, 3, Participation.as_many_as_fit(8, 4), seed=5), 12)
+    assert all(path == (path[0], path[0] + 4) for path in found)
