@@ -92,9 +92,9 @@ def _times(steps: list[int], stamps: list[str]) -> tuple[Any, str]:
     """
     import pandas as pd
 
-    text = pd.Series(stamps, dtype=str)
+    text: Any = pd.Series(stamps, dtype=str)
     dates = pd.to_datetime(text, errors="coerce", format="mixed", utc=True).dt.tz_localize(None)
-    for times in (pd.to_numeric(text, errors="coerce"), dates):
+    for times in (pd.Series(pd.to_numeric(text, errors="coerce")), dates):
         if stamps and times.is_monotonic_increasing:  # which no missing one is
             return times.to_numpy(), "timestamp"
     return steps, "step t" + (" (its timestamps are no times in order)" if stamps else "")

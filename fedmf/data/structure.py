@@ -22,8 +22,8 @@ _DERIVED: Final = (
 Features: TypeAlias = Any
 
 
-def named(features: Features) -> dict[str, Tensor]:
-    """The tensors by name; a single one has the empty name."""
+def named(features: Features) -> dict[str, Any]:
+    """The tensors, or structures, by name; a single one has the empty name."""
     return dict(features) if isinstance(features, Mapping) else {"": features}
 
 
