@@ -132,8 +132,7 @@ class Ledger:
 
     Guarantees:
         * A commit that returned survives kill -9 and power loss. One that was rejected left no trace. One
-        that
-          failed ends this opening: it is there as a whole or not at all, and the next opening tells.
+          that failed ends this opening: it is there as a whole or not at all, and the next opening tells.
         * Every commit obeys the contract. One process at a time can extend a ledger.
         * A ledger that holds fewer commits than its marks, or other ones, is not opened; a value that was
           changed is not read.
