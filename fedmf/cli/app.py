@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import inspect
 import io
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -32,8 +33,9 @@ _CLICK: Final[Any] = sys.modules[typer.BadParameter.__module__]
 application = typer.Typer(
     name="fedmf",
     help="User-level differentially private federated learning with correlated noise.",
-    epilog="Start with: fedmf simulate configs/digits.toml, or: fedmf init --list\n\n"
-    "Pages are in the folder docs of the source distribution, docs/concepts.md first.",
+    epilog="First run: fedmf simulate configs/digits.toml\n\n"
+    "Your own table: fedmf simulate configs/start/table.toml --set data.path=rows.csv\n\n"
+    "Your own model, a Flower app, a stream: examples in README.md and docs/tutorials.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["--help", "-h"]},
     suggest_commands=False,  # click does
@@ -49,7 +51,8 @@ _COMMANDS: Final[dict[str, dict[str, Callable[..., None]]]] = {
 }
 for _group, _commands in _COMMANDS.items():
     for _name, _command in _commands.items():
-        application.command(_name, rich_help_panel=_group)(_command)
+        _said = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(_command) or "")  # a line for each paragraph
+        application.command(_name, help=_said, rich_help_panel=_group)(_command)
 
 
 def _show_version(wanted: bool) -> None:

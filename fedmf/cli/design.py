@@ -86,6 +86,7 @@ def design(
         )
     typed = {own_name(name): name for name in mechanism}
     rows = [{**row, "mechanism": typed.get(row["mechanism"], row["mechanism"])} for row in rows]
+    rows.sort(key=lambda row: row["objective_error"])
     if plot is not None:
         _draw(rows, plot)
     if as_json:
@@ -173,8 +174,8 @@ def _show(rows: Sequence[dict[str, Any]], wide: bool, noise: float | None) -> No
         budget = f"ε = {at_least(first['epsilon'])}, δ = {at_least(first['delta'])}"
     console.print(
         f"{first['rounds']} rounds, each user in at most {first['max_participations']} of them, at least "
-        f"{first['min_separation']} apart; {first['workload']}, {first['adjacency']}, sampling "
-        f"{first['sampling']}; {budget}",
+        f"{first['min_separation']} apart; workload {first['workload']}, {first['adjacency']} adjacency, "
+        f"sampling {first['sampling']}; {budget}",
         soft_wrap=True,
     )
     table, cells = Table(box=None, pad_edge=False), _table(rows, wide or noise is not None)
@@ -189,33 +190,29 @@ def _show(rows: Sequence[dict[str, Any]], wide: bool, noise: float | None) -> No
 
 
 def _draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
-    """Draw the objective against memory, the best mechanism for each amount of memory joined by a line.
+    """Draw the error of each mechanism, the smallest first, with the memory that its noise takes.
 
     Raises:
         OSError: the file cannot be written.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import ScalarFormatter
+    from fedmf.figures import COLOURS, new_figure, style
 
-    from fedmf.mechanisms.errors import Objective
-
-    figure, first = Figure(figsize=(8, 5), layout="constrained"), rows[0]
-    axes, label = figure.subplots(), Objective.parse(first["objective"]).label
-    best = sorted({row["memory_vectors"] for row in rows})
-    errors = [min(r["objective_error"] for r in rows if r["memory_vectors"] <= kept) for kept in best]
-    axes.step(best, errors, where="post", color="0.7", zorder=0, label="best with at most this memory")
-    for at, row in enumerate(rows):
-        exact = "full" if row["sensitivity_kind"] == "exact" else "none"
-        style = {"color": f"C{at % 10}", "fillstyle": exact, "label": row["mechanism"]}
-        axes.plot(row["memory_vectors"], row["objective_error"], "osD^vP*X"[at % 8], **style)
-    axes.set_xscale("symlog", linthresh=1)
-    axes.set_yscale("log")
-    for formatted in (axes.xaxis, axes.yaxis):
-        formatted.set_major_formatter(ScalarFormatter())
-    axes.yaxis.set_minor_formatter(ScalarFormatter())
-    axes.set(xlabel="model-sized vectors kept between rounds", ylabel=f"error ({label})", xlim=(-0.3, None))
-    axes.set_title(
-        f"{first['rounds']} rounds, k = {first['max_participations']}, b = {first['min_separation']}"
+    first, cells = rows[0], _table(rows, wide=False)
+    figure = new_figure(8, 0.32 * len(rows) + 1.5)
+    axes, errors = figure.subplots(), [row["objective_error"] for row in rows]
+    colours = [COLOURS["vs independent" in row and row["vs independent"] == "—"] for row in cells]
+    bars = axes.barh([row["mechanism"] for row in cells], errors, color=colours)
+    memory = [row["memory"].replace("none", "no memory") for row in cells]
+    axes.bar_label(
+        bars, [f"{error:.4g}, {kept}" for error, kept in zip(errors, memory, strict=True)], padding=4
     )
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=7, frameon=False)
+    axes.invert_yaxis()
+    axes.margins(y=0.01)
+    budget = "" if first["epsilon"] is None else f", ε = {first['epsilon']:.4g}"
+    title = f"{first['rounds']} rounds, each user in at most {first['max_participations']}{budget}"
+    label = next(name for name in cells[0] if name.startswith("error"))
+    style(
+        axes, xlabel=f"{label}; next to it the memory of the noise", xlim=(0, 1.7 * max(errors)), title=title
+    )
+    axes.grid(False, axis="y")
     figure.savefig(file, dpi=150)

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from fedmf.figures import COLOURS, new_figure, style
+
 if TYPE_CHECKING:
     from fedmf.streaming import PrivateRelease
     from fedmf.streaming.release import Renderer
     from fedmf.streaming.state import Releases
 
-#: Told apart by the colour-blind (Okabe and Ito, 2008), black last.
-_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+#: Columns that have a panel each.
+_PANELS: Final = 6
 #: Releases that are drawn, and that are read at once.
 _POINTS, _BLOCK = 1000, 4096
 #: Columns whose names fit beside a matrix.
@@ -28,9 +30,9 @@ def draw_stream(
     file: Path,
     last: PrivateRelease | None,
 ) -> None:
-    """Draw the released mean of each column with a band of two standard errors of its noise.
+    """Draw the released mean of each column in a panel, with a band of two standard errors of its noise.
 
-    Where the last release has correlations, a second panel shows them, empty where too noisy to say.
+    Correlations of the last release stand next to them, as far as the noise lets any be told.
 
     Args:
         renderer: of the stream.
@@ -43,8 +45,6 @@ def draw_stream(
         ValueError: there are none.
         OSError: the file cannot be written.
     """
-    from matplotlib.figure import Figure
-
     if not records:
         raise ValueError("releases (of the stream) must be at least one for a picture; got none.")
     wanted = np.unique(np.linspace(0, records - 1, min(records, _POINTS)).astype(np.int64))
@@ -55,32 +55,33 @@ def draw_stream(
         fields = renderer.fields(releases(start, stop))
         for name in parts.keys() & fields.keys():
             parts[name].extend(fields[name][chosen])
-    beside = last if last is not None and last.correlation is not None and not last.too_few else None
-    figure = Figure(figsize=(13 if beside else 8, 4.5), layout="constrained")
-    panels = figure.subplots(1, 2 if beside else 1, squeeze=False, width_ratios=(3, 2) if beside else None)[0]
-    _draw_means(panels[0], parts, renderer.names)
-    if beside:
-        _draw_correlations(figure, panels[1], beside, renderer.names)
+    matrix = None if last is None else last.correlation
+    told = matrix is not None and bool(np.isfinite(matrix[np.triu_indices(len(matrix), 1)]).any())
+    shown = min(len(renderer.names), _PANELS)
+    figure = new_figure(13 if told else 8, max(1.7 * shown + 0.8, 3.2))
+    left, *right = figure.subfigures(1, 2, width_ratios=(3, 2)) if told else (figure,)
+    _draw_means(left, parts, renderer.names[:shown], len(renderer.names))
+    if right and last is not None:
+        _draw_correlations(right[0], last, renderer.names)
     figure.savefig(file, dpi=150)
 
 
-def _draw_means(axes: Any, parts: dict[str, list[Any]], columns: Sequence[str]) -> None:
+def _draw_means(figure: Any, parts: dict[str, list[Any]], columns: Sequence[str], all_columns: int) -> None:
     mean, error = (np.array(parts[name]) for name in ("mean", "mean_standard_error"))
     low, high = mean - 2 * error, mean + 2 * error
     times, label = _times(parts["t"], parts["timestamp"])
-    for i, colour in enumerate(_COLOURS[: len(columns)]):
-        axes.plot(times, mean[:, i], color=colour, linewidth=1.4, label=columns[i])
-        axes.fill_between(times, low[:, i], high[:, i], color=colour, alpha=0.18, linewidth=0)
-    # The noise of the first steps is largest.
-    ends = np.stack([low, high])[:, len(mean) // 10 :, : len(_COLOURS)]
-    if (ends := ends[np.isfinite(ends)]).size:
-        margin = 0.05 * np.ptp(ends) + 1e-9
-        axes.set_ylim(ends.min() - margin, ends.max() + margin)
-    more = "" if len(columns) <= len(_COLOURS) else f", first {len(_COLOURS)} of {len(columns)} columns"
-    axes.set_title(f"released mean, band: ±2 standard errors of its noise{more}", fontsize=10)
-    axes.set_xlabel(label)
-    axes.legend(fontsize=8, frameon=False)
-    axes.grid(alpha=0.25)
+    panels = figure.subplots(len(columns), sharex=True, squeeze=False)[:, 0]
+    for i, (axes, name) in enumerate(zip(panels, columns, strict=True)):
+        axes.plot(times, mean[:, i], color=COLOURS[0], linewidth=1.4)
+        axes.fill_between(times, low[:, i], high[:, i], color=COLOURS[0], alpha=0.18, linewidth=0)
+        ends = np.stack([low, high])[:, len(mean) // 10 :, i]  # the noise of the first steps is largest
+        if (ends := ends[np.isfinite(ends)]).size:
+            margin = 0.05 * np.ptp(ends) + 1e-9
+            axes.set_ylim(ends.min() - margin, ends.max() + margin)
+        style(axes, ylabel=name)
+    panels[-1].set_xlabel(label)
+    more = "" if len(columns) == all_columns else f", first {len(columns)} of {all_columns} columns"
+    figure.suptitle(f"Released means (band: ±2 standard errors of the noise){more}", fontsize=11)
 
 
 def _times(steps: list[int], stamps: list[str]) -> tuple[Any, str]:
@@ -97,24 +98,24 @@ def _times(steps: list[int], stamps: list[str]) -> tuple[Any, str]:
     for times in (pd.Series(pd.to_numeric(text, errors="coerce")), dates):
         if stamps and times.is_monotonic_increasing:  # which no missing one is
             return times.to_numpy(), "timestamp"
-    return steps, "step t" + (" (its timestamps are no times in order)" if stamps else "")
+    return steps, "row of the stream" + (" (timestamps are not ordered times)" if stamps else "")
 
 
-def _draw_correlations(figure: Any, axes: Any, last: PrivateRelease, columns: Sequence[str]) -> None:
+def _draw_correlations(figure: Any, last: PrivateRelease, columns: Sequence[str]) -> None:
     parts = last.correlation, last.correlation_low, last.correlation_high
     value, low, high = map(np.array, parts)
-    d = len(value)
-    np.fill_diagonal(value, np.nan)
+    d, axes = len(value), figure.subplots()
+    np.fill_diagonal(value, 1.0)
+    axes.set_facecolor("0.92")
     image = axes.imshow(value, cmap="RdBu_r", vmin=-1, vmax=1)
-    figure.colorbar(image, ax=axes, shrink=0.8, label="correlation")
-    told = int(np.isfinite(value).sum()) // 2
-    axes.set_title(
-        f"correlations after the last step: {told} of {d * (d - 1) // 2} told,\nempty: too noisy to say",
-        fontsize=10,
-    )
+    figure.colorbar(image, ax=axes, shrink=0.7, label="correlation")
+    all_told = bool(np.isfinite(value).all())
+    gray = "" if all_told else "\n(gray: too noisy to say)"
+    axes.set_title(f"Correlations in the last release{gray}", fontsize=11)
     if d <= _MOST_NAMES:
         axes.set_xticks(range(d), columns, rotation=60, ha="right", fontsize=8)
         axes.set_yticks(range(d), columns, fontsize=8)
-        for i, j in zip(*np.nonzero(np.isfinite(value)), strict=True):
+        for i, j in zip(*np.nonzero(np.isfinite(value) & ~np.eye(d, dtype=bool)), strict=True):
             half = (high[i, j] - low[i, j]) / 2
-            axes.text(j, i, f"{value[i, j]:.1f}\n±{half:.1f}", ha="center", va="center", fontsize=6)
+            dark = {"color": "white"} if abs(value[i, j]) > 0.7 else {}
+            axes.text(j, i, f"{value[i, j]:.2f}\n±{half:.2f}", ha="center", va="center", fontsize=7, **dark)

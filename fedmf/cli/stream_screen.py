@@ -72,6 +72,11 @@ def first_lines(plan: StreamPlan) -> list[str]:
     else:
         lines.append("Each row is taken as another user's: of a person with several rows less is protected.")
     if settings.schema is not None:
+        if not settings.schema.counts:
+            lines.append(
+                "A row with a missing or unreadable cell counts as the center of every column, which biases "
+                "means: set nullable = true in the schema if cells are missing."
+            )
         return lines
     if settings.columns is None and layout.array is None:
         lines.append(f"Columns: {shown_names(layout.columns)}, all that no option names.")

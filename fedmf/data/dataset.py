@@ -148,7 +148,8 @@ class Dataset(ABC):
         if not owned.order.size:
             raise ValueError(
                 "x, y and users must hold an example with a user on the user list, numbers that are "
-                "finite, and a label that is one of the classes; got none."
+                "finite, and a label that is one of the classes; got none. Labels "
+                'that are text need their names: classes=["no", "yes"].'
             )
         kept = torch.from_numpy(readable(test_x, test_labels, count))
         return InMemoryDataset(

@@ -436,9 +436,9 @@ def _column(name: str, given: object) -> Column:
         where = ".".join(map(str, (name, *error["loc"][1:])))[:200]
         kind = f" (kind {error['loc'][0]})" if error["loc"] else ""
         fault = error["msg"].removeprefix("Value error, ")
+        asked = "be filled in" if error["type"] == "missing" else f"be as its kind asks: {fault}"
         raise ValueError(
-            f"columns.{where}{kind} must be as its kind asks: {fault}. Public information is declared, never "
-            "read off the rows."
+            f"columns.{where}{kind} must {asked}. Public information is declared, never read off the rows."
         ) from None
 
 

@@ -22,7 +22,9 @@ _HEAD: Final = """\
 _GUESSES: Final = (
     (
         "user",
-        re.compile(r"(user|patient|customer|client|person|member|subject|device)([ _-]?(id|name))?|uid"),
+        re.compile(
+            "(user|patient|customer|client|person|member|subject|device|driver|student)([ _-]?(id|name))?|uid"
+        ),
     ),
     ("time", re.compile(r".*(time|date|timestamp).*|day|hour|month|year")),
     ("category", re.compile(r"label|class|category|type|kind|sex|gender|city|country|state|group")),
@@ -81,7 +83,7 @@ def _asked(kind: str) -> str:
     fields = [(name, about) for name, about in KINDS[kind].model_fields.items() if name != "kind"]
     fields.sort(key=lambda field: not field[1].is_required())
     return "".join(
-        f"# {name} =   # {'fill in: ' if about.is_required() else ''}{about.description}\n"
+        f"# {name} =   # {'fill in' if about.is_required() else 'optional'}: {about.description}\n"
         for name, about in fields
     )
 

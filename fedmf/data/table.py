@@ -292,7 +292,11 @@ class Table(SpreadOptions):
         return (
             PublicInput("users", str(self.users), f"configuration, checked against {self.user_list}"),
             PublicInput("user ids", "as on the user list, in its order", self.user_list),
-            PublicInput("sizes of users", "number of rows of each", counted),
+            PublicInput(
+                "sizes of users",
+                "number of rows of each, less those with a missing or unreadable cell",
+                counted,
+            ),
         )
 
     @cached_property

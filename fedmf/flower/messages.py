@@ -74,8 +74,8 @@ def checked_array(array: Array, name: str, dtypes: Sequence[str], shape: tuple[i
     one_number = {declared, shape} == {(), (1,)}
     if array.stype != SType.NUMPY or array.dtype not in dtypes or not (declared == shape or one_number):
         raise ValueError(
-            f"array {shown(name)} must be {' or '.join(dtypes)} of shape {shape}; got {shown(array.dtype)} "
-            f"of shape {shown(list(array.shape))}"
+            f"array {shown(name)} must be {' or '.join(dict.fromkeys(dtypes))} of shape {shape}; got "
+            f"{shown(array.dtype)} of shape {shown(list(array.shape))}"
         )
     length = math.prod(shape) * np.dtype(array.dtype).itemsize
     if not length <= len(array.data) <= length + _OVERHEAD:

@@ -614,7 +614,8 @@ def form_of(name: str) -> Form:
     """
     form = _forms().get(own_name(name))
     if form is None:
-        nearest = difflib.get_close_matches(name, names(), n=1, cutoff=0.5)
+        others = [other for family in families() for other in family.also]
+        nearest = difflib.get_close_matches(name, [*names(), *others], n=1, cutoff=0.5)
         fix = f"Did you mean {nearest[0]!r}?" if nearest else "fedmf design lists them."
         raise ValueError(f"mechanism (name) must be a known one; got {name!r}. {fix}")
     return form

@@ -147,9 +147,9 @@ def up(value: float | None) -> str:
 def _short(s: Mapping[str, Any]) -> Facts:
     private, so_far, unit, times = s["epsilon"] is not None, s["epsilon_so_far"], s["unit"], _times(s)
     done = "" if so_far is None else f"{up(so_far)} after {s['rounds_released']} {times}, "
-    size = f"each in {s['max_participations']} {times} at most"
+    size = f"each in at most {s['max_participations']} {times}"
     if s["users"] is not None:
-        size = f"{s['users']:,}, {s['users_per_round']:,} a round, {size}"
+        size = f"{s['users']:,}, {s['users_per_round']:,} per round, {size}"
     params = "".join(f" {name}={value:.4g}" for name, value in s["params"].items())
     norm = up(s["clip_norm"])
     noise = f"noise multiplier {at_most(s['noise_multiplier'])}, clip norm {norm}"
@@ -159,13 +159,13 @@ def _short(s: Mapping[str, Any]) -> Facts:
     epsilon = f"{done}{up(s['epsilon'])} for all {s['rounds']} {times}, delta {up(s['delta'])}"
     worst = (f"worst {unit}", spent and f"epsilon {up(quantiles['1'])}{_knowing(s)}{_MARK}")
     if _is_stream(s):
-        most, done = s["max_participations"], f"{s['rounds_released']} of them released"
+        most, done = s["max_participations"], f"{s['rounds_released']} of them done"
         rows = f"at most {most} {'row' if most == 1 else 'rows'} of each user, of norm at most {norm}"
         what = f"{_released(s)}, {s['mechanism']}{params}; {rows}"
         return [("epsilon", f"{epsilon}, {done}"), ("released", what), worst]
     return [
         ("epsilon", private and epsilon),
-        ("unit", f"{_unit(s)}: {size}"),
+        (f"{unit}s", size),
         ("mechanism", private and f"{s['mechanism']}{params}, {noise}"),
         ("also counted", private and also),
         worst,

@@ -174,7 +174,9 @@ class RunDirectory:
 
         path = path.resolve()
         if os.path.exists(path / LEDGER):  # False for an impossible name, which is refused below
-            raise ConfigError(f"output directory {path} holds another run; resume it, or use another place.")
+            raise ConfigError(
+                f"output directory {path} already holds a run: resume it, or choose another directory."
+            )
 
         def fill(building: Path) -> None:
             write_durably(building / CONFIG, render_toml(run).encode())

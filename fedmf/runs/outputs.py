@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import parquet
 
+from fedmf.figures import COLOURS, new_figure, style
 from fedmf.records.files import write_durably
 
 if TYPE_CHECKING:
@@ -63,39 +64,38 @@ def _column(numbers: NDArray[np.float64]) -> Any:
 def draw_learning_curve(
     path: Path, rows: Mapping[int, Mapping[str, Any]], title: str, metrics: Sequence[Metric]
 ) -> bool:
-    """Draw a test metric (or the loss) and ε spent against rounds into ``learning-curve.png``.
+    """Draw a test metric, the loss and ε spent (of the worst allowed user) into ``learning-curve.png``.
 
     Args:
         path: the run directory.
         rows: of the metrics table by released rounds.
         title: of the picture.
-        metrics: the first is drawn; the loss where there is none.
+        metrics: that are drawn.
 
     Returns:
         False if matplotlib (the extra ``report``) is not installed; nothing is drawn then.
     """
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+        figure = new_figure(11, 3.6)
     except ImportError:
         return False
-    rounds, name = sorted(rows), metrics[0].name if metrics else "loss"
-    share = bool(metrics) and metrics[0].is_share
-    label, scale = (f"test {name} (%)", 100.0) if share else (f"test {name}", 1.0)
-    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.plot(rounds, [scale * _central_value(rows[t], name) for t in rounds], color="tab:blue", label=label)
-    axes.set(xlabel="rounds released", ylabel=label, title=title)
-    if share:
-        axes.set(ylim=(0, 100))
-    axes.grid(alpha=0.3)
+    rounds, shares = sorted(rows), {metric.name: metric.is_share for metric in metrics}
+    curves: list[tuple[str, list[float]]] = []
+    for name in dict.fromkeys([*shares, "loss"]):
+        scale, unit = (100.0, " (%)") if shares.get(name) else (1.0, "")
+        curves.append((f"test {name}{unit}", [scale * _central_value(rows[t], name) for t in rounds]))
     epsilons = [math.nan if rows[t].get("epsilon") is None else rows[t]["epsilon"] for t in rounds]
     if any(math.isfinite(epsilon) and epsilon > 0 for epsilon in epsilons):
-        right = axes.twinx()
-        right.plot(rounds, epsilons, color="tab:red", linestyle="--", label="ε spent, worst allowed user")
-        right.set(ylabel="ε spent", ylim=(0, None))
-        figure.legend(loc="outside lower center", ncols=2)
+        curves.append(("ε spent", epsilons))
+    for at, (axes, (label, values)) in enumerate(
+        zip(figure.subplots(1, len(curves), squeeze=False)[0], curves, strict=True)
+    ):
+        axes.plot(rounds, values, color=COLOURS[at])
+        style(axes, xlabel="rounds released", ylabel=label)
+        if label != "ε spent" and math.isfinite(values[0]):
+            axes.axhline(values[0], color="0.4", linestyle=":", label="untrained model")
+            axes.legend(fontsize=8, frameon=False)
+    figure.suptitle(title)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     write_durably(path / PICTURE, buffer.getvalue())

@@ -39,7 +39,7 @@ from fedmf.runs.run import Run, difference
 from fedmf.runs.server import PrivateServer
 from fedmf.runs.statement import run_statement
 from fedmf.runs.tasks import NamedTask
-from fedmf.training import Task, UserFailure, preflight
+from fedmf.training import Task, UserFailure, cross_entropy, preflight
 
 _log = logging.getLogger("fedmf")
 
@@ -222,9 +222,10 @@ class Session:
         return self.metrics.get(t)
 
     def _warn_of_divergence(self) -> None:
-        """Log once if the model is worse than the untrained one, by the loss of a public test part."""
+        """Log once if the model is worse than the untrained one or than guessing, by its test loss."""
         losses = {t: row["loss"] for t, row in self.metrics.items() if row.get("loss") is not None}
-        line = divergence(losses, self.server.horizon)
+        classes = self._task.dataset.classes if self._task and self._task.loss is cross_entropy else 0
+        line = divergence(losses, self.server.horizon, math.log(classes) if classes else math.inf)
         if line is not None and "divergence" not in self._told:
             self._told.add("divergence")
             _log.warning(line)
@@ -363,12 +364,13 @@ def _initial(run: Run, task: Task, directory: RunDirectory) -> Tensor:
     return task.model.initial() if given is None else given
 
 
-def divergence(losses: Mapping[int, float], horizon: int) -> str | None:
-    """A line if the newest model is worse than the untrained one after a quarter of the rounds.
+def divergence(losses: Mapping[int, float], horizon: int, guessing: float = math.inf) -> str | None:
+    """A line if the newest model is worse than the untrained one, or than guessing, after n/4 rounds.
 
     Args:
         losses: of the public test part, by rounds released.
         horizon: n.
+        guessing: the loss of equal probabilities.
 
     >>> divergence({0: 2.3, 10: 2.6}, 100), divergence({0: 2.3, 10: 0.4, 50: 1.1}, 100)
     (None, None)
@@ -378,13 +380,14 @@ def divergence(losses: Mapping[int, float], horizon: int) -> str | None:
     t = max(losses, default=0)
     if t == 0 or 0 not in losses or not math.isfinite(losses[0]):
         return None
-    newest, untrained = losses[t], losses[0]
-    margin = 0.0 if t == horizon else 0.1 * abs(untrained)
-    worse = 4 * t >= horizon and newest > untrained + margin
+    newest, most = losses[t], min(losses[0], guessing)
+    margin = 0.0 if t == horizon else 0.1 * abs(most)
+    worse = 4 * t >= horizon and newest > most + margin
     if math.isfinite(newest) and not worse:
         return None
     return (
-        f"after round {t} of {horizon} the test loss is {newest:.3g}, above {untrained:.3g} of the untrained "
-        "model: training diverges. Lower client.learning-rate or server.learning-rate; if the noise is "
-        "large, take more users a round or a larger epsilon."
+        f"after round {t} of {horizon} the test loss is {newest:.3g}, above {most:.3g} of "
+        f"{'guessing' if guessing <= losses[0] else 'the untrained model'}: nothing is learned. Scale the "
+        "features, or lower client.learning-rate or server.learning-rate; if the noise is large, take more "
+        "users a round or a larger epsilon."
     )

@@ -372,6 +372,7 @@ def same(
     for name in ("name", "fingerprint", "seed"):
         if (old := recorded.get(name)) != (new := now.get(name)):
             raise ConfigError(
-                f"{what} must be the one that the run was started with; its {name} was {old!r}, now {new!r}."
+                f"{what} must be the one that the run was started with; its {name} was {old!r:.24}, now "
+                f"{new!r:.24}. A changed {what} needs another directory."
             )
     return given

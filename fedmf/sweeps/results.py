@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from fedmf.accounting import UserLevel, at_least, gaussian_epsilon, gaussian_sigma
+from fedmf.figures import COLOURS, new_figure, style
 from fedmf.records.files import write_durably
 from fedmf.sweeps.sweep import Cell, Sweep, described
 
@@ -174,10 +175,9 @@ class SweepResult:
         Empty where matplotlib (the extra ``report``) is not installed.
         """
         try:
-            from matplotlib.figure import Figure
+            figure = new_figure(7, 4)
         except ImportError:
             return b""
-        figure = Figure(figsize=(6.5, 4), layout="constrained")
         axes, lines = figure.subplots(), dict[str, list[Cell]]()
         for cell in self.sweep.cells:
             name = ", ".join(filter(None, (cell.variant, described(dict(cell.point[1:])))))
@@ -186,14 +186,15 @@ class SweepResult:
             means, scale = [self.interval(cell) for cell in cells], self.metric.scale
             xs = [(at if len(cells) == 1 else i) + 0.03 * at for i in range(len(cells))]
             reach = [scale * (one.high - one.estimate) if one.size > 1 else 0.0 for one in means]
-            ys, style = [scale * one.estimate for one in means], {"marker": "osD^vPX*"[at % 8], "capsize": 3}
-            axes.errorbar(xs, ys, yerr=reach, label=name, **style)
-        ticks = next(iter(self.sweep.grid.values()), lines)
+            marks = {"marker": "osD^vPX*"[at % 8], "capsize": 3, "color": COLOURS[at % len(COLOURS)]}
+            axes.errorbar(xs, [scale * one.estimate for one in means], yerr=reach, label=name, **marks)
+        key = next(iter(self.sweep.grid), "")
+        ticks = self.sweep.grid.get(key) or lines
         axes.set_xticks(range(len(ticks)), [str(tick) for tick in ticks])
-        across, label = next(iter(self.sweep.grid), "variant"), self.metric.label
-        axes.set(xlabel=across, ylabel=f"{label}, {100 * _CONFIDENCE:g} % intervals")
-        axes.legend(fontsize=8)
-        axes.grid(alpha=0.3)
+        label = {"privacy.epsilon": "ε", "": "variant"}.get(key, key)
+        style(axes, xlabel=label, ylabel=f"{self.metric.label}, mean and {100 * _CONFIDENCE:g} % interval")
+        if len(lines) > 1 and key:
+            figure.legend(loc="outside right upper", fontsize=8, frameon=False)
         figure.savefig(buffer := io.BytesIO(), format="png", dpi=130)
         return buffer.getvalue()
 
