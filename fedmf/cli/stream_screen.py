@@ -72,7 +72,7 @@ def first_lines(plan: StreamPlan) -> list[str]:
     else:
         lines.append("Each row is taken as another user's: of a person with several rows less is protected.")
     if settings.schema is not None:
-        if not settings.schema.counts:
+        if not any(getattr(column, "nullable", False) for column in settings.schema.columns.values()):
             lines.append(
                 "A row with a missing or unreadable cell counts as the center of every column, which biases "
                 "means: set nullable = true in the schema if cells are missing."

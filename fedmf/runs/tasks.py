@@ -370,9 +370,9 @@ def same(
         )
     now = described(given)
     for name in ("name", "fingerprint", "seed"):
-        if (old := recorded.get(name)) != (new := now.get(name)):
+        if recorded.get(name) != now.get(name):
             raise ConfigError(
-                f"{what} must be the one that the run was started with; its {name} was {old!r:.24}, now "
-                f"{new!r:.24}. A changed {what} needs another directory."
+                f"{what} must be the one that the run was started with; its {name} differs. A changed {what} "
+                "needs another directory."
             )
     return given

@@ -129,6 +129,8 @@ def _fault_of(path: Path, task: Task, local: LocalSGD) -> str:
             )
         except Exception as error:  # of a program that cannot be compiled here, say
             found[setting] = described(error)
+        if "vmap: called random operation" in found[setting]:
+            found[setting] = "the model draws random numbers, as dropout does"
     return found[setting]
 
 

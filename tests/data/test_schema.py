@@ -61,7 +61,7 @@ def test_a_time_chooses_only_its_own_step() -> None:
 NUMBER = {"kind": "number", "lower": 0, "upper": 3}
 WHEN = {"kind": "time", "start": "2026-01-01", "end": "2026-01-02", "step": "1 h"}
 WRONG: dict[str, dict[str, Any]] = {
-    "columns.age.lower (kind number) must be as its kind asks: F": {"age": {"kind": "number", "upper": 3}},
+    "columns.age.lower (kind number) must be filled in": {"age": {"kind": "number", "upper": 3}},
     "lower (bound) must be less than upper": {"age": {**NUMBER, "lower": 3}},
     "columns.age.scale": {"age": {**NUMBER, "scale": 0}},
     "fill must lie within 0.0..3.0": {"age": {**NUMBER, "fill": 4}},
