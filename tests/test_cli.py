@@ -247,7 +247,10 @@ def test_bad_files_and_places_are_one_line(
         (["simulate", str(tmp_path / "bad.toml")], "is not TOML"),
         (["simulate", str(tmp_path / "none.toml")], "cannot read configuration"),
         (["simulate"], "needs CONFIG.toml"),
-        (["simulate", good, "--out", str(finished)], "already holds a run: resume it, or choose another directory"),
+        (
+            ["simulate", good, "--out", str(finished)],
+            "already holds a run: resume it, or choose another directory",
+        ),
         (["simulate", good, "--out", str(tmp_path / "other")], "must be new or empty; it holds something"),
         (["simulate", good, "--out", "/proc/fedmf/run"], "cannot be created"),
         (["simulate", good, "--out", "x", "--resume", "y"], "give one of them"),
