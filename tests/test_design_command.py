@@ -42,7 +42,9 @@ def test_all_mechanisms_are_ranked_and_compared_with_independent_noise(
     assert [row["objective_error"] for row in rows] == sorted(row["objective_error"] for row in rows)
     assert run(small) == 0
     first, heads, *lines = capsys.readouterr().out.splitlines()
-    assert first.startswith("32 rounds, each user in at most 4 of them, at least 8 apart; prefix, zero-out")
+    assert first.startswith(
+        "32 rounds, each user in at most 4 of them, at least 8 apart; workload prefix, zero-out"
+    )
     assert heads.split("  ")[0] == "mechanism"
     assert lines[0].rstrip().endswith("best")
     gain = rows[0]["rmse"] / next(row["rmse"] for row in rows if row["mechanism"] == "identity") - 1

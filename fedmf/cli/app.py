@@ -34,8 +34,8 @@ application = typer.Typer(
     name="fedmf",
     help="User-level differentially private federated learning with correlated noise.",
     epilog="First run: fedmf simulate configs/digits.toml\n\n"
-    "Your own table: fedmf simulate configs/start/table.toml --set data.path=rows.csv\n\n"
-    "Your own model, a Flower app, a stream: examples in README.md and docs/tutorials.",
+    "Your own table, text or Flower app: fedmf init --list\n\n"
+    "Your own model, an app, a stream: examples in README.md and docs/tutorials.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["--help", "-h"]},
     suggest_commands=False,  # click does

@@ -86,18 +86,18 @@ def design(
         )
     typed = {own_name(name): name for name in mechanism}
     rows = [{**row, "mechanism": typed.get(row["mechanism"], row["mechanism"])} for row in rows]
-    rows.sort(key=lambda row: row["objective_error"])
+    ranked = sorted(rows, key=lambda row: row["objective_error"])
     if plot is not None:
-        _draw(rows, plot)
+        _draw(ranked, plot)
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
     elif as_latex:
         import pandas as pd
 
-        table = pd.DataFrame(_table(rows, wide=True)).to_latex(index=False, escape=True)
+        table = pd.DataFrame(_table(ranked, wide=True)).to_latex(index=False, escape=True)
         typer.echo(f"% needs \\usepackage{{booktabs}}\n{table}", nl=False)
     else:
-        _show(rows, wide, noise_multiplier)
+        _show(ranked, wide, noise_multiplier)
 
 
 def _participation(
