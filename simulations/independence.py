@@ -202,7 +202,7 @@ def faults() -> Iterator[tuple[str, bool]]:
             yield "arena not cleared", bool(dependence(trainer_on("compiled"), network, LOCAL))
         engine.program.cache_clear()
         Path(folder, "keeps.py").write_text(
-            "S = []\ndef f(x):\n    S.append(x[:1])\n    return S[0] + x[:1]\n"
+            "S = [0.0]\ndef f(x):\n    S.append(x[:1])\n    return S[-2] + x[:1]\n"
         )
         try:
             tried("keeps:f", 1, 5)
