@@ -113,12 +113,9 @@ class Table(SpreadOptions):
     most_sequences: Annotated[
         int | None, Field("most sequences of a user, evenly spaced over its texts", ge=1)
     ] = None
-    vocabulary: Annotated[
-        Literal["bytes", "words", "bpe"],
-        Field("bytes, words of a public text, or bpe by a tokenizer.json"),
-    ] = "bytes"
-    vocabulary_path: Annotated[str, Field("public text or tokenizer.json of the vocabulary")] = ""
-    vocabulary_size: Annotated[int, Field("most tokens of a vocabulary of words", ge=258)] = 1024
+    vocabulary_path: Annotated[
+        str, Field("public tokenizer.json, of the library tokenizers; default: the bytes of a text")
+    ] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -146,7 +143,6 @@ class Table(SpreadOptions):
         needed = {
             "feature_columns": not (self.schema or self.text_column),
             "class_names": bool(self.label_column) and not self.schema,
-            "vocabulary_path": bool(self.text_column) and self.vocabulary != "bytes",
         }
         if missing := [name for name, asked in needed.items() if asked and not getattr(self, name)]:
             raise ValueError(
@@ -306,8 +302,7 @@ class Table(SpreadOptions):
         Raises:
             ValueError: the public file cannot be used, or the library tokenizers is not there.
         """
-        path = Path(self.vocabulary_path).expanduser()
-        return public_vocabulary(self.vocabulary, path, self.vocabulary_size)
+        return public_vocabulary(self.vocabulary_path)
 
     def listed_users(self, held_out: bool) -> tuple[str, ...]:
         """The ids of the user list in its order; none without a user list.

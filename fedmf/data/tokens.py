@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.data.structure import PADDING
-
-#: A word, or a sign that is neither part of one nor a blank.
-_WORD: Final = re.compile(r"\w+|[^\w\s]")
 
 
 @dataclass(frozen=True)
@@ -24,7 +18,7 @@ class Vocabulary:
     """Numbers for the pieces of a text; 0 is padding and stands for no piece.
 
     Args:
-        name: by which a configuration asks for it.
+        name: bytes or tokenizer.
         size: how many numbers there are, padding included: tokens lie in 1..size − 1.
         digest: SHA-256 in hexadecimal of what decides the numbers.
         encode: gives the tokens of a string, shape (tokens,); bytes that are no UTF-8 count as U+FFFD, or as
@@ -56,31 +50,8 @@ def byte_vocabulary() -> Vocabulary:
     )
 
 
-def word_vocabulary(text: bytes, size: int) -> Vocabulary:
-    """The most frequent words and signs; of equally frequent ones the first in the order of characters.
-
-    1 is whatever is none of them, and word i has the number i + 2.
-
-    Args:
-        text: public.
-        size: numbers at most, padding and the unknown word included.
-
-    >>> words = word_vocabulary(b"to be, or not to be", 300)  # be, to, ",", not, or
-    >>> words.size, words.encode(b"not to see").tolist()
-    (7, [5, 3, 1])
-    """
-    times = Counter(_words(text))
-    words = sorted(times, key=lambda word: (-times[word], word))[: size - 2]
-    number = {word: place + 2 for place, word in enumerate(words)}
-
-    def encode(text: bytes) -> NDArray[np.int64]:
-        return np.array([number.get(word, 1) for word in _words(text)], dtype=np.int64)
-
-    return Vocabulary("words", len(words) + 2, _digest("\n".join(words).encode()), encode)
-
-
-def bpe_vocabulary(description: str) -> Vocabulary:
-    """Byte pair encoding by the library tokenizers (extra ``lm``); token i of its file has the number i + 1.
+def tokenizer_vocabulary(description: str) -> Vocabulary:
+    """Tokens of the library tokenizers (extra ``lm``), of bytes or words; token i has the number i + 1.
 
     A string that the tokenizer rejects counts as empty.
 
@@ -93,7 +64,7 @@ def bpe_vocabulary(description: str) -> Vocabulary:
     try:
         import tokenizers
     except ImportError:
-        raise ValueError("vocabulary 'bpe' needs the extra: pip install 'fedmf[lm]'.") from None
+        raise ValueError("vocabulary_path needs the extra: pip install 'fedmf[lm]'.") from None
     try:
         tokenizer = tokenizers.Tokenizer.from_str(description)
     except Exception as error:
@@ -110,35 +81,24 @@ def bpe_vocabulary(description: str) -> Vocabulary:
         return np.asarray(encoded.ids, dtype=np.int64) + 1
 
     size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 2
-    return Vocabulary("bpe", size, _digest(description.encode()), encode)
+    return Vocabulary("tokenizer", size, _digest(description.encode()), encode)
 
 
-def public_vocabulary(name: str, path: Path, size: int) -> Vocabulary:
-    """The vocabulary of a name, made from a public file.
+def public_vocabulary(path: str) -> Vocabulary:
+    """Bytes, or the tokenizer in a public file.
 
     Args:
-        name: "bytes", which needs no file, "words" or "bpe".
-        path: a text file, or for "bpe" a ``tokenizer.json``.
-        size: numbers of words at most.
+        path: of a ``tokenizer.json``; empty for bytes.
 
     Raises:
         ValueError: the file cannot be used, or the library tokenizers is not there.
     """
-    if name == "bytes":
+    if not path:
         return byte_vocabulary()
     try:
-        content = path.read_bytes()
+        return tokenizer_vocabulary(Path(path).expanduser().read_text("utf-8", "replace"))
     except OSError as error:
         raise ValueError(f"vocabulary_path must be readable; got {path}: {error.strerror}.") from None
-    return (
-        word_vocabulary(content, size)
-        if name == "words"
-        else bpe_vocabulary(content.decode(errors="replace"))
-    )
-
-
-def _words(text: bytes) -> list[str]:
-    return _WORD.findall(text.decode("utf-8", "replace"))
 
 
 def _digest(content: bytes) -> str:

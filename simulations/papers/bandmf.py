@@ -56,9 +56,7 @@ _FIGURE_3: Final = Figure(
             "data.kind": "table",
             "data.path": "stackoverflow.parquet",
             "data.text-column": "tokens",
-            "data.vocabulary": "words",
-            "data.vocabulary-path": "public.txt",
-            "data.vocabulary-size": 10_004,
+            "data.vocabulary-path": "tokenizer.json",  # of 10,004 words
             "data.length": 64,
             "data.most-sequences": 1,  # one a text, which is the example
             "data.users": 1_000_000,

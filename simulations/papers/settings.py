@@ -48,7 +48,6 @@ IMDB: Final[Keys] = {
     "data.label-column": "label",
     "data.class-names": "0,1",
     "data.length": 512,
-    "data.vocabulary": "bpe",
     "data.vocabulary-path": "tokenizer.json",
     "data.users": 20_000,
     "privacy.delta": 1e-5,

@@ -26,10 +26,10 @@ ROWS = pd.DataFrame(
         for i in range(3)
     ]
 )
-PIECES = {"vocabulary": "bpe", "vocabulary_path": "tokenizer.json"}
+PIECES = {"vocabulary_path": "tokenizer.json"}
 CASES: dict[str, dict[str, Any]] = {
     "next tokens": {"path": "rows.csv", "most_sequences": 5},
-    "words": {"path": "rows.jsonl", "vocabulary": "words", "vocabulary_path": "public.txt"},
+    "JSON lines": {"path": "rows.jsonl"},
     "pieces": {"path": "rows.parquet", **PIECES},
     "labels": {"path": "rows.csv", "label_column": "label", "class_names": ("y", "n")},
     "made-up users": {"path": "rows.csv", "partition": "iid", "user_column": ""},
@@ -55,7 +55,6 @@ def write(place: Path, rows: pd.DataFrame) -> None:
 
 
 def options(place: Path, **fields: Any) -> Table:
-    (place / "public.txt").write_text(PUBLIC)
     trained(place)
     (place / "users.txt").write_text("\n".join(NAMES))
     declared = {"users": 6, "test_fraction": 0.25, "length": 8, "partition": "by-user", "user_column": "user"}
@@ -108,13 +107,8 @@ def test_every_form_is_tokens_and_a_users_text_moves_nobody_else(
         assert moved == [2] if by_user and not tests else len(moved) + tests <= 1
 
 
-def test_a_vocabulary_is_never_made_of_the_rows(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"vocabulary_path .* must be declared; got none"):
-        options(tmp_path, path="rows.csv", vocabulary="words")
-
-
 def test_a_tokenizers_file_is_used_as_it_is(tmp_path: Path) -> None:
-    pieces = public_vocabulary("bpe", trained(tmp_path), 258)
+    pieces = public_vocabulary(str(trained(tmp_path)))
     assert len(pieces.encode(PUBLIC.encode())) < len(PUBLIC)
 
     @laws
@@ -126,10 +120,10 @@ def test_a_tokenizers_file_is_used_as_it_is(tmp_path: Path) -> None:
 
     every_text_is_tokens()
     (tmp_path / "tokenizer.json").write_text('{"model": "none"}')
-    for name, file, message in (
-        ("bpe", "tokenizer.json", "vocabulary must be a tokenizer of the library tokenizers"),
-        ("words", "nowhere.txt", "vocabulary_path must be readable"),
+    for file, message in (
+        ("tokenizer.json", "vocabulary must be a tokenizer of the library tokenizers"),
+        ("nowhere.json", "vocabulary_path must be readable"),
     ):
         with pytest.raises(ValueError, match=message) as refused:
-            public_vocabulary(name, tmp_path / file, 258)
+            public_vocabulary(str(tmp_path / file))
         assert "\n" not in str(refused.value)

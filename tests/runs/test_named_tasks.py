@@ -124,11 +124,11 @@ class TinyTokens(Architecture):
 
 
 def texts(folder: Path, labels: dict[str, Any]) -> dict[str, Any]:
-    """Eight users, two of them held out, whose texts have labels that their words decide."""
+    """Eight users, two of them held out, with texts that decide their labels."""
     rows = [
         {
             "user": f"u{u}",
-            "text": " ".join("ab"[(u + i + j) % 2 if i < 3 else 0] for j in range(6)),
+            "text": "".join("ab"[(u + i + j) % 2 if i < 3 else 0] for j in range(6)),
             "mood": "yes" if i < 3 else "no",
         }
         for u in range(8)
@@ -136,11 +136,9 @@ def texts(folder: Path, labels: dict[str, Any]) -> dict[str, Any]:
     ]
     pd.DataFrame(rows).to_csv(folder / "rows.csv", index=False)
     (folder / "users.txt").write_text("".join(f"u{u}\n" for u in range(8)))
-    (folder / "public.txt").write_text("a b")
     paths = {"path": str(folder / "rows.csv"), "user_list": str(folder / "users.txt")}
     by_user = {"partition": "by-user", "user_column": "user", "text_column": "text"}
-    words = {"vocabulary": "words", "vocabulary_path": str(folder / "public.txt")}
-    return {**paths, **words, "users": 6, "test_fraction": 0.25, "length": 8, **by_user, **labels}
+    return {**paths, "users": 6, "test_fraction": 0.25, "length": 8, **by_user, **labels}
 
 
 TOKENS: dict[str, tuple[type[NamedTask], dict[str, Any], list[str]]] = {
@@ -166,6 +164,6 @@ def test_texts_are_learnt_and_judged(name: str, tmp_path: Path) -> None:
     assert last["loss"] < first["loss"]
     if "perplexity" in names:
         assert last["perplexity"] < first["perplexity"]
-    assert task.build().dataset.vocabulary == 4
+    assert task.build().dataset.vocabulary == 257
     listed = {entry["name"]: entry for entry in result.statement.to_dict()["public_inputs"]}
     assert "SHA-256" in listed["vocabulary"]["value"]
