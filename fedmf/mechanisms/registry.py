@@ -614,10 +614,9 @@ def form_of(name: str) -> Form:
     """
     form = _forms().get(own_name(name))
     if form is None:
-        others = [other for family in families() for other in family.also]
-        nearest = difflib.get_close_matches(name, [*names(), *others], n=1, cutoff=0.5)
-        fix = f"Did you mean {nearest[0]!r}?" if nearest else "fedmf design lists them."
-        raise ValueError(f"mechanism (name) must be a known one; got {name!r}. {fix}")
+        known = [*names(), *(other for family in families() for other in family.also)]
+        fix = "".join(f"Did you mean {near!r}? " for near in difflib.get_close_matches(name, known, 1, 0.5))
+        raise ValueError(f"mechanism (name) must be a known one; got {name!r}. {fix}fedmf design lists them.")
     return form
 
 
