@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv, ndtri
 
 import fedmf
-from fedmf.accounting import certified_sigma, gaussian_epsilon, gaussian_mu
+from fedmf.accounting import certified_sigma, gaussian_epsilon
+from fedmf.accounting.gaussian import gaussian_mu
 from fedmf.mechanisms.choice import NamedMechanism
 from fedmf.mechanisms.workload import parse_workload
 

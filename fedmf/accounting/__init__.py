@@ -7,17 +7,14 @@ from fedmf.lazy import lazily
 if TYPE_CHECKING:
     from fedmf.accounting.comparison import design
     from fedmf.accounting.gaussian import (
-        adjacency_factor,
         certified_epsilon,
         certified_sigma,
         gaussian_delta,
         gaussian_epsilon,
-        gaussian_mu,
-        gaussian_rho,
         gaussian_sigma,
     )
     from fedmf.accounting.privacy import PRIVACY, UNITS, NoPrivacy, Privacy, Unit, UserLevel
-    from fedmf.accounting.release import PairRelease, RunRelease, SecondForm, SecondStream, release_of
+    from fedmf.accounting.release import RunRelease, SecondForm, SecondStream, release_of
     from fedmf.accounting.rounding import at_least, at_most
     from fedmf.accounting.sampling import CohortLaw, RunAmplification, amplified_run, check_run
 else:
@@ -28,7 +25,6 @@ __all__ = [
     "UNITS",
     "CohortLaw",
     "NoPrivacy",
-    "PairRelease",
     "Privacy",
     "RunAmplification",
     "RunRelease",
@@ -36,7 +32,6 @@ __all__ = [
     "SecondStream",
     "Unit",
     "UserLevel",
-    "adjacency_factor",
     "amplified_run",
     "at_least",
     "at_most",
@@ -46,8 +41,6 @@ __all__ = [
     "design",
     "gaussian_delta",
     "gaussian_epsilon",
-    "gaussian_mu",
-    "gaussian_rho",
     "gaussian_sigma",
     "release_of",
 ]

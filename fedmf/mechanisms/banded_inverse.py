@@ -9,6 +9,7 @@ is removed by moving towards a non-increasing C.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from fedmf.typing import Vector
 # L-BFGS starts with a step of this length, short enough not to leave stable C⁻¹.
 _UNIT = 0.02
 _OVERFLOW = 1e100
-_MOST_ROUNDS, _FEASIBLE = 30, 2e-9
+_MOST_ROUNDS, _MARGIN = 30, 2e-9
 _FREE_STARTS = (0.5, 0.75, 0.9)
 # Beyond, c is summed as the exponentials that it is made of, and no constraints are kept.
 _LONG = 65_536
@@ -104,8 +105,10 @@ def banded_inverse(
     for loss in losses[1:]:
         tail = optimise(loss, tail, tolerance=1e-13, unit=_UNIT)
     if not _certified(tail, participation):
-        constrained = tail if n > _LONG else _constrained(losses[-1], reference)
-        tail = _certified_blend(constrained, reference, participation)
+        found = (
+            [tail] if n > _LONG else [_constrained(losses[-1], reference, pairs) for pairs in (False, True)]
+        )
+        tail = min((_certified_blend(x, reference, participation) for x in found), key=value)
     # Users in every round want the identity, which no γ > 0 reaches.
     return InverseToeplitz(_inverse(min((tail, reference, np.zeros(bands - 1)), key=value)), n)
 
@@ -133,11 +136,11 @@ def _with_a_slow_pole(loss: _Loss, h: Vector) -> Vector:
     return reciprocal(inverse(torch.tensor(y)).numpy(), p)[1:]
 
 
-def _constrained(loss: _Loss, start: Vector) -> Vector:
+def _constrained(loss: _Loss, start: Vector, pairs: bool) -> Vector:
     """Augmented Lagrangian of v ≤ 0: −c_t, and R_m(g) − R_m(min(⌊(g−1)/b⌋, m)·b) for g > b and 0 < m < k.
 
     R_m(g) = Σ_{l<n−mb} c_l c_{l+g}: where no lag from jb on has a larger one than jb, for j ≤ m, the pair
-    bound is attained.
+    bound is attained. That is sufficient, and often too much: without ``pairs``, R_0(g) − R_0(⌊g/b⌋·b) alone.
 
     References:
         Nocedal & Wright (2006), Algorithm 17.4.
@@ -146,18 +149,18 @@ def _constrained(loss: _Loss, start: Vector) -> Vector:
 
     from fedmf.mechanisms.optimise import optimise
 
-    x, weight, previous = start, 1000.0, np.inf
-    multipliers = torch.zeros_like(loss.violations(torch.tensor(x)))
-    for _ in range(_MOST_ROUNDS):
+    x, previous, (weight, feasible) = start, np.inf, (1000.0, _MARGIN) if pairs else (10.0, 1e-7)
+    multipliers = torch.zeros_like(loss.violations(torch.tensor(x), pairs))
+    for _ in range(_MOST_ROUNDS if pairs else 12):
 
         def penalised(x: Any, multipliers: Any = multipliers, weight: float = weight) -> Any:
-            excess = torch.relu(multipliers + weight * loss.violations(x))
+            excess = torch.relu(multipliers + weight * loss.violations(x, pairs))
             return loss(x) + (excess @ excess) / (2.0 * weight)
 
         x = optimise(penalised, x, tolerance=1e-12, evaluations=300, unit=_UNIT)
-        values = loss.violations(torch.tensor(x))
+        values = loss.violations(torch.tensor(x), pairs)
         multipliers, violation = torch.relu(multipliers + weight * values), float(values.max())
-        if violation < _FEASIBLE:
+        if violation < feasible:
             break
         weight, previous = weight * (5.0 if violation > 0.3 * previous else 1.0), violation
     return x
@@ -214,7 +217,7 @@ class _Loss:
             return torch.tensor(float("inf"), dtype=torch.float64)
         return square + log_error(h, self._queries, self._order)
 
-    def violations(self, tail: Any) -> Any:
+    def violations(self, tail: Any, pairs: bool) -> Any:
         """v of `_constrained`, and a little more: where that is small enough, v ≤ 0."""
         import torch
 
@@ -222,11 +225,14 @@ class _Loss:
         k, b = self._participation.max_participations, self._participation.min_separation
         n, met = c.numel(), min(k, -(-c.numel() // b))
         m = torch.arange(1, met)[:, None] if met * n <= _MOST_PRODUCTS else torch.tensor([[met - 1]])
+        m = m if pairs else torch.zeros(1, 1, dtype=torch.int64)
         lags, size = torch.arange(b, n - 1) // b * b, 1 << (2 * n - 1).bit_length()
         heads = torch.fft.rfft(c * (torch.arange(n) < n - m * b), size)
         products = torch.fft.irfft(torch.fft.rfft(c, size) * heads.conj(), size)[:, :n]
-        excess = products[:, b + 1 :] - products.gather(1, torch.minimum(lags, m * b))
-        return torch.cat([-c, excess.reshape(-1)]) + _FEASIBLE
+        excess = products[:, b + 1 :] - products.gather(
+            1, torch.minimum(lags, m * b) if pairs else lags[None]
+        )
+        return torch.cat([-c, excess.reshape(-1)]) + pairs * _MARGIN
 
 
 def _head_inverse(tail: Any) -> Any:
@@ -271,14 +277,21 @@ def _certified_blend(constrained: Vector, reference: Vector, participation: Part
     Its c ≥ 0, so that the sensitivity is exact with normalised columns as well.
     """
 
-    for step in (0.0, *np.geomspace(1e-12, 1.0, 73)):
-        mixed = constrained + step * (reference - constrained)
-        if _certified(mixed, participation, positive=True):
-            return mixed
-    return reference
+    def first(steps: Iterable[float]) -> int | None:
+        certified = (_certified(mixed(step), participation, positive=True) for step in steps)
+        return next((at for at, fits in enumerate(certified) if fits), None)
+
+    def mixed(step: float) -> Vector:
+        return constrained + step * (reference - constrained)
+
+    coarse = [0.0, *np.geomspace(1e-12, 1.0, 73).tolist()]
+    if (at := first(coarse)) is None:
+        return reference
+    fine = np.linspace(coarse[max(at - 1, 0)], coarse[at], 65)
+    return mixed(float(fine[first(fine) or 0]))
 
 
-_inverse_optimum = remembered(banded_inverse, version=5)
+_inverse_optimum = remembered(banded_inverse, version=6)
 
 register(
     Family(

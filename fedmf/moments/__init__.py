@@ -5,12 +5,10 @@ from fedmf.moments.methods import (
     METHODS,
     MomentMechanism,
     MomentMethod,
-    default_weight,
     jme,
-    mechanism_from_dict,
 )
 from fedmf.moments.noisy_moments import NoisyMoments
-from fedmf.moments.ratio import NoisyRatio, fieller
+from fedmf.moments.ratio import fieller
 from fedmf.moments.second_moment import (
     SECOND_MOMENTS,
     BlockEnergies,
@@ -19,8 +17,8 @@ from fedmf.moments.second_moment import (
     SecondMoment,
     second_moment_named,
 )
-from fedmf.moments.stream import MomentBlock, MomentRelease, MomentStream
-from fedmf.moments.weights import AIMS, Goal, best_pair, best_weight, weight_for
+from fedmf.moments.stream import MomentRelease, MomentStream
+from fedmf.moments.weights import AIMS, Goal, best_pair, weight_for
 
 __all__ = [
     "AIMS",
@@ -31,22 +29,17 @@ __all__ = [
     "FullMatrix",
     "GaussianEstimate",
     "Goal",
-    "MomentBlock",
     "MomentMechanism",
     "MomentMethod",
     "MomentRelease",
     "MomentStream",
     "NoisyMoments",
-    "NoisyRatio",
     "PrivateGaussian",
     "SecondMoment",
     "best_pair",
-    "best_weight",
-    "default_weight",
     "describe",
     "fieller",
     "jme",
-    "mechanism_from_dict",
     "second_moment_named",
     "shrunk_covariances",
     "weight_for",

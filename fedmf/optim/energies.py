@@ -13,7 +13,8 @@ from torch import Tensor
 from fedmf.mechanisms.joint import UserRange
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.moments import BlockEnergies, DiagonalMoment, SecondMoment, default_weight
+from fedmf.moments import BlockEnergies, DiagonalMoment, SecondMoment
+from fedmf.moments.methods import default_weight
 from fedmf.optim.server_optimizer import RoundRelease
 from fedmf.participation import Participation
 

@@ -20,7 +20,6 @@ from fedmf.accounting import (
     SecondStream,
     Unit,
     UserLevel,
-    adjacency_factor,
     amplified_run,
     certified_epsilon,
     certified_sigma,
@@ -28,6 +27,7 @@ from fedmf.accounting import (
     gaussian_epsilon,
     release_of,
 )
+from fedmf.accounting.gaussian import adjacency_factor
 from fedmf.cohorts import Cohorts, SampledCohorts
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.mechanisms.matrix import factorization_from_dict

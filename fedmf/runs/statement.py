@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.accounting import adjacency_factor, gaussian_mu
+from fedmf.accounting.gaussian import adjacency_factor, gaussian_mu
 from fedmf.cohorts import AvailableCohorts, CyclicCohorts
 from fedmf.errors import LedgerError
 from fedmf.records.composed import Costs, Spent

@@ -29,14 +29,8 @@ from fedmf.mechanisms.matrix import Factorization, factorization_from_dict
 from fedmf.mechanisms.registry import Mechanism, accepted_parameters, build, optional_parameters
 from fedmf.mechanisms.sensitivity import Sensitivity, stated_sensitivity
 from fedmf.mechanisms.workload import ToeplitzWorkload, parse_workload
-from fedmf.moments import (
-    MomentMechanism,
-    MomentStream,
-    SecondMoment,
-    mechanism_from_dict,
-    second_moment_named,
-    weight_for,
-)
+from fedmf.moments import MomentMechanism, MomentStream, SecondMoment, second_moment_named, weight_for
+from fedmf.moments.methods import mechanism_from_dict
 from fedmf.noise import KeySchedule, NoiseKey
 from fedmf.participation import Participation, most_participations
 from fedmf.streaming.rows import Layout

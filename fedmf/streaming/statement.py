@@ -7,7 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from fedmf.accounting import UNITS, certified_epsilon, gaussian_mu
+from fedmf.accounting import UNITS, certified_epsilon
+from fedmf.accounting.gaussian import gaussian_mu
 from fedmf.records.composed import Costs, Spent
 from fedmf.records.statement import (
     ALWAYS_NOT_COVERED,

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from matplotlib import pyplot as plt
 
-from fedmf.accounting import gaussian_mu, gaussian_sigma
+from fedmf.accounting import gaussian_sigma
+from fedmf.accounting.gaussian import gaussian_mu
 from fedmf.mechanisms.choice import NamedMechanism
 from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.noise import GaussianSource, NoiseKey, NoiseStream

@@ -11,7 +11,8 @@ import pytest
 import torch
 from support.oracles import patterns
 
-from fedmf.accounting import adjacency_factor, gaussian_delta
+from fedmf.accounting import gaussian_delta
+from fedmf.accounting.gaussian import adjacency_factor
 from fedmf.mechanisms.closed_forms import cgd, identity
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.sensitivity import stated_sensitivity
