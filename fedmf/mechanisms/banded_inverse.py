@@ -32,8 +32,8 @@ _MOST_ROUNDS, _MARGIN = 30, 2e-9
 _FREE_STARTS = (0.5, 0.75, 0.9)
 # Beyond, c is summed as the exponentials that it is made of, and no constraints are kept.
 _LONG = 65_536
-# Of constraints; where they would be more, one m stands for all.
-_MOST_PRODUCTS = 131_072
+# Of constraints by pairs; where there would be more, those of the autocorrelation alone are kept.
+_MOST_PAIRS = 4096
 # Beyond, the slowest pole of C is a coordinate of its own.
 _SHORT = 4096
 # Wider inverses draw more past noise again in each round and gain about 1 % at most where tried.
@@ -105,9 +105,9 @@ def banded_inverse(
     for loss in losses[1:]:
         tail = optimise(loss, tail, tolerance=1e-13, unit=_UNIT)
     if not _certified(tail, participation):
-        found = (
-            [tail] if n > _LONG else [_constrained(losses[-1], reference, pairs) for pairs in (False, True)]
-        )
+        k, b = participation.max_participations, participation.min_separation
+        forms = (False, True) if min(k, -(-n // b)) * n <= _MOST_PAIRS else (False,)
+        found = [tail] if n > _LONG else [_constrained(losses[-1], reference, pairs) for pairs in forms]
         tail = min((_certified_blend(x, reference, participation) for x in found), key=value)
     # Users in every round want the identity, which no γ > 0 reaches.
     return InverseToeplitz(_inverse(min((tail, reference, np.zeros(bands - 1)), key=value)), n)
@@ -224,8 +224,7 @@ class _Loss:
         _, c = self.series(tail)
         k, b = self._participation.max_participations, self._participation.min_separation
         n, met = c.numel(), min(k, -(-c.numel() // b))
-        m = torch.arange(1, met)[:, None] if met * n <= _MOST_PRODUCTS else torch.tensor([[met - 1]])
-        m = m if pairs else torch.zeros(1, 1, dtype=torch.int64)
+        m = torch.arange(1, met)[:, None] if pairs else torch.zeros(1, 1, dtype=torch.int64)
         lags, size = torch.arange(b, n - 1) // b * b, 1 << (2 * n - 1).bit_length()
         heads = torch.fft.rfft(c * (torch.arange(n) < n - m * b), size)
         products = torch.fft.irfft(torch.fft.rfft(c, size) * heads.conj(), size)[:, :n]
@@ -291,7 +290,7 @@ def _certified_blend(constrained: Vector, reference: Vector, participation: Part
     return mixed(float(fine[first(fine) or 0]))
 
 
-_inverse_optimum = remembered(banded_inverse, version=6)
+_inverse_optimum = remembered(banded_inverse, version=7)
 
 register(
     Family(
