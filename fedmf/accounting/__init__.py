@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         certified_sigma,
         gaussian_delta,
         gaussian_epsilon,
+        gaussian_mu,
         gaussian_sigma,
     )
     from fedmf.accounting.privacy import PRIVACY, UNITS, NoPrivacy, Privacy, Unit, UserLevel
@@ -41,6 +42,7 @@ __all__ = [
     "design",
     "gaussian_delta",
     "gaussian_epsilon",
+    "gaussian_mu",
     "gaussian_sigma",
     "release_of",
 ]
