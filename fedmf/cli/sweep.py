@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 def sweep(
     file: Path = argument(..., "SWEEP.toml", "The configurations to compare and tune (docs/simulations.md)."),
     assignments: list[str] = SETS,
+    only: list[str] = option(
+        [], "NAME", "Run only this variant and the baseline; repeatable.", "--variant", show_default=False
+    ),
     out: Path | None = option(None, "DIR", "Directory, new or of this sweep.", show_default="sweeps/SWEEP"),
     processes: int = option(1, "P", "Number of concurrent runs.", min=1),
     threads: int = option(1, "T", "Threads of each run.", min=1),
@@ -32,6 +35,8 @@ def sweep(
     On private data the epsilon of one run does not cover the sweep: the cost of all runs together is
     printed below the results.
 
+    A key given with --set that the file lists in its grid, or tunes, takes this value alone.
+
     Example: fedmf sweep configs/sweeps/mechanisms.toml --out sweeps/mechanisms --processes 2
     """
     from rich.console import Console
@@ -40,12 +45,13 @@ def sweep(
     from fedmf.runs.tables.configuration import parse_assignments
     from fedmf.sweeps import Sweep, run_sweep
 
-    asked = Sweep.from_config(file, parse_assignments(assignments))
+    asked = Sweep.from_config(file, parse_assignments(assignments), only)
     if dry_run:
         _show_plan(asked, processes)
         return
     place, console = out or Path("sweeps") / file.stem, Console(stderr=True, markup=False, highlight=False)
     sets = [word for assignment in assignments for word in ("--set", assignment)]
+    sets += [word for name in only for word in ("--variant", name)]
     again = ["fedmf", "sweep", str(file), *sets, "--out", str(place), "--processes", str(processes)]
     again += ["--keep-runs"] * keep_runs
     said = f"every finished run is kept, continue with: {shlex.join(again)}"

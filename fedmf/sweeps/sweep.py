@@ -103,17 +103,21 @@ class Sweep:
     last: int = 1
 
     @classmethod
-    def from_config(cls, path: str | Path, overrides: Mapping[str, Any] | None = None) -> Self:
+    def from_config(
+        cls, path: str | Path, overrides: Mapping[str, Any] | None = None, only: Sequence[str] = ()
+    ) -> Self:
         """Read a TOML file: its fields in kebab-case, ``base`` as tables or as the path of a configuration.
 
         A path is relative to the file. Keys of a table ``[set]`` replace the base's.
 
         Args:
             path: of the file, or the name of one that ships with fedmf.
-            overrides: fields of the sweep, and dotted keys that replace the base's.
+            overrides: fields of the sweep, and dotted keys that replace the base's and narrow the grid and
+                the tuned keys to one value.
+            only: the variants to run, next to the baseline; default: all of them.
 
         Raises:
-            ConfigError: unreadable, not TOML, an unknown key, or no valid sweep.
+            ConfigError: unreadable, not TOML, an unknown key or variant, or no valid sweep.
         """
         path, more = found_or_shipped(Path(path)), overrides or {}
         given = read_toml(path) | {name: value for name, value in more.items() if "." not in name}
@@ -131,6 +135,21 @@ class Sweep:
         there = {**there, **{name: value for name, value in more.items() if "." in name}}
         try:
             fields["base"] = overridden(dotted(base), dotted(there))
+            for lists in {"grid", "tuned"} & fields.keys():
+                fields[lists] = {
+                    name: [more[name]] if name in more else values
+                    for name, values in dotted(fields[lists]).items()
+                }
+            if only:
+                variants = fields.get("variants", {})
+                if unknown := [name for name in only if name not in variants]:
+                    names = ", ".join(map(repr, variants)) or "none"
+                    raise ConfigError(f"variant must be one of the sweep's ({names}); got {unknown[0]!r}.")
+                fields["variants"] = {
+                    name: keys
+                    for name, keys in variants.items()
+                    if name in {*only, fields.get("baseline", next(iter(variants)))}
+                }
             return cls(**{name.replace("-", "_"): value for name, value in fields.items()})
         except (AttributeError, TypeError) as error:
             raise ConfigError(f"tables and lists of the sweep {path} must be such: {error}.") from None
