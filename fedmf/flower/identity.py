@@ -125,6 +125,13 @@ class NodeIdentity(ServedUsers):
         """See `ServedUsers.missing`."""
         return self.users - len(self._nodes)
 
+    def gather(self, grid: Grid, timeout: float, limit: float | None = None) -> None:
+        """See `ServedUsers.gather`. Virtual nodes register together: after ``limit`` no more will come."""
+        super().gather(grid, min(timeout, limit or timeout))
+
+    def _there(self, grid: Grid) -> str:
+        return f"users={self.users} needs as many nodes, and {len(list(grid.get_node_ids()))} are connected"
+
     def nodes_of(self, users: Mapping[int, str]) -> dict[str, int]:
         """See `ServedUsers.nodes_of`."""
         return {user: self._nodes[index] for index, user in users.items() if self._nodes}
@@ -135,10 +142,7 @@ class NodeIdentity(ServedUsers):
             return
         nodes = [node.node_id for node in sorted(grid.get_nodes(), key=lambda node: node.registered_at)]
         if len(nodes) > self.users:
-            raise ConfigError(
-                f"users must be the number of nodes where nodes are users; got {self.users}, and "
-                f"there are {len(nodes)} nodes."
-            )
+            raise ConfigError(f"{self._there(grid)}.")
         if len(nodes) == self.users:
             self._nodes = nodes
 

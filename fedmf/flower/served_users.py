@@ -9,8 +9,8 @@ from typing import ClassVar, Final
 
 from flwr.serverapp import Grid
 
-#: Seconds between two looks for nodes, and between lines about who is waited for.
-_PAUSE, _TELL = 0.2, 10.0
+#: Seconds between two looks for nodes, before the first line about who is waited for, and between two.
+_PAUSE, _FIRST, _TELL = 0.2, 2.0, 10.0
 #: How many lines one look may make.
 MOST_LINES: Final = 20
 
@@ -79,7 +79,7 @@ class ServedUsers(ABC):
         Raises:
             RuntimeError: no user of the user list was found in time.
         """
-        begun, told = time.monotonic(), 0
+        begun, next_line = time.monotonic(), _FIRST
         limit = timeout if limit is None else min(limit, timeout)
         while True:
             self.listen(grid)
@@ -89,21 +89,19 @@ class ServedUsers(ABC):
                 last = limit if self.missing < self.users else timeout
                 if not (self.silent or self.missing) or spent >= last:
                     break
-            if spent // _TELL > told:
-                told = spent // _TELL
+            if spent >= next_line:
+                next_line = spent + _TELL
                 self.tell(f"waiting for users: {self._there(grid)}")
             time.sleep(min(_PAUSE, max(0.0, (limit if spent < limit else timeout) - spent)))
+        if self.missing == self.users:
+            raise RuntimeError(f"no user can be asked after {timeout:g} s of waiting: {self._there(grid)}.")
         if self.missing:
             self.tell(f"{self.missing} of {self.users} users are served by no node that answered in time")
-        if self.missing == self.users:
-            raise RuntimeError(
-                f"no node that serves a known user answered within {timeout:g} s: {self._there(grid)}."
-            )
 
     def _there(self, grid: Grid) -> str:
-        """Both numbers, for messages to the operator."""
+        """Who is there and who is missing, for messages to the operator."""
         nodes, served = len(list(grid.get_node_ids())), self.users - self.missing
-        return f"{nodes} nodes are there, and {served} of {self.users} users are served"
+        return f"{nodes} nodes are connected, and they serve {served} of {self.users} users"
 
 
 class ClaimedUsers(ServedUsers):

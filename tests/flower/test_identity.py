@@ -18,7 +18,7 @@ from fedmf.errors import ConfigError
 from fedmf.flower import ClientReportedIdentity, EnrolledIdentity, InProcessGrid
 from fedmf.flower.apps import WorkerPool
 from fedmf.flower.compat import NodeInfo
-from fedmf.flower.identity import Population
+from fedmf.flower.identity import NodeIdentity, Population
 from fedmf.flower.messages import served_reply
 from fedmf.flower.served_users import ServedUsers
 
@@ -163,8 +163,17 @@ def test_a_silent_node_is_waited_for_before_the_first_round_alone(claimed: Claim
 
 
 def test_nobody_at_all_is_an_error(claimed: Claimed) -> None:
-    with pytest.raises(RuntimeError, match="no node that serves a known user answered within"):
+    with pytest.raises(RuntimeError, match=r"no user can be asked after .* 1 nodes are connected"):
         claimed[0].gather(World({0: "mallory"}, [0]), timeout=0.3)
+
+
+def test_virtual_nodes_that_are_too_few_are_waited_for_as_long_as_a_handshake(own_time, caplog) -> None:  # type: ignore[no-untyped-def]
+    caplog.set_level("INFO", "flwr")
+    said = "users=4 needs as many nodes, and 2 are connected"
+    with pytest.raises(RuntimeError, match=f"no user can be asked after 5 s of waiting: {said}"):
+        NodeIdentity(4).gather(InProcessGrid(ClientApp(), nodes=2), timeout=3600.0, limit=5.0)
+    assert own_time.now == pytest.approx(5.0)
+    assert [record.getMessage() for record in caplog.records] == [f"fedmf: waiting for users: {said}"]
 
 
 def test_pauses_between_handshakes_double(own_time) -> None:  # type: ignore[no-untyped-def]

@@ -421,7 +421,7 @@ def test_impossible_models_are_refused_and_leave_nothing(
 def test_more_rounds_or_nodes_than_planned_are_refused_before_anybody_is_asked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"num_rounds must be at most the horizon n={ROUNDS}; got 9"):
         released(private(FedAvg(), tmp_path / "run"), InProcessGrid(ClientApp(), nodes=USERS), num_rounds=9)
-    with pytest.raises(ConfigError, match="users must be the number of nodes"):
+    with pytest.raises(ConfigError, match="needs as many nodes"):
         released(private(FedAvg(), tmp_path / "other"), InProcessGrid(ClientApp(), nodes=USERS + 1))
 
 
