@@ -27,6 +27,8 @@ def warn(line: str) -> None:
 def say_plan(session: Session) -> None:
     """Mechanism, noise, what cannot be told later, and where records are."""
     plan, server = session.plan, session.server
+    if session.standing:
+        say(session.standing)
     epsilon = plan.epsilon_after(server.horizon)
     budget = f"epsilon {at_least(epsilon, 4)}" if math.isfinite(epsilon) else "no privacy"
     if plan.privacy.noise_seed is not None:

@@ -80,6 +80,8 @@ class RunProgress:
         self._print(f"Mechanism {plan.mechanism.name}{params}, {noise if run.is_private else 'no noise'}")
         if run.is_private and against.warning is not None:
             self._print(f"WARNING  {against.warning}")
+        if self._session.standing:
+            self._print(self._session.standing)
         if lost := server.lost:
             self._print(
                 f"Rounds {lost.start + 1} to {lost.stop} were released and their model was not kept: round "

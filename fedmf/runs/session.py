@@ -169,6 +169,14 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.directory.close()
 
+    @property
+    def standing(self) -> str:
+        """Where earlier processes left the run, in a sentence; empty for a new one."""
+        t, horizon = self.server.t, self.server.horizon
+        if t < horizon:
+            return f"Continues after round {t} of {horizon}." if t else ""
+        return f"Finished before: all {horizon} rounds are released. A new run needs another directory."
+
     def cohort_schedule(self) -> CohortSchedule:
         """Who is asked in which round; random cohorts follow from the run's key, also on resuming."""
         return self.run.schedule(self.directory.key.cohort_seed())
@@ -325,7 +333,10 @@ def require_same(path: Path, stored: Mapping[str, Any], run: Run) -> None:
     """
     other = difference(stored, run.to_dict())
     if other is not None:
-        raise ConfigError(f"{path} holds another run: {other}. Continue it with its own values.")
+        raise ConfigError(
+            f"{path} holds another run: {other}. Choose another directory for a new run; to continue the one "
+            "there, give it the values with which it began."
+        )
 
 
 def check_device(device: str) -> None:
