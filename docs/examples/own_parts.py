@@ -14,7 +14,7 @@ from fedmf.training import regression
 
 
 class SignMomentum:
-    second_moment, second_form = None, "per-user"  # it needs the mean update and nothing else
+    second_moment, second_form = None, "per-user"  # it needs only the mean update
 
     def init(self, parameters):
         return {"momentum": torch.zeros_like(parameters)}
@@ -33,7 +33,7 @@ def ink():
 
 
 run = fedmf.Run(
-    task=ink(),  # how much ink is in a digit, from its upper half
+    task=ink(),  # predicts the amount of ink in a digit from its upper half
     cohorts=fedmf.CyclicCohorts(rounds=60, users_per_round=12),
     mechanism=tapered(banded_toeplitz(10, fedmf.Participation(60, 6, 10)), 8, 10),
     server=SignMomentum(),
