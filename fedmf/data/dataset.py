@@ -205,14 +205,14 @@ class Dataset(ABC):
         every = [name for name in map(str, frame.columns) if name not in (user, *labels)]
         names = every if features is None else list(features)
 
-        def examples(table: Any) -> tuple[NDArray[np.float32], Any]:
-            columns = _columns(table, [*names, *labels])
+        def examples(table: Any, called: str) -> tuple[NDArray[np.float32], Any]:
+            columns = _columns(table, [*names, *labels], called)
             y = _matrix(columns, labels) if len(labels) > 1 else columns[labels[0]]
             return _matrix(columns, names), y
 
-        users = _columns(frame, [user])[user]
-        tests = None if test is None else examples(test)
-        data = Dataset.from_arrays(*examples(frame), users, test=tests, **options)
+        users = _columns(frame, [user], "frame")[user]
+        tests = None if test is None else examples(test, "test")
+        data = Dataset.from_arrays(*examples(frame, "frame"), users, test=tests, **options)
         tested = _ids(test[user]) if test is not None and user in test.columns else []
         if data.test_owner != "training users" and not {*data.user_ids}.isdisjoint(tested):
             raise ValueError(
@@ -372,12 +372,12 @@ def _tensor(values: Any) -> Tensor:
     return tensor.float() if tensor.dtype == torch.float64 else tensor
 
 
-def _columns(frame: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Columns of a frame as Arrow arrays."""
+def _columns(frame: Any, names: Sequence[str], called: str) -> dict[str, Any]:
+    """Columns of a frame as Arrow arrays; messages call it ``called``."""
     present = list(map(str, frame.columns))
     if wrong := [name for name in names if present.count(name) != 1 or names.count(name) != 1]:
         raise ValueError(
-            f"column {wrong[0]!r} must be there once and asked for once; the frame has "
+            f"column {wrong[0]!r} must be in {called} once and asked for once; {called} has the columns "
             f"{', '.join(present)[:300]}."
         )
     return {name: column_of(frame.iloc[:, present.index(name)]) for name in names}

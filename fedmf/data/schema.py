@@ -5,6 +5,7 @@ Training tables, nodes and streams are scaled by the same schema, and releases a
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import math
@@ -24,7 +25,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    TypeAdapter,
     ValidationError,
     field_validator,
     model_validator,
@@ -294,9 +294,7 @@ class Ignored(Column):
 KINDS: Final[dict[str, type[Column]]] = {
     kind.model_fields["kind"].default: kind for kind in (Number, Category, Text, Time, User, Ignored)
 }
-_COLUMN: Final = TypeAdapter[Any](
-    Annotated[Number | Category | Text | Time | User | Ignored, Field(discriminator="kind")]
-)
+_DECLARED: Final = "Public information is declared, never read off the rows."
 
 
 @dataclass(frozen=True)
@@ -429,17 +427,27 @@ class Schema:
 
 def _column(name: str, given: object) -> Column:
     """A column from what a file or record says of it."""
+    said, where = dict(given) if isinstance(given, Mapping) else {}, f"columns.{name[:200]}"
+    kind = str(said.get("kind"))
+    if kind not in KINDS:
+        raise ValueError(f"{where}.kind must be one of {', '.join(KINDS)}; got {said.get('kind')!r:.100}.")
+    keys = {key: about.description for key, about in KINDS[kind].model_fields.items()}
     try:
-        return _COLUMN.validate_python(given)
+        return KINDS[kind].model_validate(said)
     except ValidationError as found:
-        error = found.errors(include_url=False)[0]
-        where = ".".join(map(str, (name, *error["loc"][1:])))[:200]
-        kind = f" (kind {error['loc'][0]})" if error["loc"] else ""
-        fault = error["msg"].removeprefix("Value error, ")
-        asked = "be filled in" if error["type"] == "missing" else f"be as its kind asks: {fault}"
-        raise ValueError(
-            f"columns.{where}{kind} must {asked}. Public information is declared, never read off the rows."
-        ) from None
+        errors = found.errors(include_url=False)
+    # A key that there is not may be another one misspelt, which is then missing.
+    error = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
+    key = "".join(map(str, error["loc"][:1]))
+    where = f"{where}.{key}".removesuffix(".") + f" (kind {kind})"
+    if error["type"] == "missing":
+        raise ValueError(f"{where} must be filled in: {keys[key]}. {_DECLARED}")
+    if error["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(key, keys, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"its keys are {', '.join(keys)}."
+        raise ValueError(f"{where} must be left out: there is no such key; {hint}")
+    fault = re.sub("(Input|Tuple) should", "must", error["msg"].removeprefix("Value error, "))
+    raise ValueError(f"{where}: {fault}" + (f"; got {error['input']!r:.100}." if key else "."))
 
 
 def _time(text: str) -> datetime | None:

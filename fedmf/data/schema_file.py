@@ -15,7 +15,11 @@ from fedmf.data.table_reader import ParquetTable, open_table
 
 _HEAD: Final = """\
 # What the columns of {source} may hold: public, decided without looking at the rows. Drafted from the header
-# alone; correct the kinds and fill in the marked places. Kinds: number, category, text, time, user, ignore.
+# alone; correct the kinds and fill in the marked places. Each kind with the keys that it needs:
+#   kind = "number"     lower = 0.0, upper = 100.0
+#   kind = "category"   categories = ["no", "yes"]
+#   kind = "time"       start = 2026-01-01, end = 2027-01-01, step = "15 min"
+#   kind = "text", "user" or "ignore": no other key
 # See docs/data-and-models.md.
 
 """

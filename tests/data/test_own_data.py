@@ -139,7 +139,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "classes by a word": ({"classes": "all"}, "classes must be at least two different names; got 'all'"),
     "the label as feature": (
         {"features": ["age", "ill"]},
-        "column 'ill' must be there once and asked for once",
+        "column 'ill' must be in frame once and asked for once",
     ),
     "texts as features": ({"features": ["who2"], "frame": FRAME.assign(who2="x")}, "must hold an example"),
     "times as features": (
@@ -148,7 +148,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "duplicate columns": (
         {"frame": pd.concat([FRAME, FRAME[["age"]]], axis=1)},
-        "column 'age' must be there once",
+        "column 'age' must be in frame once",
+    ),
+    "a test part without a column": (
+        {"test": FRAME.drop(columns="age")},
+        "column 'age' must be in test once and asked for once; test has the columns who, ",
     ),
     "test rows of users": ({"test": FRAME}, "test .* must be of nobody on the user list; got rows of some"),
     "an empty frame": ({"frame": FRAME.iloc[:0]}, "must hold an example"),

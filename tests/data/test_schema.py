@@ -62,12 +62,15 @@ NUMBER = {"kind": "number", "lower": 0, "upper": 3}
 WHEN = {"kind": "time", "start": "2026-01-01", "end": "2026-01-02", "step": "1 h"}
 WRONG: dict[str, dict[str, Any]] = {
     "columns.age.lower (kind number) must be filled in": {"age": {"kind": "number", "upper": 3}},
+    "columns.age.uper (kind number) must be left out: there is no such key; did you mean 'upper'?": {
+        "age": {"kind": "number", "lower": 0, "uper": 3}
+    },
     "lower (bound) must be less than upper": {"age": {**NUMBER, "lower": 3}},
     "columns.age.scale": {"age": {**NUMBER, "scale": 0}},
     "fill must lie within 0.0..3.0": {"age": {**NUMBER, "fill": 4}},
     "fill must be left out with nullable": {"age": {**NUMBER, "fill": 1, "nullable": True}},
     "columns.age.mean": {"age": {**NUMBER, "mean": 1}},
-    "'number', 'category'": {"age": {"kind": "real"}},
+    "columns.age.kind must be one of number, category": {"age": {"kind": "real"}},
     "categories must be different": {"city": {"kind": "category", "categories": ["a", "a"]}},
     "no control characters; got 'a": {"city": {"kind": "category", "categories": ["a\tb", "c"]}},
     "fill must be one of": {"city": {"kind": "category", "categories": ["a", "b"], "fill": "c"}},
