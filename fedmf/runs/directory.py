@@ -243,7 +243,8 @@ def open_ledger(path: Path, read_only: bool = False) -> tuple[Ledger, RunHeader]
         LedgerError, ValueError: a damaged ledger, or one that holds less than was released.
     """
     if not (path / LEDGER).is_file():
-        raise ConfigError(f"{path} is not a run directory: it has no {LEDGER}.")
+        why = f"it has no {LEDGER}" if path.is_dir() else "there is no such directory"
+        raise ConfigError(f"{path} is not a run directory: {why}.")
     key = load_key(path / KEY) if not read_only or (path / KEY).exists() else None
     ledger = Ledger.open(path / LEDGER, key, read_only)
     try:

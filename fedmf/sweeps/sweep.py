@@ -124,9 +124,8 @@ class Sweep:
         known = [*(entry.name.replace("_", "-") for entry in dataclasses.fields(cls)), "set"]
         for name in given.keys() - known:
             near = difflib.get_close_matches(name, known, n=1)
-            raise ConfigError(
-                f"unknown key {name!r} of a sweep" + "".join(f"; did you mean {key!r}?" for key in near)
-            )
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}."
+            raise ConfigError(f"unknown key {name!r} of a sweep; {hint}")
         for name in {"base", "seeds"} - given.keys():
             raise ConfigError(f"{name} (of the sweep {path}) must be given; got none.")
         fields, base, there = given, given["base"], given.pop("set", {})

@@ -293,7 +293,7 @@ class LocalTrainer:
         def train(group: Group, into: T) -> None:
             finite = take(group, origin, into, failures).cpu().numpy()
             for position in group.positions[~finite].tolist():
-                failures.note(position, "update", "holds NaN or infinity")
+                failures.note(position, "update", "update holds NaN or infinity (learning rate too large?)")
 
         with silent(), kept_generators(origin.device), full_precision(origin.device):
             self._workers.each(train, self._groups(user_ids, t, failures, in_place), total)
