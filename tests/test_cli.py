@@ -76,10 +76,10 @@ def test_account_has_a_block_to_publish_and_one_for_the_operator(
     publish, operator = capsys.readouterr().out.split("\nOperator only, do not publish:\n")
     assert publish.splitlines()[1] == (finished / "statement.txt").read_text().splitlines()[0]
     assert "epsilon_spent" not in (tmp_path / "public.json").read_text()
-    assert "actual" not in publish
+    assert "spent" not in publish
     said = {line[:16].strip(): line[16:].strip() for line in operator.splitlines()}
-    assert said["worst user"] == f"actual ε {at_least(statement['epsilon_spent'])}"
-    assert said["contributions"] == "72 arrived, 6.0 a round of 6 planned"
+    assert said["worst user"] == f"spent ε {at_least(statement['epsilon_spent'])}"
+    assert said["contributions"] == "72 arrived, 6.0 per round of 6 planned"
     assert said["model"].endswith("after round 12")
     assert run(["account", str(finished), "--public", str(tmp_path / "public.json")]) == 2
     assert "exists already and is not replaced" in one_line(capsys)
@@ -190,7 +190,7 @@ def test_options_search_names_and_meanings(capsys: pytest.CaptureFixture[str]) -
         "privacy.clip-norm  (float, default 0.3)\n    bound ζ on the L2 norm"
     )
     assert run(["options", "no-such-word"]) == 2
-    assert "no key has 'no-such-word' in its name or meaning" in one_line(capsys)
+    assert "no key has 'no-such-word' in its name or description" in one_line(capsys)
 
 
 @pytest.mark.parametrize("command", application.registered_commands, ids=lambda command: command.name)
@@ -253,7 +253,7 @@ def test_bad_files_and_places_are_one_line(
         ),
         (["simulate", good, "--out", str(tmp_path / "other")], "must be new or empty; it holds something"),
         (["simulate", good, "--out", "/proc/fedmf/run"], "cannot be created"),
-        (["simulate", good, "--out", "x", "--resume", "y"], "give one of them"),
+        (["simulate", good, "--out", "x", "--resume", "y"], "use only one"),
         (["simulate", "--resume", str(tmp_path / "other")], "is not a run directory"),
         (["simulate", good, "--resume", str(finished), "--set", "privacy.epsilon=3"], "is 8.0, not 3.0"),
         (["simulate", good, "--engine", "gpu"], "--engine"),

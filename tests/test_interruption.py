@@ -90,7 +90,7 @@ def test_a_run_says_how_to_resume(
     wait_for((tmp_path / "held").exists, process)
     got, lines = stop(process, signal.SIGINT)
     assert got == 130, lines
-    said = "fedmf: stopped by SIGINT; every finished round is kept, continue with: "
+    said = "fedmf: stopped by SIGINT; all finished rounds are kept; continue with: "
     assert lines[-1].startswith(said)
     program, *command = shlex.split(lines[-1].removeprefix(said))
     assert program == "fedmf"
@@ -112,8 +112,8 @@ def test_a_stream_goes_on_with_the_same_command(tmp_path: Path, monkeypatch: pyt
     got, lines = stop(process, signal.SIGTERM)
     assert got == 143, lines
     assert lines[-1] == (
-        "fedmf: stopped by SIGTERM; every finished row is kept; continue with the same command and the "
-        "same rows, or with --from-row and those that follow."
+        "fedmf: stopped by SIGTERM; all finished rows are kept; continue with the same command and the "
+        "same rows, or with --from-row and the rows that follow."
     )
     again = start(tmp_path, command, stdin=subprocess.PIPE)
     _, shown = again.communicate("".join(rows), timeout=600)

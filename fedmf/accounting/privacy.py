@@ -56,19 +56,19 @@ USER: Final = Unit(
     article="a",
     each="Every user",
     distinct="every user id belongs to one person, who takes part under no other id: a person with two ids "
-    "is protected less, each id by itself alone",
-    broken="a user whose examples cannot be loaded or trained on",
+    "is protected less, only for each id separately",
+    broken="a user with examples that cannot be loaded or trained on",
 )
 EXAMPLE: Final = Unit(
     name="example",
     article="an",
     each="Every example (not: every person)",
-    distinct="every example counts once in the record of who took part, and is the data of one person: a "
-    "copy of it under another id counts as another example",
+    distinct="every example counts once in the record of participation, and belongs to one person: a "
+    "copy under another id counts as another example",
     broken="an example that cannot be loaded or trained on",
     not_covered=(
-        "a person with several examples: epsilon protects one example, and what all examples of one person "
-        "give away together grows with their number",
+        "a person with several examples: epsilon protects one example, and the information about a person "
+        "grows with the number of that person's examples",
     ),
 )
 #: By the name that a statement gives them.
@@ -109,12 +109,12 @@ class Privacy(Value):
 
 @dataclass(frozen=True)
 class UserLevel(Privacy):
-    """(ε, δ)-differential privacy of each user, with everything the user contributes to any round."""
+    """(ε, δ)-differential privacy of each user, for all contributions of the user to all rounds."""
 
     epsilon: Annotated[float, Field("privacy budget ε of the whole run", "ε", gt=0)] = 8.0
     amplified: Annotated[
         bool,
-        Field("count the secrecy of sampled cohorts: less noise; ε holds against those who cannot see them"),
+        Field("rely on secret sampled cohorts; ε then holds only against those who cannot see them"),
     ] = False
 
     kind: ClassVar[str] = "user-level"
@@ -132,7 +132,7 @@ class UserLevel(Privacy):
 
 @dataclass(frozen=True)
 class NoPrivacy(Privacy):
-    """No noise and no privacy: the same run for comparison. Updates are clipped all the same."""
+    """No noise and no privacy, for comparison. Updates are still clipped."""
 
     kind: ClassVar[str] = "none"
 

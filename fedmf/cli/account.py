@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def account(
     run_dirs: list[Path] = argument(
-        ..., "RUN_DIR...", "Directory of a run, or state of a stream; several are joined by user id."
+        ..., "RUN_DIR...", "Run directory, or state directory of a stream; several are joined by user id."
     ),
     as_json: bool = flag("--json", "Print the operator's privacy statement as JSON."),
     full: bool = FULL,
@@ -34,12 +34,11 @@ def account(
     """Print the guaranteed and the spent privacy of a run or stream.
 
     Reads the ledger, checks every row against the (n, k, b) bound, and computes each user's exact ε from the
-    rounds in which that user took part. The first block may be published; the second is for the operator
-    alone, since its figures depend on participation. The state directory of a stream gives the statement of
-    that stream.
+    rounds in which that user took part. The first block may be published; the second is only for the
+    operator, because it depends on participation.
 
-    Several directories, each with its own noise key, are composed: users are
-    joined by id, and √Σμ² counts.
+    Several directories, each with its own noise key, are composed: users are joined by id, and their μ² add
+    up.
 
     Example: fedmf account runs/a --public statement-public.json
     """
@@ -78,7 +77,7 @@ def account(
         spent = {
             f"{who} {statement['unit']}": quantiles[at] for who, at in (("worst", "1"), ("median", "0.5"))
         }
-        operator = {name: f"actual ε {at_least(value)}" for name, value in spent.items()} | operator
+        operator = {name: f"spent ε {at_least(value)}" for name, value in spent.items()} | operator
     typer.echo("\nOperator only, do not publish:")
     for name, value in operator.items():
         typer.echo(f"  {name:<14} {value}")
@@ -97,7 +96,7 @@ def _of_one(directory: Path) -> tuple[PrivacyStatement, dict[str, str]]:
 
     with opened_record(directory) as (header, ledger):
         if not ledger.authenticated:
-            typer.echo(f"{directory}: without noise.key nobody can tell who wrote its ledger.", err=True)
+            typer.echo(f"{directory}: without noise.key the ledger cannot be authenticated.", err=True)
         return run_statement(header, ledger), _counts(directory, header, ledger)
 
 
@@ -124,7 +123,7 @@ def _counts(directory: Path, header: RunHeader, ledger: Ledger) -> dict[str, str
     arrived, zero = ledger.histories.participations, sum(1 for one in failures if one.get("user"))
     stages = Counter(str(one.get("stage")) for one in failures)
     first = {str(one.get("stage")): str(one.get("reason"))[:100] for one in reversed(failures)}
-    each = f", {arrived / rounds:.1f} a round of {size} planned" if rounds else ""
+    each = f", {arrived / rounds:.1f} per round of {size} planned" if rounds else ""
     return {
         **({"model": f"{model} after round {max(metrics)}"} if model else {}),
         "rounds": f"{rounds} released",
@@ -156,12 +155,12 @@ def _costs_of(directory: Path) -> Costs:
 
 
 def export(
-    run_dir: Path = argument(..., "RUN_DIR", "Directory of a finished, running or stopped run."),
-    output: Path = option(..., "FILE", "New file that ends with .safetensors or .pt."),
+    run_dir: Path = argument(..., "RUN_DIR", "Run directory, finished or not."),
+    output: Path = option(..., "FILE", "New file with the suffix .safetensors or .pt."),
 ) -> None:
     """Write the last released model of a run, by parameter name.
 
-    Needs neither the data nor the task of the run. Existing files are never replaced.
+    This needs neither the data nor the task of the run, and never overwrites a file.
 
     Example: fedmf export runs/a --output model.safetensors
     """

@@ -13,13 +13,11 @@ from fedmf.cli.options import argument, flag, option
 
 
 def options(
-    words: list[str] = argument(
-        None, "[WORD]...", "Show keys that have all these words in their name or meaning."
-    ),
+    words: list[str] = argument(None, "[WORD]...", "Words that the name or description must contain."),
 ) -> None:
-    """List configuration keys with their meaning and default.
+    """List configuration keys with their description and default.
 
-    Set them in a TOML file, by --set TABLE.KEY=VALUE, or in a Flower run config.
+    Set keys in a TOML file, with --set TABLE.KEY=VALUE, or in a Flower run config.
 
     Example: fedmf options clip norm
     """
@@ -32,7 +30,7 @@ def options(
         typer.echo(f"{key.dotted}  ({key.type}, default {key.default})")
         typer.echo(textwrap.indent(textwrap.fill(key.meaning, 100, break_on_hyphens=False), "    "))
     if not found:
-        raise ConfigError(f"no key has {' and '.join(map(repr, wanted))} in its name or meaning.")
+        raise ConfigError(f"no key has {' and '.join(map(repr, wanted))} in its name or description.")
 
 
 #: What one may start from: files of ``configs/start``, and what the first line of each says.
@@ -43,11 +41,11 @@ APP = "flower-app"
 
 def init(
     case: str = argument("", "CASE", f"One of: {', '.join((*CASES, APP))}."),
-    output: Path | None = option(None, "FILE", "New file, or folder of the app.", show_default="CASE.toml"),
-    schema: Path | None = option(None, "FILE", "For table: the schema that names the columns."),
-    list_cases: bool = flag("--list", "Describe the cases; write nothing."),
+    output: Path | None = option(None, "FILE", "File or app folder to create.", show_default="CASE.toml"),
+    schema: Path | None = option(None, "FILE", "For table: schema of the columns."),
+    list_cases: bool = flag("--list", "Describe the cases without writing a file."),
 ) -> None:
-    """Write a commented configuration to start from. Existing files are never replaced.
+    """Write a commented configuration to start from; never overwrites a file.
 
     Example: fedmf init digits && fedmf simulate digits.toml
     """
@@ -59,10 +57,10 @@ def init(
         for name in CASES:
             first = shipped_file(f"start/{name}.toml").read_text(encoding="utf-8").partition("\n")[0]
             typer.echo(f"{name:<20} {first.removeprefix('# ')}")
-        typer.echo(f"{APP:<20} A Flower app without any privacy, to make private: a folder.")
+        typer.echo(f"{APP:<20} A folder with a Flower app without privacy, to make private.")
         return
     if schema is not None and case != "table":
-        raise ConfigError(f"--schema goes with CASE table; got {case!r}.")
+        raise ConfigError(f"--schema is only for CASE table; got {case!r}.")
     file = output or Path(f"{case}.toml" if case in CASES else case)
     if case == APP:
 
@@ -72,9 +70,7 @@ def init(
             (made / "digits_app/plain_server_app.py").replace(made / "digits_app/server_app.py")
 
         create_directory(file, "folder of the app", fill, mode=0o755)
-        typer.echo(
-            f"{file} is written. Run it as it is: fedmf.flower.run_app({str(file)!r}, num_supernodes=40)"
-        )
+        typer.echo(f"Wrote {file}. Run it unchanged: fedmf.flower.run_app({str(file)!r}, num_supernodes=40)")
         return
     if case not in CASES:
         raise ConfigError(
@@ -85,7 +81,7 @@ def init(
         text = _named(text, schema)
     with new_file(file, mode=0o644) as opened:
         opened.write(text.encode())
-    typer.echo(f"{file} is written. Read it, change it, and train: fedmf simulate {file}")
+    typer.echo(f"Wrote {file}. Edit it, then train: fedmf simulate {file}")
 
 
 def _named(text: str, schema: Path) -> str:
@@ -95,7 +91,7 @@ def _named(text: str, schema: Path) -> str:
     declared = read_schema(schema)
     labels = [name for name, column in declared.columns.items() if column.kind == "category"]
     if declared.user is None or not labels:
-        raise ValueError(f"schema must have a column of users and a category as the label; {schema} has not.")
+        raise ValueError(f"schema must have a user column and a category for the label; {schema} lacks one.")
     label = next((name for name in labels if name.lower() in ("label", "class")), labels[-1])
     for key, example, mine in (
         ("schema", "schema.toml", str(schema)),

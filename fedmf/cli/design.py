@@ -15,11 +15,11 @@ from fedmf.participation import Adjacency, Participation
 
 
 def design(
-    rounds: int = option(..., "N", "n, the number of rounds."),
-    users: int | None = option(None, "N", "Number of users; with --users-per-round it gives k and b."),
-    users_per_round: int | None = option(None, "M", "Users per round, in turn."),
-    max_participations: int | None = option(None, "K", "k, largest number of rounds of one user."),
-    min_separation: int | None = option(None, "B", "b, least distance between two rounds of a user."),
+    rounds: int = option(..., "N", "Number of rounds, n."),
+    users: int | None = option(None, "N", "Number of users; with --users-per-round it determines k and b."),
+    users_per_round: int | None = option(None, "M", "Number of users per round, sampled in turn."),
+    max_participations: int | None = option(None, "K", "Largest number of rounds of one user, k."),
+    min_separation: int | None = option(None, "B", "Smallest distance between two rounds of one user, b."),
     epsilon: float | None = option(None, "E", "Privacy budget ε."),
     delta: float | None = option(None, "D", "Privacy budget δ."),
     noise_multiplier: float | None = option(
@@ -32,20 +32,20 @@ def design(
     workload: str = option(
         "prefix", "A", "Released sums: prefix, exponential:β, window:w, average or momentum:β."
     ),
-    memory_vectors: int | None = option(None, "M", "Keep at most M model-sized vectors between rounds."),
+    memory_vectors: int | None = option(None, "M", "Store at most M model-sized vectors between rounds."),
     objective: str = option("rmse", "O", "Error to minimise: rmse, max, last or weights:w1,w2,…"),
     sampling: Literal["none", "cyclic-poisson", "balls-in-bins", "b-min-sep"] = option(
-        "none", None, "How users are sampled; none claims no amplification."
+        "none", None, "Secret sampling for amplification; none: no amplification."
     ),
-    wide: bool = flag("--wide", "Show MaxSE, sensitivity and noise of each row too."),
+    wide: bool = flag("--wide", "Also show MaxSE, sensitivity and noise of each mechanism."),
     plot: Path | None = PLOT,
     as_json: bool = flag("--json", "Print a JSON list."),
     as_latex: bool = flag("--latex", "Print a LaTeX tabular (booktabs)."),
 ) -> None:
-    """Compare mechanisms: error, memory and time under (k, b)-min-separated participation.
+    """Compare the error, memory and time of mechanisms for given participation.
 
-    Participation is given by --users and --users-per-round, or by --max-participations and
-    --min-separation. Errors include the sensitivity and, with --epsilon and --delta, the noise multiplier.
+    Give participation by --users and --users-per-round, or by --max-participations and --min-separation.
+    Errors include the sensitivity and, with --epsilon and --delta, the noise multiplier.
 
     Example: fedmf design --rounds 3900 --users 5000 --users-per-round 12 --epsilon 8 --delta 1e-5
     """
@@ -59,7 +59,7 @@ def design(
 
     os.environ.update(dict.fromkeys(THREAD_LIMITS, "1"))  # of libraries that are not loaded yet
     if as_json and as_latex:
-        raise typer.BadParameter("--json and --latex are two forms of one table; give one.")
+        raise typer.BadParameter("--json and --latex cannot be combined; use one of them.")
     contract = _participation(rounds, users, users_per_round, max_participations, min_separation)
     with bar(Console(stderr=True, markup=False), "mechanisms") as show:
         arrived: list[str] = []
@@ -115,7 +115,7 @@ def _participation(
         return Participation(rounds, k or turns.max_participations, b or turns.min_separation)
     if k is None or b is None:
         raise typer.BadParameter(
-            "give --users and --users-per-round, or --max-participations and --min-separation."
+            "use --users and --users-per-round, or --max-participations and --min-separation."
         )
     return Participation(rounds, k, b)
 

@@ -33,7 +33,7 @@ class Interruption:
     def ending(self) -> tuple[str, int]:
         """What to say, in one line, and the exit code: 128 and the number of the signal, as of a shell."""
         stopped = signal.Signals(self.number or signal.SIGINT)
-        how = self.how or "nothing was begun: give the command again."
+        how = self.how or "nothing was started: run the command again."
         return f"stopped by {stopped.name}; {how}", 128 + stopped
 
     def _stop(self, number: int, frame: FrameType | None) -> None:

@@ -43,7 +43,7 @@ PARAMS: Final = option(
 )
 BANDS: Final = option(None, "P", "p, number of bands of C. Default: optimised.", "--bands")
 ADJACENCY: Final = option(
-    "zero-out", None, "Neighbours: one user's data become zero, or any others.", "--adjacency"
+    "zero-out", None, "Neighbouring relation: one user's data become zero, or any other data.", "--adjacency"
 )
 PLOT: Final = option(
     None, "FILE", "Draw a picture (.png, .svg or .pdf; needs matplotlib).", "--plot", callback=_picture

@@ -11,12 +11,12 @@ from fedmf.cli.options import argument, option
 
 def schema(
     table: Path = argument(..., "TABLE", "CSV or Parquet; only its header is read."),
-    output: Path = option(Path("schema.toml"), "FILE", "New file."),
+    output: Path = option(Path("schema.toml"), "FILE", "File to create."),
 ) -> None:
     """Draft a schema from the header of a table.
 
-    Reads neither rows nor the statistics of Parquet, and never replaces a file. Complete the bounds,
-    categories and times from public knowledge.
+    Reads neither rows nor Parquet statistics, and never overwrites a file. Fill in the bounds, categories
+    and times from public knowledge.
 
     Example: fedmf schema rows.csv
     """
@@ -27,5 +27,5 @@ def schema(
     with new_file(output, mode=0o644) as opened:
         opened.write(text.encode())
     typer.echo(
-        f"{output} is written. Fill in what it marks, then: fedmf stream --input {table} --schema {output} …"
+        f"Wrote {output}. Fill in the marked values, then: fedmf stream --input {table} --schema {output} …"
     )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def simulate(
     config: Path | None = argument(
-        None, "CONFIG.toml", "Run configuration, or one that ships with fedmf, such as configs/digits.toml."
+        None, "CONFIG.toml", "Configuration file, or one that ships with fedmf, such as configs/digits.toml."
     ),
     assignments: list[str] = SETS,
     engine: Literal["inprocess", "ray"] = option(
@@ -30,13 +30,13 @@ def simulate(
     out: Path | None = option(None, "DIR", "Run directory to create.", show_default="runs/CONFIG-TIME"),
     resume: Path | None = option(None, "DIR", "Continue the interrupted run in DIR."),
     full: bool = FULL,
-    dry_run: bool = flag("--dry-run", "Print epsilon, noise, memory and time per round; start nothing."),
+    dry_run: bool = flag("--dry-run", "Print epsilon, noise, memory and time per round without running."),
 ) -> None:
     """Train with user-level differential privacy and correlated noise.
 
     Writes a run directory with the configuration, metrics (Parquet), participation ledger, checkpoint,
-    learning curve and privacy statement. --resume continues a run after any interruption, kill -9
-    included: no round is repeated, and later rounds get fresh noise.
+    learning curve and privacy statement. --resume continues a run after any interruption, including
+    kill -9: no round is repeated, and later rounds get fresh noise.
 
     Example: fedmf simulate configs/digits.toml --set mechanism.kind=cgd --set privacy.epsilon=2
     """
@@ -48,7 +48,7 @@ def simulate(
 
     overrides = parse_assignments(assignments)
     if resume is not None and out is not None:
-        raise ConfigError("--out names a new run directory and --resume an existing one; give one of them.")
+        raise ConfigError("--out names a new run directory and --resume an existing one; use only one.")
     if config is not None:
         run = load_run(config, overrides)
     elif resume is not None:
@@ -98,7 +98,7 @@ def _how(place: Path) -> str:
     """How to continue a run that was stopped."""
     if not place.is_dir():
         return ""
-    return f"every finished round is kept, continue with: fedmf simulate --resume {shlex.quote(str(place))}"
+    return f"all finished rounds are kept; continue with: fedmf simulate --resume {shlex.quote(str(place))}"
 
 
 def _conclude(session: Session, view: RunProgress, full: bool) -> None:
@@ -116,6 +116,6 @@ def _conclude(session: Session, view: RunProgress, full: bool) -> None:
     typer.echo(f"Keep secret: noise.key, ledger.sqlite*, {FAILURES}.", nl=False)
     if statement["epsilon"] is not None and (quantiles := statement["epsilon_spent_quantiles"]):
         worst, median = (at_least(quantiles[share], 4) for share in ("1", "0.5"))
-        spent = f"actual ε of the worst {statement['unit']} {worst}, of the median {median}"
+        spent = f"spent ε of the worst {statement['unit']} {worst}, of the median {median}"
         typer.echo(f" Operator only, do not publish: {spent}.", nl=False)
     typer.echo("")

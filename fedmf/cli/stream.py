@@ -16,28 +16,28 @@ from fedmf.participation import Adjacency
 
 
 def stream(
-    source: str = option(..., "FILE", "Rows; - for standard input.", "--input"),
+    source: str = option(..., "FILE", "Input file, or - for standard input.", "--input"),
     clip_norm: float | None = option(
         None,
         "Z",
-        "ζ, the largest norm of a row; longer ones are scaled to it. Default: from --schema.",
+        "Clip norm ζ: longer rows are scaled down to this L2 norm. Default: from --schema.",
     ),
     epsilon: float = option(..., "E", "Privacy budget ε."),
     delta: float = option(..., "D", "Privacy budget δ."),
     output: Path | None = option(
-        None, "FILE", "Releases: .csv, .parquet, or .jsonl for JSON lines. Default: JSON on standard output."
+        None, "FILE", "Output file: .csv, .parquet or .jsonl. Default: JSON lines on standard output."
     ),
     state: Path | None = option(
-        None, "DIR", "Keeps the noise key and the position: the same command continues.", "--state-dir"
+        None, "DIR", "Stores noise key and position, so that the same command continues.", "--state-dir"
     ),
     rounds: int | None = option(
-        None, "N", "n, the largest number of rows that count. Default: those of FILE, then public."
+        None, "N", "Largest number of rows that count, n. Default: counted in FILE, and public."
     ),
     release_every: int = option(
-        1, "R", "Release after R, 2R, … and n rows only: fewer releases need less noise."
+        1, "R", "Release only after R, 2R, … and n rows; fewer releases need less noise."
     ),
     workload: list[str] = option(
-        ["average"], "A", "average, prefix, exponential:β, window:w or momentum:β; twice for the two moments."
+        ["average"], "A", "average, prefix, exponential:β, window:w or momentum:β; give two for two moments."
     ),
     method: Literal["joint", "independent", "concatenated", "post-processing"] = option(
         "joint", None, "How both moments are made private (post-processing squares private rows)."
@@ -46,17 +46,17 @@ def stream(
         "full", "S", "full (d×d), diagonal, trace (one number), or sizes of blocks such as 2,3."
     ),
     schema: Path | None = option(
-        None, "FILE", "Ranges of the columns (fedmf schema drafts it); releases are in their units."
+        None, "FILE", "Ranges of the columns (see fedmf schema); releases are in their units."
     ),
     user_column: str | None = option(None, "NAME", "Column of user ids. Default: from --schema."),
     row_level: bool = flag("--row-level", "Treat every row as a different user (no user column)."),
-    rows_per_user: int = option(1, "K", "k, the largest number of rows of one user that count."),
+    rows_per_user: int = option(1, "K", "Largest number of rows of one user that count, k."),
     min_separation: int | None = option(
-        None, "B", "b, least number of rows between two of one user: larger means less noise. Default: 1."
+        None, "B", "Smallest distance of two rows of one user, b; larger needs less noise. Default: 1."
     ),
     adjacency: Adjacency = ADJACENCY,
     mechanism: list[str] = option(
-        ["auto"], "NAME", "C, as fedmf design lists; twice for two moments. Default: the one of least error."
+        ["auto"], "NAME", "Mechanism, as in fedmf design; give two for two moments. Default: smallest error."
     ),
     bands: int | None = BANDS,
     objective: str | None = option(
@@ -64,38 +64,38 @@ def stream(
     ),
     param: list[str] = PARAMS,
     weight: str | None = option(
-        None, "L", "λ, α or τ of the method; or the aim of joint: mean, covariance or density."
+        None, "L", "λ, α or τ of the method, or the goal of joint: mean, covariance or density."
     ),
     columns: str | None = option(
-        None, "A,B", "Columns of numbers. Default: from --schema, else all that no other option names."
+        None, "A,B", "Columns of numbers. Default: from --schema, or all that no other option names."
     ),
     timestamp: str | None = option(
-        None, "COLUMN", "Column of times, hereby public: each release has the text of its last row."
+        None, "COLUMN", "Column of times to publish: each release has the value of its last row."
     ),
     row_id: str | None = option(
-        None, "COLUMN", "Column of row ids, hereby public, likewise. Never user ids."
+        None, "COLUMN", "Column of row ids to publish in the same way; never user ids."
     ),
     input_format: Literal["csv", "jsonl", "parquet"] | None = option(
-        None, None, "Default: by the ending of FILE, else by its first byte."
+        None, None, "Default: from the suffix of FILE, or from its first byte."
     ),
-    raw: bool = flag("--raw", "Release weighted sums too, and the covariance before it is made definite."),
+    raw: bool = flag("--raw", "Also release weighted sums and the unprojected covariance."),
     alarms: Path | None = option(
-        None, "FILE", "CSV of strange rows, by the release before them; not private, for the operator."
+        None, "FILE", "CSV for unusual rows under the previous release; not private, for the operator."
     ),
     scored: Path | None = option(
-        None, "FILE", "With --alarms: score the rows of this file by the last release.", "--score"
+        None, "FILE", "With --alarms: score the rows of this file with the last release.", "--score"
     ),
     false_alarms: float = option(0.01, "RATE", "Expected share of ordinary rows in --alarms."),
-    from_row: int = option(1, "I", "Row of the stream with which the input begins."),
+    from_row: int = option(1, "I", "Number in the stream of the first row of the input."),
     plot: Path | None = PLOT,
     full: bool = FULL,
-    seed: int | None = option(None, "S", "Public noise for tests: reproducible, NOT private."),
+    seed: int | None = option(None, "S", "Public noise seed for tests: reproducible, NOT private."),
 ) -> None:
     """Release private running means and covariances of rows.
 
-    With --state-dir the same command continues a stream after any interruption, kill -9 included, and later
-    releases get fresh noise. The directory also has the privacy statement, and operator.json with exact
-    counts, which must not be published.
+    With --state-dir, the same command continues a stream after any interruption, including kill -9, with
+    fresh noise. The directory also contains the privacy statement, and operator.json with exact counts,
+    which must not be published.
 
     Example: fedmf stream --input rows.csv --schema schema.toml --epsilon 8 --delta 1e-5 --output m.csv
     """
@@ -177,9 +177,9 @@ def stream(
 def _how(state: Path | None, rows: Path | None) -> str:
     """How to continue a stream that was stopped."""
     if state is None:
-        return "without --state-dir a stream cannot continue: its key is gone; its releases stay published."
-    other = "" if rows else " and the same rows, or with --from-row and those that follow"
-    return f"every finished row is kept; continue with the same command{other}."
+        return "without --state-dir the key is lost and the stream cannot continue; its releases stay public."
+    other = "" if rows else " and the same rows, or with --from-row and the rows that follow"
+    return f"all finished rows are kept; continue with the same command{other}."
 
 
 def _weight(text: str | None) -> float | str | None:

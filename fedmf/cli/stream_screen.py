@@ -46,18 +46,18 @@ def check_told(settings: Settings, layout: Layout, row_level: bool) -> None:
         )
     if row_level and settings.user_column is not None:
         raise InputError(
-            f"--row-level must be left out where a column names the users; got {settings.user_column!r}."
+            f"--row-level must be omitted if a column contains the users; got {settings.user_column!r}."
         )
     if settings.user_column is None and not row_level:
         raise InputError(
-            "users of the rows must be told: --user-column NAME for the column of user ids, or "
-            "--row-level where every row is another person's; got neither."
+            "the user of each row must be known: use --user-column NAME for a column of user ids, or "
+            "--row-level if every row is from a different person."
         )
     unnamed = settings.columns is None and settings.schema is None
     if unnamed and (odd := [name for name in names if _NO_NUMBERS.fullmatch(name.strip())]):
         raise InputError(
-            "columns of numbers must be named, --columns A,B, or declared, --schema FILE, where a column "
-            f"is called {odd[0][:100]!r}: its values would be released as numbers, or make all rows zeros."
+            "columns of numbers must be named (--columns A,B) or declared (--schema FILE), because a column "
+            f"is called {odd[0][:100]!r}: it would be released as a number, or turn all rows into zeros."
         )
 
 
@@ -70,19 +70,19 @@ def first_lines(plan: StreamPlan) -> list[str]:
         each = f", at most {plan.rows_of_user} of them in one release" if plan.every > 1 and k > 1 else ""
         lines.append(f"At most {k} {'row' if k == 1 else 'rows'} of each user count{apart}{each}.")
     else:
-        lines.append("Each row is taken as another user's: of a person with several rows less is protected.")
+        lines.append("Every row counts as a different user. A person with several rows is protected less.")
     if settings.schema is not None:
         if not any(getattr(column, "nullable", False) for column in settings.schema.columns.values()):
             lines.append(
                 "A row with a missing or unreadable cell counts as the center of every column, which biases "
-                "means: set nullable = true in the schema if cells are missing."
+                "means. If cells may be missing, set nullable = true in the schema."
             )
         return lines
     if settings.columns is None and layout.array is None:
-        lines.append(f"Columns: {shown_names(layout.columns)}, all that no option names.")
+        lines.append(f"Columns: {shown_names(layout.columns)} (all that no option names).")
     lines.append(
-        f"Numbers are taken as they are: a row longer than {settings.clip_norm:g} is shortened to it "
-        "(--clip-norm), and an invalid one counts as zeros. Columns of different size need a --schema."
+        f"Columns are not scaled. Rows with a norm above {settings.clip_norm:g} are scaled down to it "
+        "(--clip-norm), and invalid rows count as zeros. For columns of different size, use a --schema."
     )
     return lines
 
@@ -100,7 +100,7 @@ def answer(plan: StreamPlan, position: Position, release: PrivateRelease | None,
     if release is None:
         return "\n".join([*lines, "No release yet: too few rows."]) + "\n"
     if waiting:
-        lines.append(f"{waiting} rows after row {release.t} are in no release yet (--release-every).")
+        lines.append(f"{waiting} rows after row {release.t} are not released yet (--release-every).")
     shortened = _shortened(plan, release)
     if not shortened:
         lines += _table(plan, release)
@@ -108,9 +108,9 @@ def answer(plan: StreamPlan, position: Position, release: PrivateRelease | None,
     lines += _errors(plan, release)
     if shortened:
         lines.append(
-            "WARNING: rows were shortened. The mean is as long as the clip norm "
-            f"{plan.settings.clip_norm:g} allows, so these are not means of your data: raise --clip-norm, or "
-            "give a --schema, which scales each column."
+            "WARNING: rows were clipped. The norm of the mean reaches the clip norm "
+            f"{plan.settings.clip_norm:g}, so these are not the means of your data. Increase --clip-norm, or "
+            "use a --schema, which scales each column."
         )
     elif release.too_noisy or release.too_few:
         lines.append(
@@ -124,8 +124,8 @@ def _left_out(plan: StreamPlan, position: Position) -> list[str]:
     """How many rows (k, b) and the horizon left out, which depends on ids and order alone."""
     k, b = plan.participation.max_participations, plan.participation.min_separation
     reasons = [
-        (position.beyond_k, f"beyond {k} of one user: a larger --rows-per-user counts more of them"),
-        (position.within_b, f"less than {b} after another of their user: a smaller --min-separation does"),
+        (position.beyond_k, f"are over the limit of {k} per user (--rows-per-user)"),
+        (position.within_b, f"are fewer than {b} rows after another row of their user (--min-separation)"),
     ]
     lines = [f"{position.step:,} of {position.row:,} rows count."]
     return lines + [f"  {count:,} {why}" for count, why in sorted(reasons, reverse=True) if count]
@@ -137,11 +137,11 @@ def _table(plan: StreamPlan, release: PrivateRelease) -> list[str]:
     wide = max(len(head), *(len(name) for name in names[:_SHOWN]))
     lines = [f"{head:<{wide}}  {'mean [95 %]':<28}  standard deviation [95 %]"]
     for i, name in enumerate(names[:_SHOWN]):
-        mean = "too few rows to say"
+        mean = "too few rows"
         if math.isfinite(release.mean[i]):
             mean = f"{release.mean[i]:.4g} [{release.mean_low[i]:.4g}, {release.mean_high[i]:.4g}]"
         lines.append(f"{name:<{wide}}  {mean:<28}  {_deviation(release, i)}".rstrip())
-    return [*lines, *([f"… and {len(names) - _SHOWN} columns more"] if len(names) > _SHOWN else [])]
+    return [*lines, *([f"… and {len(names) - _SHOWN} more columns"] if len(names) > _SHOWN else [])]
 
 
 def _deviation(release: PrivateRelease, i: int) -> str:
@@ -151,7 +151,7 @@ def _deviation(release: PrivateRelease, i: int) -> str:
     parts = (release.covariance_low, release.covariance, release.covariance_high)
     low, value, high = (math.nan if part is None else float(part[(i,) * part.ndim]) for part in parts)
     if not math.isfinite(value) or low <= 0:
-        return "too noisy to say" + (f" (at most {math.sqrt(high):.4g})" if math.isfinite(high) else "")
+        return "too noisy" + (f" (at most {math.sqrt(high):.4g})" if math.isfinite(high) else "")
     ends = f" [{math.sqrt(low):.4g}, {math.sqrt(high):.4g}]" if low > 0 and high > 0 else ""
     return f"{math.sqrt(value):.4g}{ends}"
 
@@ -164,13 +164,13 @@ def _correlations(plan: StreamPlan, release: PrivateRelease) -> list[str]:
     values, low, high = (np.asarray(part)[i, j] for part in parts)
     told = np.isfinite(values)
     if not told.any():
-        return ["correlations: too noisy to say"]
+        return ["correlations: too noisy"]
     at = int(np.nanargmax(np.abs(values)))
     pair = ", ".join(plan.layout.columns[place] for place in (i[at], j[at]))
     found = f"{pair}: {values[at]:.2f} [{low[at]:.2f}, {high[at]:.2f}]"
     if len(i) == 1:
         return [f"correlation {found}"]
-    return [f"{int(told.sum())} of {len(i)} correlations can be told; the largest is {found}"]
+    return [f"{int(told.sum())} of {len(i)} correlations exceed the noise; the largest is {found}"]
 
 
 def _hidden(plan: StreamPlan, release: PrivateRelease) -> str:
@@ -182,7 +182,7 @@ def _hidden(plan: StreamPlan, release: PrivateRelease) -> str:
     at = int(np.argmax(of_each))
     return (
         f" A standard deviation of {plan.layout.columns[at]} below {math.sqrt(2 * of_each[at]):.3g} is "
-        "hidden by noise; four times the rows, or epsilon, halve that."
+        "hidden by noise; four times as many rows, or a four times larger epsilon, would halve this value."
     )
 
 
@@ -193,10 +193,10 @@ def _errors(plan: StreamPlan, release: PrivateRelease) -> list[str]:
     at = np.array([release.t])
     error = float(np.sqrt(plan.variances(0, at)[0]) / plan.row_sums(0, at)[0])
     ratio, k = error / plan.one_shot_error(release.t), plan.participation.max_participations
-    price = f" That grows with the {k} rows of a user that count (--rows-per-user)." if k > 1 else ""
+    price = f" It grows with the {k} rows per user that count (--rows-per-user)." if k > 1 else ""
     return [
-        f"Noise of the means: {ratio:.2g} times that of a single release of all {release.t:,} rows at the "
-        f"end, at the same epsilon ({plan.releases:,} releases; --release-every).{price}"
+        f"The noise of the means is {ratio:.2g} times the noise of a single release of all {release.t:,} "
+        f"rows at the same epsilon ({plan.releases:,} releases; --release-every).{price}"
     ]
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    file: Path = argument(..., "SWEEP.toml", "The configurations to compare and tune (docs/simulations.md)."),
+    file: Path = argument(..., "SWEEP.toml", "Configurations to compare and tune (docs/simulations.md)."),
     assignments: list[str] = SETS,
     only: list[str] = option(
         [], "NAME", "Run only this variant and the baseline; repeatable.", "--variant", show_default=False
@@ -25,17 +25,17 @@ def sweep(
     processes: int = option(1, "P", "Number of concurrent runs.", min=1),
     threads: int = option(1, "T", "Threads of each run.", min=1),
     keep_runs: bool = flag("--keep-runs", "Keep the run directories, with their models and ledgers."),
-    dry_run: bool = flag("--dry-run", "Print the cells and their estimated time; start nothing."),
+    dry_run: bool = flag("--dry-run", "Print the cells and their estimated time without running."),
 ) -> None:
     """Compare configurations: a grid of keys, tuned on some seeds and reported on others.
 
-    Writes a table (Markdown), a picture and runs.parquet, with intervals paired by seed against a baseline.
-    If it is interrupted, the same command continues and repeats no finished run.
+    Writes a Markdown table, a figure and runs.parquet, with paired intervals against a baseline. If it is
+    interrupted, run the same command again to continue it.
 
-    On private data the epsilon of one run does not cover the sweep: the cost of all runs together is
+    On private data, the epsilon of one run does not cover the sweep. The epsilon of all runs together is
     printed below the results.
 
-    A key given with --set that the file lists in its grid, or tunes, takes this value alone.
+    If --set names a key of the grid or a tuned key, only this value is used.
 
     Example: fedmf sweep configs/sweeps/mechanisms.toml --out sweeps/mechanisms --processes 2
     """
@@ -54,7 +54,7 @@ def sweep(
     sets += [word for name in only for word in ("--variant", name)]
     again = ["fedmf", "sweep", str(file), *sets, "--out", str(place), "--processes", str(processes)]
     again += ["--keep-runs"] * keep_runs
-    said = f"every finished run is kept, continue with: {shlex.join(again)}"
+    said = f"all finished runs are kept; continue with: {shlex.join(again)}"
     with going_on(lambda: said), bar(console, "runs") as show:
 
         def tell(done: int, total: int, line: str) -> None:
@@ -86,6 +86,6 @@ def _show_plan(sweep: Sweep, processes: int) -> None:
         typer.echo("tuned: " + "; ".join(described(candidate) for candidate in sweep.candidates))
     typer.echo(
         f"{len(sweep.promises)} different runs, about {seconds / processes / 60:,.1f} minutes with "
-        f"--processes {processes}; evaluation, commits and runs that cells share are left out of this."
+        f"--processes {processes}, not counting evaluation, commits and runs that cells share."
     )
     typer.echo(f"Privacy of the whole sweep: {privacy_together(sweep)}")

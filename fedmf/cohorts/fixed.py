@@ -56,16 +56,16 @@ class Cohorts(Value):
     """
 
     rounds: Annotated[
-        int, Field("number of rounds; noise is calibrated for exactly these", "n", ge=1, le=LARGEST_HORIZON)
+        int, Field("number of rounds, for which the noise is calibrated", "n", ge=1, le=LARGEST_HORIZON)
     ] = 240
     users_per_round: Annotated[
         int, Field("planned users per round; sums are divided by this number", "m", ge=1)
     ] = 36
     min_separation: Annotated[
-        int | None, Field("least distance between two rounds of a user; derived if not set", "b", ge=1)
+        int | None, Field("smallest distance between two rounds of a user; derived if not set", "b", ge=1)
     ] = None
     max_participations: Annotated[
-        int | None, Field("most rounds of a user; derived if not set", "k", ge=1)
+        int | None, Field("largest number of rounds of a user; derived if not set", "k", ge=1)
     ] = None
 
     #: Whether a secret seed draws the cohorts, whether users take turns, so that none joins more often than
@@ -140,7 +140,7 @@ class Cohorts(Value):
 
 @dataclass(frozen=True)
 class CyclicCohorts(Cohorts):
-    """Round and round through one random order of the users, m at a time.
+    """The users take turns in one random order, m at a time.
 
     Consecutive participations of a user are ⌊U/m⌋ or ⌈U/m⌉ rounds apart, and nobody takes part more
     than ⌈n·m/U⌉ times.
@@ -160,7 +160,7 @@ class CyclicCohorts(Cohorts):
 
 @dataclass(frozen=True)
 class RandomCohorts(Cohorts):
-    """Every round draws m users from those that are eligible; no amplification is claimed for it.
+    """Every round samples m eligible users; this cannot be amplified.
 
     The whole schedule is drawn at once, so that a cap k too tight for a random order is rejected before any
     training.
@@ -201,7 +201,7 @@ class RandomCohorts(Cohorts):
 
 @dataclass(frozen=True)
 class AvailableCohorts(Cohorts):
-    """Every round draws m users from those that are connected and that the contract admits.
+    """Every round samples m users that are connected and eligible under (n, k, b).
 
     The schedule has for each round a random order of all users, from a public seed. The first m of it take
     part who are connected and whom the contract admits: b rounds after the last participation, at most k

@@ -64,7 +64,7 @@ class SampledCohorts(Cohorts):
 
 @dataclass(frozen=True)
 class CyclicPoissonCohorts(SampledCohorts):
-    """b groups of users take turns; in its turn each member joins with probability m·b/U, independently.
+    """b groups of users take turns; members join independently with probability m·b/U.
 
     The users are dealt into groups of ⌊U/b⌋ or ⌈U/b⌉ in a random order; round t asks group t mod b. A user
     is in any one round with probability m/U.
@@ -105,7 +105,7 @@ class CyclicPoissonCohorts(SampledCohorts):
 
 @dataclass(frozen=True)
 class BallsInBinsCohorts(SampledCohorts):
-    """Each user draws one of b = ⌊U/m⌋ bins, once, and joins the rounds bin, bin + b, bin + 2b, …
+    """Each user draws one of b = ⌊U/m⌋ bins and joins the rounds bin, bin + b, bin + 2b, …
 
     A cohort holds U/b users on average, which is m, or up to m·(1 + 1/b).
 

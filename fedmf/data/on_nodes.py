@@ -22,7 +22,7 @@ from fedmf.values import Field
 
 @dataclass(frozen=True)
 class OnNodes(Table):
-    """Rows with a class each, in files that stay on the nodes of a deployment, each with its own users.
+    """Rows with a class, in files that stay on the nodes of a deployment; each node has its own users.
 
     The server reads the user list and, if there is one, the test file. It never opens ``path``: there a node
     finds its users' rows, unless its node config says ``data-path``. A node says that it serves all users who
@@ -35,7 +35,7 @@ class OnNodes(Table):
     partition: Literal["by-user"] = "by-user"
     test_split: Literal["auto"] = "auto"
     test_path: Annotated[
-        str, Field("file with the central test part, on the server; of nobody on the user list")
+        str, Field("file with the central test part, on the server; no users on the user list")
     ] = ""
 
     def __post_init__(self) -> None:

@@ -50,17 +50,17 @@ class DatasetOptions(Value, ABC):
 
     users: Annotated[
         int,
-        Field("number of users; with partition by-user those on the list that are not held out", "N", ge=1),
+        Field("number of users; with partition by-user, of listed users not held out", "N", ge=1),
     ] = 360
     partition: Annotated[
         Literal[Spread, "by-user"],
-        Field("who owns which examples; by-user: the user column says it; each-example: every one is a user"),
+        Field("who owns which examples; by-user: from the user column; each-example: each is a user"),
     ] = "iid"
-    test_fraction: Annotated[float, Field("share of the examples held out to test", gt=0, lt=1)] = 0.2
+    test_fraction: Annotated[float, Field("share of the examples held out for testing", gt=0, lt=1)] = 0.2
     seed: Annotated[
         int,
         Field(
-            "public seed of who owns what, initial parameters, cohorts, order of examples", ge=0, le=2**63 - 1
+            "public seed of ownership, initial parameters, cohorts and order of examples", ge=0, le=2**63 - 1
         ),
     ] = 0
 

@@ -82,39 +82,38 @@ class Table(SpreadOptions):
     """
 
     kind: ClassVar[str] = "table"
-    path: Annotated[str, Field("where the rows are: a file, or a folder of them")] = ""
+    path: Annotated[str, Field("file with the rows, or folder of such files")] = ""
     user_column: Annotated[str, Field("name of the column with the user of each row")] = ""
     user_list: Annotated[str, Field("file with the ids of all users; for partition by-user")] = ""
     test_split: Annotated[
         Literal["auto", "users", "examples"],
-        Field("test part: all rows of some users, some examples, or auto: users with partition by-user"),
+        Field("test part: all rows of some users, or some examples; auto: users with partition by-user"),
     ] = "auto"
     schema: Annotated[
-        str, Field("file that declares columns, bounds and classes; without it numbers are taken as they are")
+        str, Field("file that declares columns, bounds and classes; without it, numbers are not scaled")
     ] = ""
     feature_columns: Annotated[
-        tuple[str, ...], Field("names of the feature columns; default with a schema: all that may be")
+        tuple[str, ...], Field("names of the feature columns; default with a schema: all possible columns")
     ] = ()
     label_column: Annotated[
         str, Field("name of the label column; default: label, or none with texts or numbers as labels")
     ] = ""
     label_columns: Annotated[
-        tuple[str, ...], Field("names of columns of numbers as labels: for regression, or several of 0 and 1")
+        tuple[str, ...], Field("names of numeric label columns: for regression, or several of 0 and 1")
     ] = ()
     class_names: Annotated[
         tuple[str, ...], Field("the labels in order; 0..61 stands for these integers; not with a schema")
     ] = ()
     input_shape: Annotated[
-        tuple[int, ...],
-        Field("shape of an example, channels first; default: a vector of the columns", ge=1),
+        tuple[int, ...], Field("shape of an example, channels first; default: a vector of the columns", ge=1)
     ] = ()
-    text_column: Annotated[str, Field("name of the column of texts; their tokens are the features")] = ""
-    length: Annotated[int, Field("tokens of a sequence", "T", ge=1)] = 64
+    text_column: Annotated[str, Field("name of the text column, which is the feature")] = ""
+    length: Annotated[int, Field("number of tokens in a sequence", "T", ge=1)] = 64
     most_sequences: Annotated[
-        int | None, Field("most sequences of a user, evenly spaced over its texts", ge=1)
+        int | None, Field("largest number of sequences of a user, evenly spaced over its texts", ge=1)
     ] = None
     vocabulary_path: Annotated[
-        str, Field("public tokenizer.json, of the library tokenizers; default: the bytes of a text")
+        str, Field("public tokenizer.json of the tokenizers library; default: the bytes of a text")
     ] = ""
 
     def __post_init__(self) -> None:

@@ -95,9 +95,9 @@ class _Attentive(Architecture):
 
     takes_tokens: ClassVar[bool] = True
 
-    width: Annotated[int, Field("entries of a position, a multiple of heads", ge=1)] = 64
+    width: Annotated[int, Field("dimension of each position, a multiple of heads", ge=1)] = 64
     layers: Annotated[int, Field("number of blocks", ge=1, le=256)] = 2
-    heads: Annotated[int, Field("heads of each attention", ge=1)] = 4
+    heads: Annotated[int, Field("number of attention heads", ge=1)] = 4
     feed_forward: Annotated[int, Field("units between the two dense layers of a block", ge=1)] = 256
 
     def __post_init__(self) -> None:
@@ -174,7 +174,7 @@ class PflTransformer(Transformer):
 
 @dataclass(frozen=True)
 class Bert(_Attentive):
-    """BERT with a dense output on its first position, of the size of BERT-tiny unless said otherwise.
+    """BERT with a dense output on its first position; by default, the size of BERT-tiny.
 
     4,385,922 parameters with 30,522 tokens and two classes. As published there are 4,385,920, without the
     output (258) and with the 2·128 of the two kinds of segments; a single text has one. Training starts

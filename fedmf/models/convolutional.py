@@ -15,7 +15,7 @@ from fedmf.values import Field
 
 @dataclass(frozen=True)
 class ResNet18(Architecture):
-    """ResNet-18 with GroupNorm; no clipping would cover the statistics of BatchNorm.
+    """ResNet-18 with GroupNorm, because clipping cannot cover the statistics of BatchNorm.
 
     With the 3×3 stem for images of 32 pixels: 11,173,962 parameters for 10 classes.
 
@@ -118,7 +118,7 @@ class PflCnn(Architecture):
 
 @dataclass(frozen=True)
 class Vgg(Architecture):
-    """Three blocks of two 3×3 convolutions (32, 64, 128 channels), 2×2 pooling after each, one dense layer.
+    """Three blocks of two 3×3 convolutions (32, 64, 128 channels) with 2×2 pooling, and a dense layer.
 
     550,570 parameters for CIFAR-10: the "3-block VGG" of γ-BIFR, which takes it from Kairouz et al. The CNN
     "(0.3M)" of λCGD is not described; the same blocks with ``dense_units`` 0 have 288,298.
@@ -132,7 +132,7 @@ class Vgg(Architecture):
     """
 
     kind: ClassVar[str] = "vgg"
-    dense_units: Annotated[int, Field("of the layer behind the blocks; 0: mean over places", ge=0)] = 128
+    dense_units: Annotated[int, Field("units of the dense layer; 0: global average pooling", ge=0)] = 128
 
     def module(self, shape: tuple[int, ...], outputs: int, vocabulary: int) -> nn.Module:
         """See `Architecture.module`; both sides of an image are at least 8."""

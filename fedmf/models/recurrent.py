@@ -15,7 +15,7 @@ from fedmf.values import Field
 Output = Annotated[Literal["own", "tied"], Field("own: a weight and a bias; tied: the embedding's weight")]
 Pooling = Annotated[
     Literal["none", "last", "mean"],
-    Field("none: an output for each position; last or mean: one for each example"),
+    Field("none: one output for each position; last or mean: one for each example"),
 ]
 #: Embeddings start uniformly within ±this, as Keras's and pfl's do.
 _RANGE: Final = 0.05
@@ -89,7 +89,7 @@ class Recurrent(nn.Module):
 
 @dataclass(frozen=True)
 class Lstm(Architecture):
-    """Tokens embedded, LSTM layers, a dense layer if asked for, and an output for each position.
+    """Embedded tokens, LSTM layers, an optional dense layer, and an output for each position.
 
     Raises:
         ValueError: a tied output behind a layer of another width.
@@ -98,10 +98,10 @@ class Lstm(Architecture):
     kind: ClassVar[str] = "lstm"
     takes_tokens: ClassVar[bool] = True
 
-    embedding: Annotated[int, Field("entries of a token's vector", ge=1)] = 32
-    hidden: Annotated[int, Field("state of each LSTM layer", ge=1)] = 64
+    embedding: Annotated[int, Field("dimension of a token's embedding", ge=1)] = 32
+    hidden: Annotated[int, Field("state size of each LSTM layer", ge=1)] = 64
     layers: Annotated[int, Field("number of layers", ge=1, le=64)] = 1
-    dense_units: Annotated[int, Field("of a layer between the last LSTM and the output; 0: none", ge=0)] = 0
+    dense_units: Annotated[int, Field("units of a dense layer before the output; 0: none", ge=0)] = 0
     output: ClassVar[Output] = "own"
     pooling: Pooling = "none"
 
@@ -131,7 +131,7 @@ class Lstm(Architecture):
 
 @dataclass(frozen=True)
 class StackOverflowLstm(Lstm):
-    """The next-word model of StackOverflow: embedding 96, one LSTM of 670, dense 96, an output of its own.
+    """The next-word model for StackOverflow: embedding 96, one LSTM of 670, dense 96, a separate output.
 
     4,053,428 parameters with 10,004 tokens. By the published layers there are 4,050,748: torch's LSTM has two
     biases where Keras's has one, 4·670 more.
@@ -149,7 +149,7 @@ class StackOverflowLstm(Lstm):
 
 @dataclass(frozen=True)
 class PflLstm(Lstm):
-    """pfl's LSTM for StackOverflow: embedding 96, one LSTM, dense 96, the output tied.
+    """pfl's LSTM for StackOverflow: embedding 96, one LSTM, dense 96, tied output.
 
     1,347,552 parameters with 10,004 tokens and a state of 256, the size that pfl's configuration names.
 

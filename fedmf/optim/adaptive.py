@@ -97,7 +97,7 @@ class AdaptiveOptions(OptimizerOptions):
     beta1: Annotated[float, Field("decay of the first moment", "β₁")] = 0.9
     blocks: Annotated[
         BlockKind,
-        Field("coordinates that share a second moment: each its own, an output channel, a tensor, the model"),
+        Field("coordinates that share a second moment: coordinate (none), channel, tensor or model"),
     ] = "tensor"
 
     def workload(self, rounds: int) -> ToeplitzWorkload:
@@ -241,7 +241,7 @@ class ServerAdam(AdaptiveRule):
 
 @dataclass(frozen=True)
 class Adam(AdaptiveOptions):
-    """`ServerAdam` on squares of the noisy mean: its second moment is mostly the noise."""
+    """`ServerAdam` on squares of the noisy mean, which are mostly noise."""
 
     kind: ClassVar[str] = "adam"
     beta2: Annotated[float, Field("decay of the second moment", "β₂")] = 0.99

@@ -46,13 +46,11 @@ class OptimizerOptions(Value, ChosenOptimizer):
         ValueError: a value is out of range.
     """
 
-    learning_rate: Annotated[
-        float, Field("learning rate η of the server, the largest of the schedule", "η")
-    ] = 0.1
+    learning_rate: Annotated[float, Field("server learning rate η, the maximum of the schedule", "η")] = 0.1
     schedule: Annotated[
         ScheduleKind, Field("constant, or linear or cosine decay to zero at the last round")
     ] = "constant"
-    warmup: Annotated[int, Field("rounds over which the rate rises to η", "w", ge=0)] = 0
+    warmup: Annotated[int, Field("number of rounds in which the learning rate increases to η", "w", ge=0)] = 0
     weight_decay: Annotated[float, Field("decoupled weight decay w ≤ 1/η", "w")] = 0.0
 
     def __post_init__(self) -> None:

@@ -31,20 +31,19 @@ OPERATORS: Final = (
 )
 #: What neither the statement of a run nor that of a stream covers.
 ALWAYS_NOT_COVERED: Final = (
-    "timing: what the times of messages and the durations of rounds reveal",
-    "anyone who has the noise key, such as the operator of the server or a thief: with it the noise can be "
-    "subtracted, and nothing protects any more",
-    "rounding inside the computer: epsilon is proved for exact numbers, and noise is added in finite "
-    "precision (floating point)",
+    "timing: information in the times of messages and the durations of rounds",
+    "anyone who has the noise key, such as the operator of the server or a thief: with the key, the noise "
+    "can be subtracted",
+    "floating-point rounding: epsilon is proved for exact numbers, but the noise is added in finite "
+    "precision",
 )
 SPENT_NOT_COVERED: Final = (
-    "publication of what was spent: those figures of this statement were computed without noise from the "
-    "record of who took part, and are for the operator alone; what may be published is what fedmf account "
-    "--public writes"
+    "publication of the spent values: these figures were computed without noise from the record of who took "
+    "part, and are for the operator only; publish the statement that fedmf account --public writes"
 )
 SPENT_ASSUMPTION: Final = (
-    "the data decided neither who took part when nor in which round the run stopped: epsilon_spent, which "
-    "is computed from the record of that, rests on it"
+    "the data determined neither who took part when nor in which round the run stopped: epsilon_spent, which "
+    "is computed from the record of participation, is only valid in this case"
 )
 
 
@@ -177,7 +176,7 @@ def _facts(s: Mapping[str, Any]) -> Facts:
     """Everything in numbers; what the record of participation tells comes last."""
     amplified, so_far = s["amplification"], s["epsilon_so_far"]
     params = ", ".join(f"{symbol}={value:g}" for symbol, value in s["params"].items())
-    users = s["users"] is not None and f"{s['users']}, {s['users_per_round']} planned a round"
+    users = s["users"] is not None and f"{s['users']}, {s['users_per_round']} planned per round"
     proof = f"{s['sensitivity_kind'].replace('_', ' ')}: {s['sensitivity_case']}"
     rows: list[tuple[str, Any]] = [
         ("epsilon", f"{up(s['epsilon'])} for all {s['rounds']} {_times(s)}"),
@@ -215,7 +214,7 @@ def _spent(s: Mapping[str, Any]) -> list[tuple[str, Any]]:
         (f"over {s['unit']}s", f"half at most {up(quantiles['0.5'])}, 90 % at most {up(quantiles['0.9'])}"),
         ("mu spent", up(s["mu_spent"])),
         ("took part", f"{s['users_participated']}{'' if of is None else f' of {of}'} {s['unit']}s"),
-        ("bound kept", f"{s['actual_max_participations']} participations at most, {least}"),
+        ("observed", f"at most {s['actual_max_participations']} participations, {least}"),
     ]
     return [(name, value + _MARK) for name, value in rows]
 
@@ -223,7 +222,7 @@ def _spent(s: Mapping[str, Any]) -> list[tuple[str, Any]]:
 def _composed(s: Mapping[str, Any]) -> Facts:
     spent, half = up(s["epsilon_spent"]), up(s["epsilon_spent_quantiles"]["0.5"])
     rows = [
-        ("epsilon", f"{up(s['epsilon'])} for a {s['unit']} who does all that is allowed"),
+        ("epsilon", f"{up(s['epsilon'])} for a {s['unit']} who takes part as often as allowed"),
         ("epsilon spent", f"{spent} (worst {s['unit']}), half at most {half}{_MARK}"),
         ("took part", f"{s['users_participated']:,}, joined by id{_MARK}"),
     ]
@@ -253,21 +252,21 @@ def _released(s: Mapping[str, Any]) -> str:
         return ""
     first, second = s["workload"], s["second_moment"]
     works = first if second["workload"] == first else f"{first}, {second['workload']}"
-    return f"{works}, second moment {second['moment']}, d = {s['dimension']}, by {s['method']}"
+    return f"{works}, {second['moment']} second moment, d = {s['dimension']}, method {s['method']}"
 
 
 def _accountant(amplification: Mapping[str, Any]) -> str:
     """How sure the amplified ε is."""
     said = f"{amplification['accountant']}, {amplification['method']}"
     if amplification["failure"]:
-        said += f", wrong with probability {up(amplification['failure'])} at most, which delta includes"
+        said += f", wrong with probability at most {up(amplification['failure'])}, which delta includes"
     return said
 
 
 def _key(s: Mapping[str, Any]) -> str:
     if s["noise_key"] is None:
         return "none: no noise was added"
-    seed, system = "public seed: simulation only, gives no privacy", "operating system randomness"
+    seed, system = "public seed: simulation only, no privacy", "random, from the operating system"
     return f"{s['noise_key']} ({seed if s['noise_key_public'] else system})"
 
 
@@ -290,7 +289,7 @@ def _unit(s: Mapping[str, Any]) -> str:
     if s["user_column"] is not None:
         return f"user (column `{s['user_column']}`)"
     most = s["max_participations"]
-    return "row" if most == 1 else f"user (of at most {most} rows, which nobody checks)"
+    return "row" if most == 1 else f"user (of at most {most} rows, which is not checked)"
 
 
 def _aligned(facts: Facts, least: int = 0) -> list[str]:

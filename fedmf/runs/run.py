@@ -65,30 +65,29 @@ class Execution(Value):
 
     messages: Annotated[
         Literal["aggregate", "per-user"],
-        Field(
-            "aggregate: a reply is one sum over users, clipped there; per-user: a row a user, clipped again"
-        ),
+        Field("aggregate: a reply is the sum of clipped updates; per-user: one row per user, clipped again"),
     ] = "aggregate"
     users_per_message: Annotated[
-        int | None, Field("most users of a message per-user; default: rows of 2^28 bytes together", ge=1)
+        int | None, Field("most users per message with per-user; default: 2^28 bytes of rows", ge=1)
     ] = None
-    workers: Annotated[int, Field("slices of a cohort in a simulation; with Ray, actors", ge=1)] = 1
-    worker_gpus: Annotated[float, Field("GPUs of each Ray actor, which trains on them", ge=0)] = 0.0
+    workers: Annotated[int, Field("slices of a cohort in a simulation, or Ray actors", ge=1)] = 1
+    worker_gpus: Annotated[float, Field("number of GPUs for each Ray actor", ge=0)] = 0.0
     round_timeout: Annotated[
-        float, Field("seconds to wait for replies of a round with messages per-user", gt=0)
+        float, Field("seconds to wait for the replies of a round with messages per-user", gt=0)
     ] = 600.0
     handshake_timeout: Annotated[
-        float, Field("seconds before the first round in which nodes may say whom they serve", gt=0)
+        float, Field("seconds to wait before the first round until nodes report their users", gt=0)
     ] = 60.0
     enrolment: Annotated[
-        str, Field("file of public keys of nodes and ids of their users, on a SuperLink with authentication")
+        str, Field("file with the public keys of nodes and the ids of their users, for authenticated nodes")
     ] = ""
-    evaluate_every: Annotated[int, Field("rounds between evaluations on the central test part", ge=1)] = 1
+    evaluate_every: Annotated[int, Field("rounds between evaluations on the test part", ge=1)] = 1
     checkpoint_every: Annotated[
-        int, Field("rounds between checkpoints; an interruption loses the work since the last", ge=1)
+        int,
+        Field("rounds between checkpoints; an interruption loses the work since the last one", ge=1),
     ] = 1
     output_dir: Annotated[
-        str, Field("run directory; absolute under flwr run, which continues a run there")
+        str, Field("run directory; must be absolute with flwr run, which resumes a run in it")
     ] = ""
 
 

@@ -33,62 +33,61 @@ _TRUST: Final = {
 }
 #: Of a run whose central test part belongs to its users.
 _TEST_PART: Final = (
-    "central test part: its examples belong to users who also train the model. The metrics whose "
-    "names end in not_private were computed on them without noise: no epsilon counts them, and "
-    "publishing them is outside of the promise"
+    "central test part: its examples belong to users who also train the model. Metrics with names that end "
+    "in not_private were computed on them without noise; epsilon does not cover them, so do not publish them"
 )
 _NOT_COVERED: Final = (
     "{many} who only test the model: metrics on held-out data are computed without noise, so these "
-    "{many} have no protection",
-    "further runs on the same {many}, such as trying other settings (hyper-parameter search): each releases "
-    "more about them than this epsilon counts",
-    "who took part: the number and identity of participants, and the ledger that records who took part in "
-    "which round, are not hidden by the noise; publishing them is outside of the promise",
+    "{many} are not protected",
+    "further runs on the same {many}, such as a hyper-parameter search: each of them releases more about "
+    "these {many} than this epsilon counts",
+    "participation: the noise does not hide the number and identity of participants, or the ledger that "
+    "records who took part in which round; the guarantee does not cover their publication",
 )
 _ASSUMPTIONS: Final = (
-    "every {one}'s update was clipped, that is cut to the clip norm at most, before it was added to those of "
-    "others: what one {one} can change is then no more than the noise was made for",
-    "one {one}'s data change nothing but that {one}'s own contribution: not which other {many}' updates are "
-    "in a sum, not which rounds there are, not when the run ends. epsilon then holds whatever the "
-    "data are; {broken} counts as a contribution of zeros",
-    "the data did not decide in which round the run stopped: epsilon_so_far, which counts the rounds "
-    "released until then, rests on that",
-    "model, loss and all functions of one's own are pure: what they give for one {one} depends on that "
-    "{one}'s data and on the released model alone, not on what they saw before, such as a moving average "
-    "kept in a Python attribute or a shared random generator. A trial before the run refuses those that are "
-    "seen to remember; it cannot prove that none does",
+    "every {one}'s update was clipped to at most the clip norm before it was added to the others, so that "
+    "one {one} can change the sum by no more than the noise was calibrated for",
+    "one {one}'s data change only that {one}'s own contribution, but not which updates of other {many} are "
+    "in a sum, how many rounds there are, or when the run ends. epsilon then holds for all data; {broken} "
+    "contributes zeros",
+    "the data did not determine in which round the run stopped: epsilon_so_far, which counts only the rounds "
+    "released so far, is only valid in this case",
+    "model, loss and all custom functions are pure: their result for one {one} depends only on that {one}'s "
+    "data and on the released model, and not on earlier inputs, for example through a moving average in a "
+    "Python attribute or a shared random generator. A test before the run rejects functions that are seen to "
+    "remember, but it cannot prove that none does",
 )
 _SHARED_WORKERS: Final = (
-    "no worker process is killed by the system because of {a}'s data, say for the memory they take: its "
-    "reply would count as zeros for all {many} that it serves, which shows in the sum"
+    "the system kills no worker process because of {a}'s data, for example because they need too much "
+    "memory: its reply would count as zeros for all {many} that it serves, which shows in the sum"
 )
 _SHARED_TIME: Final = (
-    "no {one}'s data hold up the reply of the node beyond the time limit of a round: all {many} of the "
+    "no {one}'s data delay the reply of the node beyond the time limit of a round: all {many} of the "
     "message would be left out, which shows in the sum"
 )
 _INEXACT_GROUPS: Final = (
-    "differences in the last digits give nothing away: where {many} are computed together on a GPU, "
-    "the rounding of other {many}' updates depends on how many examples {a} has"
+    "differences in the last digits reveal nothing: if {many} are computed together on a GPU, the rounding "
+    "of other {many}' updates depends on how many examples {a} has"
 )
 _AVAILABLE: Final = (
-    "no {one}'s data decide whether that {one} is connected when a round begins, or whether its reply "
-    "arrives: both decide which other {many} are drawn, then and later"
+    "no {one}'s data determine whether that {one} is connected when a round begins, or whether its reply "
+    "arrives: both affect which other {many} are sampled, then and later"
 )
 _SECRECY: Final = (
-    "the cohorts stay secret: no one against whom epsilon and epsilon_so_far hold "
-    "knows who took part in which round, which was drawn at random as the sampling says. Against anyone who "
-    "knows it, epsilon_known_cohorts is promised"
+    "the cohorts stay secret: epsilon and epsilon_so_far hold against observers who do not know who took "
+    "part in which round, which was drawn at random as stated under sampling. Against observers who know "
+    "it, the guarantee is epsilon_known_cohorts"
 )
 _SECRETS: Final = (
-    "the noise key (noise.key) and every backup of it, for ever, also after the run: anyone who has it can "
+    "the noise key (noise.key) and all its backups, even after the run has ended: anyone who has the key can "
     "subtract the noise",
-    "the sums and updates before noise, wherever they were logged or kept: nothing protects those",
-    "the record of who took part (ledger.sqlite) and whatever was exported of it",
-    "which {many} failed and why (failures.jsonl): it tells something about their data",
+    "the sums and updates before noise, and all their copies and logs, which are not protected",
+    "the record of who took part (ledger.sqlite) and everything that was exported from it",
+    "which {many} failed and why (failures.jsonl), because this depends on their data",
 )
 _SECRET_COHORTS: Final = (
-    "who took part in which round: epsilon, which is smaller for this secrecy (amplification), holds "
-    "only against those who do not know it"
+    "who took part in which round: epsilon, which amplification reduces, holds only against observers who "
+    "do not know this"
 )
 
 

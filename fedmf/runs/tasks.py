@@ -276,7 +276,7 @@ def _made(named: type[NamedTask], data: Data, model: Model) -> NamedTask | Task:
 
 @dataclass(frozen=True)
 class FunctionTask(Value, TaskSource):
-    """A task that a function of a user's own makes, wherever it is needed.
+    """A task that your own function creates in each process.
 
     Raises:
         ValueError: a function that is not named so, or no users.
@@ -286,9 +286,9 @@ class FunctionTask(Value, TaskSource):
     function: Annotated[str, Field("package.module:function that returns a fedmf.Task for these fields")] = ""
     users: Annotated[int, Field("number of users", "N", ge=1)] = 360  # type: ignore
     seed: Annotated[  # type: ignore
-        int, Field("public seed for the function, of cohorts and order of examples", ge=0, le=2**63 - 1)
+        int, Field("public seed of the function, the cohorts and the order of examples", ge=0, le=2**63 - 1)
     ] = 0
-    options: Annotated[str, Field("text for the function")] = ""
+    options: Annotated[str, Field("string passed to the function")] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -21,49 +21,49 @@ from fedmf.streaming.plan import StreamPlan
 from fedmf.streaming.state import StreamState
 
 NOT_COVERED: Final = (
-    "who took part: the number and order of the rows, who the users are and in which steps they took part "
-    "are not hidden by the noise; publishing user ids or the state directory is outside of the promise",
-    "choices made after looking at the data, such as norm bound, columns, scaling; and further runs on the "
-    "same users: each releases more about them than this epsilon counts",
-    "the moment at which the stream was stopped, if what rows hold decided it; an input that breaks off; the "
-    "counts for the operator (operator.json)",
-    "two copies that both continued, of the state directory or of the running process: their releases "
+    "participation: the noise does not hide the number and order of the rows, who the users are, or in which "
+    "steps they took part; the guarantee does not cover publishing user ids or the state directory",
+    "choices made after looking at the data, such as clip norm, columns or scaling; and further runs on the "
+    "same users, each of which releases more about them than this epsilon counts",
+    "the time at which the stream was stopped, if the content of rows determined it; a truncated input; the "
+    "operator's counts (operator.json)",
+    "two copies of the state directory or of the running process that both continued: their releases "
     "together",
     *ALWAYS_NOT_COVERED,
     SPENT_NOT_COVERED,
 )
 SECRETS: Final = (
-    "the noise key (noise.key) and every backup of it, for ever, also after the stream: anyone who has it "
+    "the noise key (noise.key) and all its backups, even after the stream has ended: anyone who has the key "
     "can subtract the noise",
-    "the rest of the state directory (stream.sqlite, operator.json): it holds past noise, who took part in "
-    "which step, and exact counts",
-    "the input, and its rows wherever they were logged or kept: nothing protects those",
+    "the rest of the state directory (stream.sqlite, operator.json): it contains past noise, who took part "
+    "in which step, and exact counts",
+    "the input, and all copies and logs of its rows, which are not protected",
 )
 _EACH_ANOTHER: Final = (
-    "every row belongs to another person: no user column was named, and a person with several rows is "
-    "protected less, each row by itself alone"
+    "every row belongs to a different person: no user column was given, and a person with several rows is "
+    "protected less, only for each row separately"
 )
 _IDS: Final = UNITS["user"].distinct
 _READABLE_IDS: Final = (
-    "the user of every row can be read: a row with an unreadable user counts for no user, and as zeros "
-    "in its step"
+    "the user of every row can be read: a row with an unreadable user belongs to no user, and counts as "
+    "zeros in its step"
 )
 _PUBLIC_LAYOUT: Final = (
-    "names and number of the columns are public: the head of the input tells them, or the program that "
-    "pushes rows"
+    "the names and number of columns are public: they come from the header of the input, or from the "
+    "program that pushes rows"
 )
 _PUBLIC_LABELS: Final = (
-    "{labels} of every row, and whether it can be read, is public, as was declared: it does not depend on "
-    "what is to be protected"
+    "{labels} of every row, and whether it can be read, was declared public and does not depend on the "
+    "protected values"
 )
 _LABELS: Final = (
-    "what {labels} of a row tells: it was declared public and is released next to the row without noise. "
-    "A row that cannot be split into columns has none, which tells that"
+    "information in {labels} of a row: it was declared public and is released with the row without noise. "
+    "A row that cannot be split into columns has none, which is visible"
 )
-_BESIDE: Final = "next to each release as given"
+_BESIDE: Final = "published with each release, without noise"
 _PUBLIC_ROWS: Final = (
-    "the horizon (how many steps there are) was counted from the input: the number of its rows that count, "
-    "by their order and whose they are, is public"
+    "the horizon (the number of steps) was counted from the input: the number of its rows that count, which "
+    "depends on their order and their users, is public"
 )
 
 

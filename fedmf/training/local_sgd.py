@@ -28,22 +28,20 @@ class LocalSGD(Value):
 
     kind: ClassVar[str] = "sgd"
 
-    epochs: Annotated[int, Field("passes of a user over its examples in a round", ge=1)] = 1
-    batch_size: Annotated[int, Field("examples in a user's step", ge=1)] = 8
-    learning_rate: Annotated[float, Field("learning rate η of a user", "η", gt=0)] = 0.5
-    momentum: Annotated[float, Field("momentum β of a user, 0 at the start of a round", "β", ge=0, lt=1)] = (
-        0.0
-    )
+    epochs: Annotated[int, Field("number of passes of a user over its examples per round", ge=1)] = 1
+    batch_size: Annotated[int, Field("number of examples per step of a user", ge=1)] = 8
+    learning_rate: Annotated[float, Field("client learning rate η", "η", gt=0)] = 0.5
+    momentum: Annotated[float, Field("client momentum β, reset to 0 in each round", "β", ge=0, lt=1)] = 0.0
     proximal: Annotated[float, Field("weight of FedProx's term μ/2·‖θ − θ_t‖²", "μ", ge=0)] = 0.0
     engine: Annotated[
         LocalEngine,
-        Field("auto: compiled code where it can; vectorised: groups by torch.func; loop: plain autograd"),
+        Field("auto: compiled if possible; vectorised: groups with torch.func; loop: one user at a time"),
     ] = "auto"
     micro_batch: Annotated[
-        int, Field("most examples in one pass, to save memory; 0: the whole batch", ge=0)
+        int, Field("largest number of examples in one pass, to save memory; 0: the whole batch", ge=0)
     ] = 0
     precision: Annotated[
-        Precision, Field("of products in forward and backward passes; bfloat16 uses torch's autocast")
+        Precision, Field("precision of forward and backward passes; bfloat16 uses torch's autocast")
     ] = "float32"
 
     @property

@@ -53,9 +53,9 @@ def test_a_file_to_a_file_with_a_state(folder: Path, capsys: pytest.CaptureFixtu
         "against anyone who sees all that was released.\n"
     )
     assert f"\n{promise}" in shown.out
-    assert "\n8 of 12 rows count.\n  4 beyond 1 of one user: a larger --rows-per-user" in shown.out
+    assert "\n8 of 12 rows count.\n  4 are over the limit of 1 per user" in shown.out
     assert shown.out.index("8 of 12 rows") < shown.out.index("mean [95 %]") < shown.out.index(promise)
-    assert re.search(r"\nNoise of the means: [0-9.]+ times that of a single release of all 8 rows", shown.out)
+    assert re.search(r"\nThe noise of the means is [0-9.]+ times the noise of a single release", shown.out)
     assert shown.err == ""
     counts = json.loads((folder / "state/operator.json").read_text())
     assert counts["clipped"] > 0
@@ -95,7 +95,7 @@ def test_strange_rows_are_for_the_operator(folder: Path, capsys: pytest.CaptureF
 def test_the_screen_says_what_cannot_be_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert stream("--input", "rows.csv", "--output", "a.csv", "--epsilon", "0.1", "--plot", "a.png") == 0
     shown = capsys.readouterr().out
-    assert "too noisy to say" in shown
+    assert " too noisy" in shown
     told = (
         r"WARNING: too noisy to say how large the variances are\. A standard deviation of [xy] below [0-9.]+"
     )
@@ -105,7 +105,7 @@ def test_the_screen_says_what_cannot_be_said(folder: Path, capsys: pytest.Captur
     (folder / "long.csv").write_text(rows)
     assert stream("--input", "long.csv", "--output", "b.csv", "--release-every", "100", "--full") == 0
     shown = capsys.readouterr().out
-    assert "WARNING: rows were shortened." in shown
+    assert "WARNING: rows were clipped." in shown
     assert "mean [95 %]" not in shown
     assert "Does not cover:" in shown
 
@@ -120,7 +120,7 @@ def test_standard_output_and_a_public_seed(folder: Path, capfd: pytest.CaptureFi
         "t", "mean", "mean_low", "mean_high", "mean_standard_error", "covariance", "covariance_low",
         "covariance_high", "too_noisy",
     }  # fmt: skip
-    assert first.err.startswith("Each row is taken as another user's")
+    assert first.err.startswith("Every row counts as a different user")
     assert "\nSimulation only, no privacy (public noise seed)." in first.err
     assert stream(*command) == 0
     assert capfd.readouterr().out == first.out
@@ -194,11 +194,11 @@ def test_bad_requests_are_one_line(
 @pytest.mark.parametrize(
     ("options", "header", "message"),
     [
-        ("--columns x", "user,x", "--user-column NAME for the column of user ids"),
-        ("--row-level", "user,x", "columns of numbers must be named, --columns A,B"),
-        ("--row-level", "x,start_time", "where a column is called 'start_time'"),
+        ("--columns x", "user,x", "--user-column NAME for a column of user ids"),
+        ("--row-level", "user,x", "columns of numbers must be named (--columns A,B)"),
+        ("--row-level", "x,start_time", "because a column is called 'start_time'"),
         ("--row-level", "user;x", "cells must be separated by commas; got ';'"),
-        ("--row-level --user-column user --columns x", "user,x", "--row-level must be left out"),
+        ("--row-level --user-column user --columns x", "user,x", "--row-level must be omitted"),
     ],
 )
 def test_users_and_columns_must_be_told(

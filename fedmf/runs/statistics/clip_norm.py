@@ -20,14 +20,14 @@ _FARTHEST: Final = 2.0**20
 
 @dataclass(frozen=True)
 class FixedClipping(Value):
-    """ζ_t = ζ_0, the clip norm of the privacy asked for."""
+    """A constant clip norm, ζ_t = ζ_0."""
 
     kind: ClassVar[str] = "fixed"
 
 
 @dataclass(frozen=True)
 class QuantileClipping(Statistic):
-    """ζ_t follows a quantile of the norms of users' updates, by released noisy counts of who is within.
+    """ζ_t follows a quantile of the norms of users' updates, estimated from released noisy counts.
 
     With S_t the sum of the signs of users (+1 within ζ_t, −1 above, 0 for the zero vector), round t releases
     q_t = ½ + (S_t + noise)/(2m). With q̂ the mean of the q of the B rounds of a block, the next block has
@@ -48,12 +48,12 @@ class QuantileClipping(Statistic):
     name: ClassVar[str] = "clipping"
 
     quantile: Annotated[
-        float, Field("share γ of users with updates within the clip norm", "γ", gt=0, lt=1)
+        float, Field("target share γ of users with updates within the clip norm", "γ", gt=0, lt=1)
     ] = 0.5
-    learning_rate: Annotated[float, Field("step η of ln ζ for each update", "η", gt=0)] = 0.5
-    rounds_per_update: Annotated[int, Field("rounds B in which ζ is constant", "B", ge=1)] = 5
+    learning_rate: Annotated[float, Field("learning rate η of ln ζ", "η", gt=0)] = 0.5
+    rounds_per_update: Annotated[int, Field("number of rounds B between two changes of ζ", "B", ge=1)] = 5
     normalize_updates: Annotated[
-        bool, Field("whether mean updates are divided by ζ, so that the server's step does not follow it")
+        bool, Field("divide mean updates by ζ, so that the server's step does not depend on it")
     ] = False
 
     def summed(self) -> Number:
@@ -94,8 +94,8 @@ class QuantileClipping(Statistic):
     def assumptions(self) -> tuple[str, ...]:
         """See `Statistic.assumptions`."""
         return (
-            "the clip norm of a round was computed from released figures alone: epsilon is that of a fixed "
-            "clip norm, whatever the clip norm did, and what it did may be public as the models are",
+            "the clip norm of a round was computed only from released figures: epsilon is the same as for a "
+            "fixed clip norm, and the sequence of clip norms may be published like the models",
         )
 
     @property

@@ -40,10 +40,8 @@ class CustomStatistic(Statistic):
     name: ClassVar[str] = "statistic"
 
     function: Annotated[str, Field("package.module:function of a user's clipped update")] = ""
-    entries: Annotated[tuple[str, ...], Field("names of the numbers that it returns, at most 64")] = (
-        "value",
-    )
-    bound: Annotated[float, Field("to which the L2 norm of a user's numbers is clipped", "c", gt=0)] = 1.0
+    entries: Annotated[tuple[str, ...], Field("names of the returned values, at most 64")] = ("value",)
+    bound: Annotated[float, Field("L2 norm to which the values of a user are clipped", "c", gt=0)] = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,16 +92,15 @@ class CustomStatistic(Statistic):
     def assumptions(self) -> tuple[str, ...]:
         """See `Statistic.assumptions`."""
         return (
-            f"the function of the custom statistic, {self.function}, is pure: what it gives for one user "
-            "depends on its argument alone, that user's clipped update. Each user's part was clipped to norm "
-            f"{self.bound:g}, whatever the function gave",
+            f"the function of the custom statistic, {self.function}, is pure: its result for one user "
+            "depends only on that user's clipped update. Each user's result was clipped to norm "
+            f"{self.bound:g}",
         )
 
     @property
     def description(self) -> str:
         """See `Statistic.description`."""
         return (
-            f"mean of {', '.join(self.entries)} in every round ({self.function}), one user's part of norm at "
-            f"most {self.bound:g}, for {100 * self.share:g} % of mu^2; what the "
-            "numbers mean is their author's word"
+            f"mean of {', '.join(self.entries)} in every round ({self.function}), one user's part clipped to "
+            f"norm {self.bound:g}, for {100 * self.share:g} % of mu^2; fedmf does not check their meaning"
         )

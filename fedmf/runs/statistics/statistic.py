@@ -37,7 +37,7 @@ class Statistic(Value, ABC):
     #: By which runs, statements and streams of noise know it.
     name: ClassVar[str]
 
-    share: Annotated[float, Field("share of μ² that it takes", "b²", gt=0, lt=1)] = field(
+    share: Annotated[float, Field("share of μ² for this release", "b²", gt=0, lt=1)] = field(
         default=0.02, kw_only=True
     )
 

@@ -50,12 +50,13 @@ class MechanismKeys(Value):
     bands: Annotated[int | None, Field("number of diagonals of C or of its inverse", "p", ge=1)] = None
     params: Annotated[tuple[str, ...], Field("other parameters, such as lambda=0.9")] = ()
     workload: Annotated[
-        str, Field("A₁ that C is made for: prefix, momentum:β, window:w, …; auto: from the optimizer")
+        str,
+        Field("workload A₁ of C: prefix, momentum:β, window:w, …; auto: from the optimizer"),
     ] = "prefix"
     objective: Annotated[str, Field("error that C minimises: rmse, max, last or weights:w1,w2,…")] = "rmse"
     second_moment_importance: Annotated[
         float,
-        Field("above 0 the errors of both moments are minimised, the second's weighted by w", "w", ge=0),
+        Field("if w > 0, the errors of both moments are minimised, the second one with weight w", "w", ge=0),
     ] = 0.0
 
     @classmethod
