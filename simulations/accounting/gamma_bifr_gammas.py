@@ -132,14 +132,14 @@ def figure(quick: bool) -> None:
             whole[f"γ-BFR, ε = {epsilon:g}"] = over_bands(banded, alone)
     draw(
         "gamma-bifr-fig2",
-        {"(a) γ-BIFR, best bands": (whole, "γ", "RMSE / that of independent noise")},
-        logx=False,
+        {"γ-BIFR with the best bandwidth": (whole, "exponent γ", "RMSE relative to independent noise")},
+        "",
     )
     draw(
         "gamma-bifr-fig2b",
         {
-            "(b) best γ": (best, "p, bands", "γ of least amplified RMSE"),
-            "(b) gain": (gain, "p, bands", "RMSE of independent noise / γ-BIFR"),
+            "exponent of least RMSE": (best, "bandwidth p", "exponent γ"),
+            "gain over independent noise": (gain, "bandwidth p", "ratio of RMSEs"),
         },
     )
 

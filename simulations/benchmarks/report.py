@@ -2,6 +2,7 @@
 
     fedmf sweep configs/benchmarks/fashion-mnist.toml --out sweeps/fashion-mnist    # and the others
     python simulations/benchmarks/report.py sweeps --hardware "16 cores of a Xeon"
+    python simulations/benchmarks/report.py                 # the pictures again, from docs/results
 
 A sweep that was stopped is reported with the seeds that are there. Verdicts are computed from paired 95 %
 intervals alone.
@@ -12,15 +13,19 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
+from fedmf.figures import COLOURS, new_figure, style
 from fedmf.sweeps import Cell, Sweep, mean_interval
 
 _ROOT: Final = Path(__file__).parents[2]
+#: Of a table: ε, mechanism, mean and range.
+_CELL: Final = re.compile(r"^\| (\d+) \| ([^|]+) \| \S+ \| ([\d.]+) \(([\d.]+)–([\d.]+)\)", re.MULTILINE)
 _DIRICHLET: Final = {"data.partition": "dirichlet", "data.dirichlet-alpha": 0.1}
 #: Folder of finished runs, configuration and what is set over it, and the heading of its tables.
 _SWEEPS: Final[tuple[tuple[str, str, dict[str, Any], str], ...]] = (
@@ -131,32 +136,56 @@ def _sections(heading: str, done: Finished, baseline: str) -> list[str]:
     return lines
 
 
-def _picture(path: Path, panels: Mapping[str, Sequence[Row]]) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+def _dots(path: Path, found: Mapping[str, Mapping[float, Sequence[float]]], xlabel: str) -> None:
+    """Accuracy in percent (estimate, lower and upper end) by mechanism and ε, the best at the top."""
+    rows = {name: by_epsilon for name, by_epsilon in found.items() if name != "no noise"}
+    epsilons = sorted({epsilon for by_epsilon in rows.values() for epsilon in by_epsilon})
+    order = sorted(rows, key=lambda name: fmean(mean for mean, *_ in rows[name].values()))
+    figure = new_figure(6, 0.36 * len(rows) + 1.5)
+    axes = figure.subplots()
+    for at, epsilon in enumerate(epsilons):
+        marks = {"color": COLOURS[at], "fmt": "osD^v"[at % 5], "markersize": 7, "capsize": 3}
+        for y, name in enumerate(order):
+            if epsilon in rows[name]:
+                mean, low, high = rows[name][epsilon]
+                face = {"markerfacecolor": "white"} if "amplified" in name else {}
+                axes.errorbar(mean, y, xerr=[[mean - low], [high - mean]], **marks, **face)
+        axes.errorbar([], [], label=f"ε = {epsilon:g}", **marks)
+    if any("amplified" in name for name in rows):
+        axes.errorbar([], [], fmt="o", color="0.3", markerfacecolor="white", label="hollow: amplified")
+    if "no noise" in found:
+        mean = fmean(mean for mean, *_ in found["no noise"].values())
+        axes.axvline(mean, color="black", linestyle="--")
+        place = {"xytext": (-4, 4), "textcoords": "offset points", "ha": "right"}
+        axes.annotate(f"without noise {mean:.1f}", (mean, len(rows) - 0.6), **place)
+    axes.set_yticks(range(len(rows)), order)
+    axes.set_ylim(-0.6, len(rows) + 0.1)
+    style(axes, xlabel=xlabel)
+    figure.legend(loc="outside upper center", ncols=len(epsilons) + 1, frameon=False, handletextpad=0.3)
+    figure.savefig(path, dpi=170)
 
-    figure = Figure(figsize=(4.4 * len(panels), 3.4), layout="constrained")
-    FigureCanvasAgg(figure)
-    for axes, (title, rows) in zip(
-        figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
-    ):
-        for at, row in enumerate(reversed(rows)):
-            mean, low, _, seeds = mean_interval([*row.values.values()])
-            name = row.cell.variant
-            colour = (
-                "#D55E00"
-                if name.startswith("independent")
-                else "#000000"
-                if name == "no noise"
-                else "#0072B2"
-            )
-            reach = 100 * (mean - low) if seeds > 1 else 0.0
-            axes.errorbar(100 * mean, at, xerr=reach, fmt="o", color=colour, capsize=3)
-        axes.set_yticks(range(len(rows)), [row.cell.variant for row in reversed(rows)], fontsize=8)
-        axes.set_title(title, fontsize=9)
-        axes.set_xlabel("test accuracy (%), 95 % intervals", fontsize=8)
-        axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=110)
+
+def _draw(results: Path) -> None:
+    """The pictures, from what is committed."""
+    words = {"Sgd": "SGD with momentum", "identity": "independent noise", "banded-toeplitz": "BandMF"}
+    words |= {"bisr p=4": "BISR", "bifr p=4": "γ-BIFR", "cgd": "DP-λCGD", "independent": "independent noise"}
+    found: dict[str, dict[float, Sequence[float]]] = {}
+
+    def put(name: str, epsilon: str, ends: Sequence[float]) -> None:
+        found.setdefault(words.get(name, name), {})[float(epsilon)] = ends
+
+    kept = json.loads((results / "benchmark.json").read_text(encoding="utf-8"))["fashion-mnist"]
+    for key, row in kept.items():
+        name, epsilon = key.split(", privacy.epsilon=")
+        for sampling in ("Poisson", "Balls-in-Bins"):
+            name = name.replace(f", {sampling}", f", amplified ({sampling})")
+        put(name, epsilon, [100 * end for end in mean_interval([*row["values"].values()])[:3]])
+    _dots(results / "benchmark.png", found, "test accuracy (%), mean and 95 % interval")
+    for page in ("jme-adam", "compare_mechanisms"):
+        found.clear()
+        for epsilon, name, *ends in _CELL.findall((results / f"{page}.md").read_text(encoding="utf-8")):
+            put(name, epsilon, [float(end) for end in ends])
+        _dots(results / f"{page}.png", found, "test accuracy (%), mean and range of ten seeds")
 
 
 def _optimizers(done: Finished) -> list[str]:
@@ -206,21 +235,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("sweeps", type=Path, help="folder with the folders of the sweeps")
-    parser.add_argument("--hardware", required=True, help="what they ran on, for the page")
+    parser.add_argument("sweeps", nargs="?", type=Path, help="folder with the folders of the sweeps")
+    parser.add_argument("--hardware", default="", help="what they ran on, for the page")
     options = parser.parse_args()
-    results, lines, kept, panels = (
-        _ROOT / "docs" / "results",
-        list[str](),
-        dict[str, Any](),
-        dict[str, list[Row]](),
-    )
+    results = _ROOT / "docs" / "results"
+    if options.sweeps:
+        _report(options.sweeps, options.hardware, results)
+    _draw(results)
+
+
+def _report(sweeps: Path, hardware: str, results: Path) -> None:
+    """Page and numbers."""
+    lines, kept = list[str](), dict[str, Any]()
     cost: dict[str, tuple[int, float]] = {}
     for folder, config, keys, heading in (*_SWEEPS, ("jme-adam", "jme-adam", {}, "")):
-        if not (options.sweeps / folder).is_dir():
+        if not (sweeps / folder).is_dir():
             continue
         sweep = Sweep.from_config(_ROOT / "configs" / "benchmarks" / f"{config}.toml", keys)
-        done = Finished(options.sweeps / folder, sweep)
+        done = Finished(sweeps / folder, sweep)
         cost[folder] = done.runs, done.seconds / 3600
         kept[folder] = {
             str(row.cell): {"η": row.rate, "values": row.values, "tuning": row.tuning}
@@ -228,10 +260,6 @@ def main() -> None:
         }
         if heading:
             lines += _sections(heading, done, sweep.baseline)
-            for row in done.rows.values():
-                epsilon = dict(row.cell.point).get("privacy.epsilon", 8.0)
-                if epsilon in (2.0, 8.0) and "Dirichlet" not in heading:
-                    panels.setdefault(f"{heading}, ε = {epsilon:g}", []).append(row)
         else:
             _write(
                 results / "jme-adam.md",
@@ -243,13 +271,12 @@ def main() -> None:
         "",
         "## Cost",
         "",
-        f"Runs, tuning included, and hours of a processor: {told}. {options.hardware}.",
+        f"Runs, tuning included, and hours of a processor: {told}. {hardware}.",
     ]
     _write(results / "benchmark.md", "<!-- by simulations/benchmarks/report.py -->", lines)
     (results / "benchmark.json").write_text(
         json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
     )
-    _picture(results / "benchmark.png", panels)
 
 
 if __name__ == "__main__":

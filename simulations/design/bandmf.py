@@ -15,7 +15,7 @@ from functools import cache
 
 import numpy as np
 from large_trees import tree_rmse
-from pictures import Curves, draw, ratios, rmse, rmse_of
+from pictures import Curves, draw, epochs, ratios, rmse, rmse_of
 
 from fedmf.accounting.gaussian import gaussian_sigma
 from fedmf.mechanisms.registry import build, names
@@ -24,7 +24,8 @@ from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.participation import Participation
 
 DELTA = 1e-8
-SUBOPTIMALITY = "RMSE / best RMSE"
+ROUNDS, EPSILON, BANDS = "rounds n", "privacy loss ε", "bandwidth p"
+RELATIVE, TO_FULL = "RMSE relative to the best", "RMSE relative to full-batch DP-SGD"
 
 
 @cache
@@ -72,17 +73,15 @@ def best_amplified(n: int, k: int, epsilon: float) -> tuple[int, float]:
 
 def figure_1a() -> None:
     p, curves = 16, {}
-    largest = {"banded": 4096, "banded-toeplitz": 2**16, "normalized-banded-toeplitz": 4096, "bsr": 2**16}
-    for name in (name for name in largest if name in names()):
-        curves[name] = [
-            (n, rmse(name, contract(n, 1), bands=p))
-            for n in (2**i for i in range(6, 17, 2))
-            if n <= largest[name]
-        ]
-    draw(
-        "bandmf-fig1a",
-        {"p = 16, k = 1 (best of those drawn at n)": (ratios(curves), "n, rounds", SUBOPTIMALITY)},
-    )
+    for label, name, largest in (
+        ("BandMF, general", "banded", 4096),
+        ("BandMF, Toeplitz", "banded-toeplitz", 2**16),
+        ("BandMF, normalised", "normalized-banded-toeplitz", 4096),
+        ("BSR", "bsr", 2**16),
+    ):
+        ns = [n for n in (2**i for i in range(6, 17, 2)) if n <= largest]
+        curves[label] = [(n, rmse(name, contract(n, 1), bands=p)) for n in ns]
+    draw("bandmf-fig1a", {"bandwidth 16, one epoch": (ratios(curves), ROUNDS, RELATIVE)})
 
 
 def compared(n: int, k: int, epsilon: float) -> dict[str, float]:
@@ -129,10 +128,10 @@ def panel(settings: list[tuple[float, int, int, float]]) -> Curves:
 
 def figure_1b() -> None:
     curves = panel([(epsilon, 16384, 8, epsilon) for epsilon in (1.0, 2.0, 4.0, 8.0, 16.0)])
-    draw("bandmf-fig1b", {"n = 16384, k = 8, δ = 1e-8": (curves, "ε", SUBOPTIMALITY)})
+    draw("bandmf-fig1b", {"16,384 rounds, 8 epochs, δ = 10⁻⁸": (curves, EPSILON, RELATIVE)})
 
 
-def against_full_batches(epsilon: float, epochs: tuple[int, ...]) -> Curves:
+def against_full_batches(epsilon: float, ks: tuple[int, ...]) -> Curves:
     """RMSE of n = 16384 rounds by bands, over that of full-batch DP-SGD, a curve for each k.
 
     Errors are those of mean gradients: a sum over k epochs in n rounds has batches k/n of the data.
@@ -140,70 +139,66 @@ def against_full_batches(epsilon: float, epochs: tuple[int, ...]) -> Curves:
     n = 16384
     full = gaussian_sigma(epsilon, DELTA) * rmse("identity", Participation(n, n, 1)) / n
     return {
-        f"k = {k}": [(2**i, amplified(n, k, 2**i, epsilon) / k / full) for i in range((n // k).bit_length())]
-        for k in epochs
+        epochs(k): [(2**i, amplified(n, k, 2**i, epsilon) / k / full) for i in range((n // k).bit_length())]
+        for k in ks
     }
 
 
 def figure_2() -> None:
     bands = against_full_batches(1.0, (1, 2, 8, 32, 128))
     best = {
-        f"k = {k}": [(epsilon, best_amplified(4096, k, epsilon)[0]) for epsilon in (1.0, 4.0, 16.0)]
+        epochs(k): [(epsilon, best_amplified(4096, k, epsilon)[0]) for epsilon in (1.0, 4.0, 16.0)]
         for k in (1, 4, 16)
     }
     draw(
         "bandmf-fig2",
         {
-            "n = 16384, ε = 1, δ = 1e-8": (bands, "p, bands", "RMSE / full-batch DP-SGD"),
-            "n = 4096, δ = 1e-8, powers of two up to n/k": (best, "ε", "best p"),
+            "16,384 rounds, ε = 1, δ = 10⁻⁸": (bands, BANDS, TO_FULL),
+            "4,096 rounds, δ = 10⁻⁸, powers of two up to n/k": (best, EPSILON, "best bandwidth p"),
         },
-        logy=True,
+        "xy",
     )
 
 
 def figure_6() -> None:
-    n, epsilons, epochs = 16384, (1.0, 2.0, 4.0, 8.0, 16.0), (1, 4, 16, 64)
+    n, epsilons, relative = 16384, (1.0, 2.0, 4.0, 8.0, 16.0), "relative to amplified BandMF"
     sampling, correlation = {}, {}
-    for k in epochs:
+    for k in (1, 4, 16, 64):
         best = [best_amplified(n, k, epsilon)[1] for epsilon in epsilons]
         alone = rmse("banded-toeplitz", contract(n, k), bands=n // k)
-        sampling[f"k = {k}"] = [
+        sampling[epochs(k)] = [
             (epsilon, gaussian_sigma(epsilon, DELTA) * alone / value)
             for epsilon, value in zip(epsilons, best, strict=True)
         ]
-        correlation[f"k = {k}"] = [
+        correlation[epochs(k)] = [
             (epsilon, amplified(n, k, 1, epsilon) / value)
             for epsilon, value in zip(epsilons, best, strict=True)
         ]
     draw(
         "bandmf-fig6",
         {
-            "sampling, n = 16384, δ = 1e-8": (sampling, "ε", "RMSE of BandMF, p = n/k / amplified BandMF"),
-            "correlation": (correlation, "ε", "RMSE of amplified DP-SGD / amplified BandMF"),
+            "RMSE without sampling, p = n/k": (sampling, EPSILON, relative),
+            "RMSE of amplified DP-SGD": (correlation, EPSILON, relative),
         },
-        logy=True,
+        "xy",
     )
 
 
 def figure_7() -> None:
     rounds = panel([(n, n, 8, 4.0) for n in (256, 1024, 4096, 16384)])
-    epochs = panel([(k, 8192, k, 4.0) for k in (1, 2, 4, 8, 16, 32)])
+    by_epochs = panel([(k, 8192, k, 4.0) for k in (1, 2, 4, 8, 16, 32)])
     draw(
         "bandmf-fig7",
         {
-            "k = 8, ε = 4": (rounds, "n, rounds", SUBOPTIMALITY),
-            "n = 8192, ε = 4": (epochs, "k, epochs", SUBOPTIMALITY),
+            "8 epochs, ε = 4": (rounds, ROUNDS, RELATIVE),
+            "8,192 rounds, ε = 4": (by_epochs, "epochs k", RELATIVE),
         },
     )
 
 
 def figure_8() -> None:
     curves = against_full_batches(8.0, (1, 2, 8, 16, 256))
-    draw(
-        "bandmf-fig8",
-        {"n = 16384, ε = 8, δ = 1e-8": (curves, "p, bands", "RMSE / full-batch DP-SGD")},
-        logy=True,
-    )
+    draw("bandmf-fig8", {"16,384 rounds, ε = 8, δ = 10⁻⁸": (curves, BANDS, TO_FULL)}, "xy")
 
 
 def figure_10() -> None:
@@ -211,7 +206,7 @@ def figure_10() -> None:
     best = build("banded-toeplitz", Participation(n, k, high), bands=high).factorization
     c = best.columns([0])[:high, 0]
     fade = np.where(np.arange(high) >= low, (high - np.arange(high)) / (high - low), 1.0)
-    matrices = {"banded Toeplitz": best, "with taper": Toeplitz(c * fade, n)}
+    matrices = {"BandMF": best, "BandMF with taper": Toeplitz(c * fade, n)}
     if "blt" in names():
         matrices["BLT"] = build("blt", Participation(n, k, high)).factorization
     first = {label: list(enumerate(C.columns([0])[:high, 0], 1)) for label, C in matrices.items()}
@@ -221,14 +216,17 @@ def figure_10() -> None:
     }
     draw(
         "bandmf-fig10",
-        {"coefficients": (first, "j", "c_j"), "n = 2000, k = 5": (curves, "b, min separation", "RMSE")},
-        logx=False,
+        {
+            "first column of C": (first, "lag (rounds)", "coefficient"),
+            "2,000 rounds, 5 participations": (curves, "separation b (rounds)", "RMSE"),
+        },
+        "",
     )
 
 
 def figure_11() -> None:
     curves = {
-        f"p = {p}": [
+        f"bandwidth {p}": [
             (
                 n,
                 rmse("one-parameter", contract(n, 1), bands=p)
@@ -239,7 +237,7 @@ def figure_11() -> None:
         ]
         for p in (4, 16, 64)
     }
-    draw("bandmf-fig11", {"k = 1": (curves, "n, rounds", "RMSE of 1/i + c / optimum")})
+    draw("bandmf-fig11", {"1/i + c, one epoch": (curves, ROUNDS, "RMSE relative to the optimum")})
 
 
 FIGURES = {

@@ -72,8 +72,8 @@ def main() -> None:
         if name not in left_out
     }
     curves["DP-λCGD"] = [(p, sigma * rmse("cgd", CONTRACT)) for p in (2, 256)]
-    panel = (curves, "p, bands", "RMSE at ε = 8, δ = 10⁻⁵")
-    draw("gamma-bifr-fig1", {"n = 2048, k = 8, b = 256": panel}, logy=True)
+    panel = (curves, "bandwidth p", "RMSE at ε = 8, δ = 10⁻⁵")
+    draw("gamma-bifr-fig1", {"2,048 rounds, 8 epochs": panel}, "xy")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ Ratio of the RMSE of column-normalised DP-λCGD to that of plain DP-λCGD, λ op
 
 from __future__ import annotations
 
-from pictures import draw, rmse
+from pictures import draw, epochs, rmse
 
 from fedmf.participation import Participation
 
@@ -17,14 +17,15 @@ SEPARATIONS = (16, 32, 64, 128, 256)
 
 def main() -> None:
     curves = {
-        f"k = {k}": [
+        epochs(k): [
             (b, rmse("normalized-cgd", contract) / rmse("cgd", contract))
             for b in SEPARATIONS
             if (contract := Participation(k * b, k, b))
         ]
         for k in EPOCHS
     }
-    draw("lambda-cgd-fig6", {"normalised / plain DP-λCGD": (curves, "b, rounds of an epoch", "RMSE ratio")})
+    panel = (curves, "rounds of an epoch b", "RMSE relative to plain DP-λCGD")
+    draw("lambda-cgd-fig6", {"DP-λCGD with normalised columns": panel})
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.registry import least_on
 from fedmf.mechanisms.strongly_convex import strongly_convex_bound, strongly_convex_lti
 
-OPTIMAL, DAMPED, WHITE = "optimised LTI", "best ν-DP-FTRL", "identity (DP-SGD)"
+OPTIMAL, DAMPED, WHITE = "optimised LTI", "best ν-DP-FTRL", "DP-SGD"
 Rows = list[tuple[str, float, float, float, float]]
 
 
@@ -62,33 +62,30 @@ def main() -> None:
     panels = {}
     conditions = (2.0, 5.0, 10.0, 30.0, 100.0)
 
-    def panel(
-        title: str, xs: Sequence[float], label: str, y_label: str, of: Callable[[float], dict[str, float]]
-    ) -> None:
+    def panel(title: str, xs: Sequence[float], label: str, of: Callable[[float], dict[str, float]]) -> None:
         curves: dict[str, list[tuple[float, float]]] = {name: [] for name in (WHITE, DAMPED, OPTIMAL)}
         for x in xs:
             found = of(x)
             rows.append((title, x, found[WHITE], found[DAMPED], found[OPTIMAL]))
             for name, points in curves.items():
                 points.append((x, found[name] / found[OPTIMAL]))
-        panels[title] = (curves, label, y_label)
+        panels[title] = (curves, label, "relative to the optimised noise")
 
-    ratio = "suboptimality / optimum"
     for eta in (0.5, 0.1):
         panel(
-            f"quadratic, geometric spectrum, η = {eta}", conditions, "κ", ratio,
+            f"quadratic, geometric spectrum, η = {eta}", conditions, "condition number κ",
             lambda x, eta=eta: on_quadratic(np.geomspace(1.0 / x, 1.0, 16), eta),
         )  # fmt: skip
     panel(
-        "quadratic, spectrum (1, 1/d, …), η = 0.5", (2, 8, 32, 128), "d", ratio,
+        "quadratic, spectrum (1, 1/d, …), η = 0.5", (2, 8, 32, 128), "dimension d",
         lambda d: on_quadratic(np.append(1.0, np.full(int(d) - 1, 1.0 / d)), 0.5),
     )  # fmt: skip
     for eta in (0.1, 1.0):
         panel(
-            f"bound of Theorem 3.1, η = {eta}/L", conditions, "κ", "bound / best bound",
+            f"bound of Theorem 3.1, η = {eta}/L", conditions, "condition number κ",
             lambda x, eta=eta: on_strongly_convex(x, eta),
         )  # fmt: skip
-    draw("optimized-lti", panels, logy=True)
+    draw("optimized-lti", panels, "xy")
     write(rows)
 
 
@@ -99,7 +96,7 @@ def write(rows: Rows) -> None:
         "Written by `simulations/design/optimized_lti.py`. Stationary suboptimality of gradient descent from",
         "the noise alone, in units of (ζσ)² (per dimension for the bound), one participation per user.",
         "",
-        "![ratios to the optimum](optimized-lti.png)",
+        "![DP-SGD and the best ν-DP-FTRL relative to the optimised noise](optimized-lti.png)",
         "",
         "| problem | κ or d | identity | best ν-DP-FTRL | optimised LTI | identity / LTI | ν / LTI |",
         "|---|---|---|---|---|---|---|",

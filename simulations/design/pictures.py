@@ -1,13 +1,20 @@
-"""Shared by the scripts of this folder: errors of a mechanism, and curves as a picture and a table."""
+"""Shared by the scripts of simulations/: errors of a mechanism, and curves as a picture and as numbers.
+
+python simulations/design/pictures.py [NAME]...     # pictures again from docs/results/NAME.json
+"""
 
 from __future__ import annotations
 
 import json
+import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from style import look, name_at_ends
+from style import look, name_at_ends, number, plain_logarithms
 
+from fedmf.figures import new_figure, style
 from fedmf.mechanisms.errors import errors
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.registry import build
@@ -16,7 +23,10 @@ from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
-Curves = Mapping[str, Sequence[tuple[float, float]]]
+#: Points (x, y) of each curve, or (x, y, half the width of an interval).
+Curves = Mapping[str, Sequence[tuple[float, ...]]]
+#: Curves, x label, y label and, where a panel has its own, which axes are logarithmic.
+Panel = tuple[Curves, str, str] | tuple[Curves, str, str, str]
 
 
 def rmse_of(C: Factorization, contract: Participation) -> float:
@@ -38,56 +48,105 @@ def ratios(curves: Curves) -> dict[str, list[tuple[float, float]]]:
     return {label: [(x, y / best[x]) for x, y in points] for label, points in curves.items()}
 
 
-def draw(
-    name: str, panels: Mapping[str, tuple[Curves, str, str]], logx: bool = True, logy: bool = False
-) -> None:
-    """Save docs/results/NAME.png, a panel for each (curves, x label, y label), and its numbers as JSON."""
-    numbers = {
-        title: {label: [[float(x), float(f"{y:.5g}")] for x, y in points] for label, points in curves.items()}
-        for title, (curves, *_) in panels.items()
+def epochs(k: int) -> str:
+    """A label."""
+    return "1 epoch" if k == 1 else f"{k} epochs"
+
+
+def draw(name: str, panels: Mapping[str, Panel], log: str = "x") -> None:
+    """Keep the numbers as docs/results/NAME.json and draw them.
+
+    Args:
+        name: of the files.
+        panels: by title.
+        log: which axes are logarithmic: "x", "y", "xy" or none.
+    """
+    kept = {
+        title: {
+            "x": xlabel,
+            "y": ylabel,
+            "log": own[0] if own else log,
+            "curves": {
+                label: [[float(x), *(float(f"{value:.5g}") for value in rest)] for x, *rest in points]
+                for label, points in curves.items()
+            },
+        }
+        for title, (curves, xlabel, ylabel, *own) in panels.items()
     }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(
-        json.dumps(numbers, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8"
-    )
-    import matplotlib
+    text = json.dumps(kept, ensure_ascii=False, separators=(",", ":")) + "\n"
+    (RESULTS / f"{name}.json").write_text(text, encoding="utf-8")
+    redraw(name)
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
 
-    rows = -(-len(panels) // 2) if len(panels) > 3 else 1
-    columns = -(-len(panels) // rows)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(5.8 * columns, 4.0 * rows), layout="constrained", squeeze=False
-    )
-    for axis in axes.flat[len(panels) :]:
-        axis.remove()
-    for axis, (title, (curves, xlabel, ylabel)) in zip(axes.flat, panels.items(), strict=False):
+def redraw(name: str) -> None:
+    """Save docs/results/NAME.png from the numbers: panels with the same curves, or of three and more,
+    in two columns with a common legend, others one above the other with names at the lines' ends."""
+    panels = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    labels = [list(panel["curves"]) for panel in panels.values()]
+    common = len(panels) > 1 and (len(panels) > 2 or labels[0] == labels[1])
+    columns = 2 if common else 1
+    rows = -(-len(panels) // columns)
+    figure = new_figure(7, 3.8 if len(panels) == 1 else 3.1 * rows + 0.6 * common)
+    axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    order = list(dict.fromkeys(label for one in labels for label in one))
+    drawn: dict[str, Any] = {}
+    for at, (title, panel) in enumerate(panels.items()):
         print(f"# {name}: {title}")
-        ends = []
-        for at, (label, points) in enumerate(curves.items()):
-            shown = points[:: 1 + len(points) // 20]
-            print(f"{label}: " + ", ".join(f"({x:g}, {y:.4g})" for x, y in shown))
-            seen = look(label, at)
-            axis.plot(
-                *zip(*points, strict=True), color=seen.colour, linestyle=seen.line, markersize=5,
-                marker="" if len(points) > 40 else seen.marker, zorder=3 - 0.1 * at,
-            )  # fmt: skip
-            ends.append((label, *max(points), seen.colour))
-        if logx:
-            axis.set_xscale("log", base=2)
-            xs = sorted({x for points in curves.values() for x, _ in points})
-            if len(xs) <= 9:
-                axis.set_xticks(xs, [f"{x:g}" for x in xs])
-        if logy:
-            axis.set_yscale("log")
-            axis.yaxis.set_major_formatter("{x:g}")
-            low, high = axis.get_ylim()
-            # Over less than a decade and a half the major ticks alone are too few.
-            axis.yaxis.set_minor_formatter("{x:g}" if high < 30 * low else "")
-            axis.tick_params(axis="y", which="minor", labelsize=7)
-        axis.set(title=title, xlabel=xlabel, ylabel=ylabel)
-        axis.grid(alpha=0.3)
-        name_at_ends(axis, ends)
-    figure.savefig(RESULTS / f"{name}.png", dpi=130)
-    plt.close(figure)
+        found = _panel(axes[at], panel, order if common else labels[at])
+        left = at % columns == 1 and panel["y"] == list(panels.values())[at - 1]["y"]
+        style(axes[at], xlabel=panel["x"], ylabel="" if left else panel["y"])
+        axes[at].set_title(title, fontsize=11)
+        if not common:
+            name_at_ends(axes[at], [(label, *end) for label, (_, *end) in found.items()])
+        drawn = {label: line for label, (line, *_) in found.items()} | drawn
+    # A lower bound looks like the curve itself.
+    order = [label for label in order if not label.endswith("at least")]
+    lines = [drawn[label] for label in order]
+    if common and len(panels) % 2:
+        axes[-1].axis("off")
+        axes[-1].legend(lines, order, loc="center", frameon=False)
+    elif common:
+        beside = 2 if max(map(len, order)) > 24 else 3
+        figure.legend(lines, order, loc="outside lower center", ncols=beside, frameon=False)
+    figure.savefig(RESULTS / f"{name}.png", dpi=150)
+
+
+def _panel(axes: Any, panel: Mapping[str, Any], order: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """Its curves: by label the line, and x, y and colour of the end."""
+    found = {}
+    for label, points in panel["curves"].items():
+        shown = points[:: 1 + len(points) // 20]
+        print(f"{label}: " + ", ".join("(" + ", ".join(f"{z:.4g}" for z in point) + ")" for point in shown))
+        at = order.index(label)
+        seen = look(label, at)
+        x, y, *half = zip(*points, strict=True)
+        dense = len(points) > 40
+        plain = {"color": seen.colour, "zorder": 3 - 0.1 * at, "markersize": 5, "capsize": 2}
+        plain |= {"marker": "" if dense or seen.line == "--" else seen.marker}
+        plain |= {"linestyle": "" if f"{label}, exact" in panel["curves"] else seen.line}
+        line = axes.errorbar(x, y, half[0] if half and not dense else None, **plain)
+        found[label] = (line, *max(points)[:2], seen.colour)
+        if half and dense:
+            low, high = ([a + sign * b for a, b in zip(y, half[0], strict=True)] for sign in (-1, 1))
+            axes.fill_between(x, low, high, alpha=0.25, color=seen.colour, linewidth=0)
+    if "y" in panel["log"]:
+        axes.set_yscale("log")
+        plain_logarithms(axes.yaxis)
+    if "x" in panel["log"]:
+        axes.set_xscale("log")
+        plain_logarithms(axes.xaxis)
+        xs = sorted({point[0] for points in panel["curves"].values() for point in points})
+        if len(xs) <= 16 and all(math.log2(x) % 1 == 0 or x == float(f"{x:.2g}") for x in xs):
+            xs = xs[:: 1 if len(xs) < 8 else 2]
+            axes.set_xticks(xs, [number(x) for x in xs])
+            axes.set_xticks([], minor=True)
+    return found
+
+
+def main() -> None:
+    for name in sys.argv[1:]:
+        redraw(name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,31 +1,41 @@
-"""How a curve looks: one colour and marker a mechanism in every picture, names beside the lines' ends."""
+"""How pictures look: one width, one colour and marker a mechanism, names beside the lines' ends.
+
+Pictures are 7 inches wide, so that ten points are 14 pixels where a page shows them 700 pixels wide.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Look", "look", "name_at_ends"]
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+__all__ = ["Look", "look", "name_at_ends", "number", "plain_logarithms"]
 
 _BLUE, _ORANGE, _GREEN, _RED, _PURPLE = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7"
 _SKY, _GREY, _BLACK, _BROWN = "#56B4E9", "#777777", "#222222", "#7F5F2F"
 #: By the beginning of a label, the longest that fits: colour and marker. Colours are Okabe and Ito's.
 _LOOKS = {
     "BandMF": (_BLUE, "s"), "banded-toeplitz": (_BLUE, "s"), "banded Toeplitz": (_BLUE, "s"),
-    "optimised bands": (_BLUE, "s"), "BandMF, amplified": (_SKY, "s"), "banded": (_SKY, "p"),
-    "normalized-banded-toeplitz": (_BROWN, "D"), "with taper": (_SKY, "d"),
+    "optimised bands": (_BLUE, "s"), "BandMF, amplified": (_SKY, "s"), "BandMF, general": (_SKY, "p"),
+    "BandMF, normalised": (_BROWN, "D"), "BandMF with taper": (_SKY, "d"), "banded": (_SKY, "p"),
+    "normalized-banded-toeplitz": (_BROWN, "D"),
     "bsr": (_ORANGE, "^"), "BSR": (_ORANGE, "^"), "square root": (_ORANGE, "^"),
     "stamped square root": (_PURPLE, "v"), "BISR": (_RED, "v"), "γ-BIFR": (_PURPLE, "P"),
     "γ-BFR": (_BROWN, "X"), "1/i + c": (_BLACK, "*"), "optimised inverse": (_SKY, "h"), "BLT": (_GREEN, "D"),
     "tree": (_BROWN, ">"), "DP-SGD": (_GREY, "o"), "identity": (_GREY, "o"), "DP-λCGD": (_BLACK, "<"),
-    "best ν-DP-FTRL": (_PURPLE, "s"), "optimised LTI": (_GREEN, "D"),
+    "best ν-DP-FTRL": (_BLUE, "s"), "optimised LTI": (_GREEN, "D"),
     "JME": (_BLUE, "s"), "λ-JME": (_BLUE, "s"), "JME, not symmetrised": (_SKY, "d"), "IME": (_ORANGE, "^"),
     "CS": (_GREEN, "D"), "PP": (_GREY, "o"), "PP debiased": (_RED, "v"),
+    "DP-Adam": (_GREY, "o"), "DP-Adam, debiased": (_RED, "v"), "block JME-Adam, blocks of 100": (_SKY, "d"),
+    "block JME-Adam, blocks of 10,000": (_GREEN, "D"), "Noisy-SGD": (_GREY, "o"),
+    "ν-Noisy-FTRL": (_BLUE, "s"), "best Toeplitz noise": (_GREEN, "D"), "ν = 0": (_PURPLE, "v"),
 }  # fmt: skip
 _ORDERED = ("#440154", "#3B528B", "#21918C", "#5EC962", "#C2A800")
-_APART = 0.05
+_APART = 0.07
 
 
 @dataclass(frozen=True)
@@ -38,11 +48,11 @@ class Look:
 
 
 def look(label: str, at: int) -> Look:
-    """By name; curves of a number ("k = 8") go from dark to light in their order."""
+    """By name; curves of a number ("8 epochs") go from dark to light in their order."""
     names = [name for name in _LOOKS if label.startswith(name)]
     if not names:
         return Look(_ORDERED[at % len(_ORDERED)], "os^Dv"[at % 5])
-    line = "--" if label.endswith("at most") else "-"
+    line = "--" if label.endswith(("at most", "exact")) else "-"
     return Look(*_LOOKS[max(names, key=len)], line)
 
 
@@ -66,4 +76,20 @@ def name_at_ends(axis: Any, curves: Sequence[tuple[str, float, float, str]]) -> 
         for upper, lower in zip(ends[::-1], ends[-2::-1], strict=False):
             lower[0] = min(lower[0], upper[0] - _APART)
     for height, label, colour in ends:
-        axis.text(1.02, height, label, color=colour, transform=axis.transAxes, fontsize=8, va="center")
+        axis.text(1.02, height, label, color=colour, transform=axis.transAxes, fontsize=9, va="center")
+
+
+def plain_logarithms(axis: Any) -> None:
+    """Numbers as people write them on the x or y axis, which is logarithmic: no 2×10⁰, few over a decade."""
+    low, high = sorted(axis.get_view_interval())
+    steps = (1, 1.5, 2, 3, 5, 7) if high < 12 * low else (1, 2, 5) if high < 150 * low else (1,)
+    axis.set_major_locator(LogLocator(subs=steps))
+    axis.set_major_formatter(FuncFormatter(lambda x, _: number(x)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def number(x: float) -> str:
+    """Plain between a thousandth and a million, else a power of ten."""
+    if 1e-3 <= abs(x) < 1e6 or math.log10(x) % 1:
+        return f"{x:,g}"
+    return f"$10^{{{round(math.log10(x))}}}$"

@@ -30,8 +30,7 @@ from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "design"))
-from pictures import RESULTS
-from style import look, name_at_ends
+from pictures import RESULTS, draw
 from theory import divergence, gaussian_estimate, mean_noise_variances
 
 D, N, SIGMA, LEAST = 5, 100, 2.0, 0.1
@@ -120,37 +119,25 @@ def by_floor(found: dict[str, np.ndarray]) -> list[str]:
 
 
 def report(found: dict[str, np.ndarray], runs: int) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axis = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
     everything, place = found, FLOORS.index(LEAST)
     found = {name: values[..., place] for name, values in found.items()}
-    ends = []
-    steps = np.arange(1, N + 1)
     lines = [f"# Running density, {runs} runs", "", "`python simulations/moments/density.py`", ""]
+    lines += ["![Divergence of running densities from the truth, by rows seen](moments-fig5.png)", ""]
     lines += ["| t | " + " | ".join(found) + " |", "|---|" + "---|" * len(found)]
-    for at, (name, values) in enumerate(found.items()):
-        mean, error = values.mean(0), values.std(0) / math.sqrt(runs)
-        seen = look(name, at)
-        axis.plot(steps, mean, color=seen.colour, linestyle=seen.line)
-        axis.fill_between(steps, mean - 2 * error, mean + 2 * error, alpha=0.3, color=seen.colour)
-        ends.append((name, float(N), float(mean[-1]), seen.colour))
+    curves: dict[str, list[tuple[float, ...]]] = {name: [] for name in found}
     for t in (1, 2, 5, 10, 20, 50, 100):
-        cells = [
-            f"{v[:, t - 1].mean():.2f} ± {v[:, t - 1].std() / math.sqrt(runs):.2f}" for v in found.values()
-        ]
+        cells = []
+        for name, values in found.items():
+            mean, error = values[:, t - 1].mean(), values[:, t - 1].std() / math.sqrt(runs)
+            cells.append(f"{mean:.2f} ± {error:.2f}")
+            curves[name].append((t, mean, 2 * error))
         lines.append(f"| {t} | " + " | ".join(cells) + " |")
     for rival in ("PP", "PP debiased"):
         last = ahead_from(found["JME"] - found[rival])
         lines.append(f"\nJME is below {rival} by more than two standard errors (paired) at every t ≥ {last}.")
     lines += by_floor(everything) if runs >= ENOUGH else []
-    axis.set(yscale="log", xlabel="t", ylabel="KL(p̂ ‖ p), nats", title=f"d = {D}, σ = {SIGMA:g}, {runs} runs")
-    axis.grid(alpha=0.3)
-    name_at_ends(axis, ends)
-    figure.savefig(RESULTS / "moments-fig5.png", dpi=130)
+    title = f"{D} columns, noise of standard deviation {SIGMA:g}, {runs:,} runs"
+    draw("moments-fig5", {title: (curves, "rows seen", "divergence from the truth (nats)")}, "xy")
     (RESULTS / "moments-density.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines))
 

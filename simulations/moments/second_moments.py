@@ -33,7 +33,10 @@ from pictures import RESULTS, Curves, draw
 Array = NDArray[np.float64]
 N = 1000
 LEVELS = np.geomspace(1 / 512, 16, 53)
-LINES: list[str] = []
+LINES = [
+    "# Expected errors of the moments\n\n`python simulations/moments/second_moments.py`\n",
+    "[Figures](figures.md#jme)\n",
+]
 
 
 def say(line: str) -> None:
@@ -62,8 +65,12 @@ def figure_1() -> None:
             for t in np.geomspace(0.02, 50, 40)
         ],
     }
-    shown = {"d = 10, n = 100, C = I": (curves, "error of the first", "error of the second")}
-    draw("moments-fig1", shown, logx=False, logy=True)
+    shown = {
+        "d = 10, 100 rounds, independent noise": (
+            curves, "RMSE of the first moment", "RMSE of the second moment",
+        )
+    }  # fmt: skip
+    draw("moments-fig1", shown, "y")
     own = sorted(curves["λ-JME"])
     for rival in ("IME", "CS"):
         ratios = [
@@ -122,11 +129,11 @@ def panels(name: str, cases: dict[str, tuple[ToeplitzWorkload, Factorization, in
     shown = {}
     for title, (workload, C, d) in cases.items():
         curves = against_squaring(workload, C, d)
-        shown[title] = (curves, "σ", "RMS error of the second moment")
+        shown[title] = (curves, "noise multiplier σ", "RMSE of the second moment")
         for rival in (label for label in curves if label.startswith("PP")):
             for own in (label for label in curves if label.startswith("JME")):
                 say(f"* {name}, {title}: {crossing(curves, own, rival)}.")
-    draw(f"moments-{name}", shown, logy=True)
+    draw(f"moments-{name}", shown, "xy")
 
 
 def figure_3() -> None:
@@ -151,10 +158,10 @@ def figure_3() -> None:
             centre = np.array([np.mean(np.var(turning[:t, 0])) for t in steps]) / steps
             other = 2 * (d + 1) * tau**2 * centre + d * (d + 1) * tau**4 * (1 / steps - 1 / steps**2)
             curves.setdefault("PP debiased", []).append((sigma, (other.sum() / N) ** 0.5))
-        title = f"d = {d}, n = {N}, running averages"
-        shown[title] = (curves, "σ", "RMS error of the covariance")
+        title = f"running averages, d = {d}"
+        shown[title] = (curves, "noise multiplier σ", "RMSE of the covariance")
         say(f"* fig3, {title}: {crossing(curves, 'JME', 'PP debiased')}.")
-    draw("moments-fig3", shown, logy=True)
+    draw("moments-fig3", shown, "xy")
 
 
 def main() -> None:
@@ -163,27 +170,23 @@ def main() -> None:
     panels(
         "fig2",
         {
-            "(a) d = 1, C = I": (sums, identity(N), 1),
-            "(b) d = 1, C = A^½": (sums, square_root_of(sums), 1),
-            "(c) d = 1000, C = I": (sums, identity(N), 1000),
-            "(d) d = 1000, C = A^½": (sums, square_root_of(sums), 1000),
+            "d = 1, independent noise": (sums, identity(N), 1),
+            "d = 1, square-root noise": (sums, square_root_of(sums), 1),
+            "d = 1,000, independent noise": (sums, identity(N), 1000),
+            "d = 1,000, square-root noise": (sums, square_root_of(sums), 1000),
         },
     )
     figure_3()
     panels(
         "fig7",
         {
-            "(a) β = 0.9, C = I": (fading, identity(N), 100),
-            "(b) β = 0.9, C = A^½": (fading, square_root_of(fading), 100),
-            "(c) w = 10, C = I": (sliding, identity(N), 100),
-            "(d) w = 10, C = A^½": (sliding, square_root_of(sliding), 100),
+            "decay 0.9, independent noise": (fading, identity(N), 100),
+            "decay 0.9, square-root noise": (fading, square_root_of(fading), 100),
+            "window of 10, independent noise": (sliding, identity(N), 100),
+            "window of 10, square-root noise": (sliding, square_root_of(sliding), 100),
         },
     )
-    text = (
-        "# Expected errors of the moments\n\n`python simulations/moments/second_moments.py`\n\n"
-        + "\n".join(LINES)
-    )
-    (RESULTS / "moments.md").write_text(text + "\n", encoding="utf-8")
+    (RESULTS / "moments.md").write_text("\n".join(LINES) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Fig. 4 of the JME paper: expected error of Adam's v for d = 10⁶ and n = 1000, and that of v by blocks.
 
-    python simulations/optimizers/v_error.py [--quick] [--output docs/results]
+    python simulations/optimizers/v_error.py [--quick]
 
 Single participation, replace-one adjacency, ‖x_t‖ ≤ 1, β₁ = 0.9, β₂ = 0.999, C = I and C = A^{1/2}. Errors
 are Σ_t E‖v̂_t − v_t‖² over all coordinates, in closed form (`fedmf.optim`) and, for fewer coordinates,
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,9 @@ from fedmf.noise.source import GaussianSource
 from fedmf.noise.stream import NoiseStream
 from fedmf.participation import Participation
 
-RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "design"))
+from pictures import RESULTS, draw
+
 D, BETAS = 10**6, (0.9, 0.999)
 BLOCKS = (100, 10_000)
 
@@ -104,7 +107,6 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="n = 100 and fewer points")
-    parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     n, points, sample = (100, 5, 200) if options.quick else (1000, 13, 1000)
     pairs = {
@@ -135,9 +137,17 @@ def main() -> None:
             lines.append(
                 f"| {label} | {name} | " + " | ".join(cells) + f" | {_crossing(forms[label], name)} |"
             )
-    options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "optimizers-v-error.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    _draw(sigmas, forms, options.output / "optimizers-fig4.png")
+    (RESULTS / "optimizers-v-error.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    titles = {"C = I": "independent noise", "C = A^{1/2}": "square-root noise"}
+    panels = {
+        titles[label]: (
+            {name: [(float(s), p * s**4 + q * s**2) for s in sigmas] for name, (p, q) in methods.items()},
+            "noise multiplier σ",
+            "squared error of v, all rounds",
+        )
+        for label, methods in forms.items()
+    }
+    draw("optimizers-fig4", panels, "xy")
     print("\n".join(lines))
 
 
@@ -145,23 +155,6 @@ def _crossing(forms: dict[str, tuple[float, float]], name: str) -> str:
     """σ from which on a method that squares has a larger error than JME-Adam."""
     p, q = forms[name]
     return f"{math.sqrt((forms['JME-Adam'][1] - q) / p):.3g}" if name.startswith("DP") else ""
-
-
-def _draw(sigmas: np.ndarray, forms: dict[str, dict[str, tuple[float, float]]], path: Path) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.8), layout="constrained")
-    FigureCanvasAgg(figure)
-    for axes, (label, methods) in zip(figure.subplots(1, 2, sharey=True), forms.items(), strict=True):
-        for name, (p, q) in methods.items():
-            axes.loglog(sigmas, p * sigmas**4 + q * sigmas**2, label=name)
-        axes.set_title(label)
-        axes.set_xlabel("noise multiplier σ")
-        axes.grid(alpha=0.3)
-    figure.axes[0].set_ylabel("Σ_t E‖v̂_t − v_t‖²")
-    figure.axes[0].legend(fontsize="small")
-    figure.savefig(path, dpi=120)
 
 
 if __name__ == "__main__":

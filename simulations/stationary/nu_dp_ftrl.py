@@ -10,14 +10,16 @@ in simulations/design/optimized_lti.py. Every limit is exact (see exact.py) and 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from asymptotics import table1, table2, table4
-from drawing import draw
 from finite import anytime, rates
 from regression import SWEEPS, mean_estimation, sweep
 
-RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "design"))
+from pictures import RESULTS, draw
+
 SEED = 20240507
 
 
@@ -30,18 +32,18 @@ def main() -> None:
     options = parser.parse_args()
     replicas, steps = (64, 100_000) if options.full else (options.replicas, 30_000)
     ratios, pictures1 = mean_estimation(replicas, SEED)
-    draw(RESULTS / "nu-dp-ftrl-fig1.png", pictures1)
+    draw("nu-dp-ftrl-fig1", pictures1, "xy")
     print("figure 1", flush=True)
-    slopes, pictures2 = [], []
+    slopes, pictures2 = [], {}
     for which in SWEEPS:
-        rows, panel = sweep(which, replicas, SEED)
+        rows, pictures2[f"by {which.name}"] = sweep(which, replicas, SEED)
         slopes += rows
-        pictures2.append(panel)
         print("\n".join(rows), flush=True)
-    draw(RESULTS / "nu-dp-ftrl-fig2.png", pictures2)
+    draw("nu-dp-ftrl-fig2", pictures2, "xy")
     in_time, picture = rates(10 * steps)
     curves, checks, other = anytime(steps, replicas, SEED)
-    draw(RESULTS / "nu-dp-ftrl-finite.png", [picture, other])
+    panels = {"the best learning rate for T steps": picture, "one run, stopped at any step": other}
+    draw("nu-dp-ftrl-finite", panels, "xy")
     page = (Path(__file__).parent / "page.md").read_text(encoding="utf-8")
     text = page.format(
         replicas=replicas, ratios="\n".join(ratios), slopes="\n".join(slopes), table1="\n".join(table1()),

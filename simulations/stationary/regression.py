@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
-from drawing import FTRL, LOWEST, SGD, Panel
+from drawing import EXACT, FTRL, LOWEST, SGD, Panel, points
 from exact import DAMPED, WHITE, Filter, Regression
 from simulate import estimate, slope, stationary
 
@@ -71,14 +71,14 @@ def sweep(which: Sweep, replicas: int, seed: int) -> tuple[list[str], Panel]:
         SGD: lambda _: WHITE,
         FTRL: lambda problem: DAMPED(problem.slowest),
     }
-    rows, lines, bounds = [], {}, {}
+    rows, lines = [], {}
     for at, (name, noise) in enumerate(algorithms.items()):
         exact = np.array([problem.limit(noise(problem)) for problem in problems])
         rng = np.random.default_rng([seed, at])
         found = np.array([stationary(problem, noise(problem), replicas, rng) for problem in problems])
         estimates = [estimate(values) for values in found]
-        lines[name] = (places, found.mean(axis=1), np.array([value.half_width for value in estimates]))
-        bounds[name] = (places, exact)
+        lines[name] = points(places, found.mean(axis=1), [value.half_width for value in estimates])
+        lines[f"{name}, {EXACT}"] = points(places, exact)
         paper = which.published[at]
         of_exact = float(np.polyfit(np.log(places), np.log(exact), 1)[0])
         gap = "" if paper is None else f"{of_exact - paper:+.3f}"
@@ -91,12 +91,11 @@ def sweep(which: Sweep, replicas: int, seed: int) -> tuple[list[str], Panel]:
     best = np.array([problem.best_limit() for problem in problems])
     of_best = float(np.polyfit(np.log(places), np.log(best), 1)[0])
     rows.append(f"| {LOWEST}, slope in {which.x} | | {of_best:.3f} | | | |")
-    bounds[LOWEST] = (places, best)
-    title = f"F∞ against {which.name}"
-    return rows, Panel(title, which.x, "F∞ at ρ = 1", lines, bounds)
+    lines[f"{LOWEST}, {EXACT}"] = points(places, best)
+    return rows, (lines, which.name, "suboptimality in the limit")
 
 
-def mean_estimation(replicas: int, seed: int) -> tuple[list[str], list[Panel]]:
+def mean_estimation(replicas: int, seed: int) -> tuple[list[str], dict[str, Panel]]:
     """The ratio of the optimal noise to white noise, exactly and carried out; coefficients and spectrum."""
     from scipy.signal import lfilter
     from scipy.special import ellipk
@@ -109,9 +108,9 @@ def mean_estimation(replicas: int, seed: int) -> tuple[list[str], list[Panel]]:
         return float(mean_size**2 * eta * (2.0 - eta))
 
     rng, rows = np.random.default_rng([seed, 99]), []
-    points = (0.003, 0.01, 0.03, 0.1, 0.3, 0.9)
+    tried = (0.003, 0.01, 0.03, 0.1, 0.3, 0.9)
     means, widths = [], []
-    for eta in points:
+    for eta in tried:
         steps, beta = int(40 / eta) + 20_000, DAMPED(eta)
         white = rng.standard_normal((replicas, steps))
         coloured = np.stack([_convolved(beta.coefficients(steps), row) for row in white])
@@ -129,24 +128,16 @@ def mean_estimation(replicas: int, seed: int) -> tuple[list[str], list[Panel]]:
             f"| {eta:g} | {ratio(eta):.4f} | {found.mean:.4f} ± {found.half_width:.4f} "
             f"| {ratio(eta) / asymptotic:.3f} |"
         )
-    left = Panel(
-        "mean estimation", "η", "F∞ of optimal noise / white",
-        {FTRL: (np.array(points), np.array(means), np.array(widths))},
-        {FTRL: (etas, np.array([ratio(eta) for eta in etas]))},
-    )  # fmt: skip
-    steps = np.arange(1.0, 51.0)
-    middle = Panel(
-        "coefficients, η = 0.1 and 0.01", "t", "−β_t",
-        {FTRL: (steps, -DAMPED(0.1).coefficients(51)[1:])},
-        {FTRL: (steps, -DAMPED(0.01).coefficients(51)[1:])},
-    )  # fmt: skip
-    omega = np.linspace(0.0, np.pi, 200)
-    right = Panel(
-        "spectrum, η = 0.1 and 0.01", "ω", "|B(ω)|²",
-        {FTRL: (omega, DAMPED(0.1).power(omega)), SGD: (omega, WHITE.power(omega))},
-        {FTRL: (omega, DAMPED(0.01).power(omega))}, "",
-    )  # fmt: skip
-    return rows, [left, middle, right]
+    errors = {FTRL: points(tried, means, widths), f"{FTRL}, {EXACT}": points(etas, [ratio(x) for x in etas])}
+    steps, omega = np.arange(1.0, 51.0), np.linspace(0.0, np.pi, 200)
+    optimal = {f"optimal noise, η = {eta}": DAMPED(eta) for eta in (0.1, 0.01)}
+    coefficients = {name: points(steps, -beta.coefficients(51)[1:]) for name, beta in optimal.items()}
+    power = {name: points(omega, beta.power(omega)) for name, beta in {**optimal, SGD: WHITE}.items()}
+    return rows, {
+        "error of the mean": (errors, "learning rate η", "relative to independent noise"),
+        "coefficients of the noise": (coefficients, "lag (steps)", "negated coefficient"),
+        "spectrum of the noise": (power, "frequency ω", "power", ""),
+    }
 
 
 def _convolved(beta: np.ndarray, noise: np.ndarray) -> np.ndarray:
