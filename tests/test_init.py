@@ -93,7 +93,7 @@ def test_what_ships_is_found_by_name_unless_there_is_such_a_file(
     assert "there is no configs/digits.toml here" in caplog.text
     assert shipped.difference(load_run("digits.toml")) is None
     assert shipped.difference(load_run(ROOT / "configs/digits.toml")) is None
-    assert fedmf.Sweep.from_config("configs/sweeps/mechanisms.toml").baseline == "identity"
+    assert fedmf.Sweep.from_config("configs/sweeps/mechanisms.toml").baseline == "independent, Poisson"
     (folder / "digits.toml").write_text("[data]\nkind = 'digits'\n[cohorts]\nrounds = 7\n")
     assert load_run("digits.toml").cohorts.rounds == 7
     for path in (

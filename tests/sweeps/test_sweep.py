@@ -87,7 +87,7 @@ def test_the_page_and_the_configurations_are_sweeps(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     files = (root / "configs/sweeps").glob("*.toml")
     assert {file.stem: len(Sweep.from_config(file).cells) for file in files} == {
-        "mechanisms": 12,
+        "mechanisms": 16,
         "jme-adam": 10,
     }
     (tmp_path / "digits.toml").write_text((root / "configs/digits.toml").read_text())
