@@ -1,22 +1,16 @@
-"""Time and samples of the Balls-in-Bins accountant, beside plain sampling and jax-privacy.
+"""Time and samples of the Balls-in-Bins accountant, beside plain sampling.
 
-    python simulations/benchmarks/accounting.py [--json] [--jax-python /path/to/python]
+    python simulations/benchmarks/accounting.py [--json]
 
 Noise of DP-λCGD (λ = 0.95) at n = 3900, k = 10, b = 390, ε = 8, δ = 1e-5 with a relative standard error of δ
 of 1 %; seconds of CPU, the search for the noise included. "samples" compares the draws of the final estimate
 with those that plain sampling needs for the same error; its variance is estimated from the same draws.
-
-The interpreter of --jax-python must have jax-privacy, which samples plainly. Some 6·10⁸ draws are out of its
-reach: the CPU time of 200 of its draws of the privacy loss is extrapolated in proportion to the number of
-draws (its error falls with their square root), for one noise level only. A search for the noise would need
-such a set of draws at each step.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import time
 
 import numpy as np
@@ -29,20 +23,6 @@ from fedmf.participation import Participation
 
 CONTRACT = Participation(3900, 10, 390)
 EPSILON, DELTA, ERROR = 8.0, 1e-5, 0.01
-PROBE = """
-import json, sys, time
-import numpy as np
-from jax_privacy import batch_selection
-from jax_privacy.experimental.monte_carlo import sample_generation
-noise, draws = float(sys.argv[1]), 200
-strategy = batch_selection.BallsInBinsSampling(iterations=3900, cycle_length=390)
-column = 0.95 ** np.arange(390)
-sample_generation.get_privacy_loss_sample(strategy, noise, column, seed=draws)
-start = time.process_time()
-for seed in range(draws):
-    sample_generation.get_privacy_loss_sample(strategy, noise, column, seed=seed)
-print(json.dumps((time.process_time() - start) / draws))
-"""
 
 
 def result(name: str, value: float, unit: str, baseline: float | None = None) -> dict[str, object]:
@@ -64,7 +44,6 @@ def plain_draws(pair: BallsInBinsPair, found: Calibrated) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print a JSON list")
-    parser.add_argument("--jax-python", help="an interpreter that can import jax_privacy")
     options = parser.parse_args()
     pair = BallsInBinsPair.of(cgd(0.95, CONTRACT.rounds), CONTRACT)
     start = time.process_time()
@@ -78,12 +57,6 @@ def main() -> None:
         result("samples, beside plain sampling", found.estimate.samples, "draws", plain),
         result("time", seconds, "CPU s"),
     ]
-    if options.jax_python:
-        command = [options.jax_python, "-c", PROBE, str(found.value)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        per_draw = json.loads(done.stdout.splitlines()[-1])
-        rows.append(result("time of a draw in jax-privacy", per_draw, "CPU s"))
-        rows.append(result("time, beside jax-privacy (extrapolated)", seconds, "CPU s", per_draw * plain))
     if options.json:
         print(json.dumps(rows, indent=2))
         return

@@ -1,12 +1,13 @@
 """Users trained per second, clip and exact sum included, against a loop of automatic differentiation.
 
     python simulations/benchmarks/engine.py [--models mlp cnn ...] [--turns 11] [--engines auto ...]
-        [--before TREE] [--jax PYTHON] [--pfl PYTHON] [--json]
+        [--before TREE] [--peers NAME[=PYTHON] ...] [--json]
 
 Users have 20 examples and take two steps of 10 at learning rate 0.1, clip norm 1, all in one thread. Each
 turn trains some users by every way, one after the other; rates and ratios are medians over turns, in
-processor time, so that other programs count for little. TREE is another version of this repository; a PYTHON
-is one that has jax or pfl (and torch). Those train in processes of their own, at their turn.
+processor time, so that other programs count for little. TREE is another version of this repository. Peers are
+other libraries: jax and jax-privacy (`engine_jax.py`), pfl, flwr, opake and opacus (`engine_peers.py`); each
+trains in a process of its own, at its turn, by this Python or by the one that is named.
 """
 
 from __future__ import annotations
@@ -128,6 +129,7 @@ def resnet() -> nn.Module:
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "logistic": lambda: dense(784, CLASSES),
     "mlp": lambda: dense(784, 128, 64, CLASSES),
+    "small mlp": lambda: dense(784, 64, CLASSES),
     "cnn": cnn,
     "cnn, own module": lambda: Own(cnn()),
     "lenet": lenet,
@@ -216,7 +218,8 @@ class Other:
 
     def __init__(self, command: list[str], tree: str | Path) -> None:
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        environment = {**os.environ, "PYTHONPATH": str(tree)}
+        path = os.pathsep.join([str(tree), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": path}
         self._process = subprocess.Popen(command, env=environment, **pipes)
 
     def ask(self, line: str) -> str:
@@ -253,8 +256,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=11)
     parser.add_argument("--users", type=int, default=64, help="trained in a turn")
     parser.add_argument("--before", type=Path, help="a tree of another version")
-    parser.add_argument("--jax", help="a Python with jax")
-    parser.add_argument("--pfl", help="a Python with pfl and torch")
+    parser.add_argument("--peers", nargs="+", default=[], metavar="NAME[=PYTHON]", help="other libraries")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--serve", action="store_true", help="train as standard input says")
     options = parser.parse_args()
@@ -265,9 +267,10 @@ def main() -> None:
     here, others = Path(__file__).resolve(), dict[str, Other]()
     if options.before:
         others["before"] = Other([sys.executable, str(here), "--serve"], options.before)
-    for peer in ("jax", "pfl"):
-        if python := getattr(options, peer):
-            others[peer] = Other([python, str(here.with_name(f"engine_{peer}.py"))], here.parents[2])
+    for peer in options.peers:
+        name, _, python = peer.partition("=")
+        script = here.with_name("engine_jax.py" if name.startswith("jax") else "engine_peers.py")
+        others[name] = Other([python or sys.executable, str(script), name], here.parents[2])
     for model in options.models:
         local = {
             "loop": loop(task_of(model, options.users)),

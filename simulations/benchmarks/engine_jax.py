@@ -1,6 +1,7 @@
 """The users of `engine.py` trained in JAX as an expert writes it: one compiled pass that scans over users.
 
-Started by `engine.py --jax PYTHON`; that Python needs jax alone.
+Started by `engine.py --peers jax jax-privacy`; that Python needs jax, and for the second jax-privacy, whose
+transformation then clips and sums what users make of the model, one at a time, which is its fastest here.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 
 EXAMPLES, BATCH, CLASSES, RATE = 20, 10, 10, 0.1
 SIZES = {"logistic": (784, CLASSES), "mlp": (784, 128, 64, CLASSES), "lora": (784, 128, CLASSES)}
+SIZES["small mlp"] = (784, 64, CLASSES)
 RANK = 8
 Arrays = dict[str, Any]
 
@@ -48,7 +50,7 @@ def outputs(p: Arrays, x: Any) -> Any:
     return whole + x @ p["down"] @ p["up"] if "down" in p else whole
 
 
-def make(model: str, users: int) -> Callable[[], object] | None:
+def make(model: str, users: int, library: str) -> Callable[[], object] | None:
     """Trains all users once; None for a model that is not here."""
     if model not in SIZES:
         return None
@@ -64,23 +66,30 @@ def make(model: str, users: int) -> Callable[[], object] | None:
         logits = jax.nn.log_softmax(outputs(frozen | p, x))
         return -jnp.take_along_axis(logits, y[:, None], 1).mean()
 
-    def clipped(p: Arrays, x: Any, y: Any, key: Any) -> Arrays:
+    def moved(p: Arrays, x: Any, y: Any, key: Any) -> Arrays:
         start = p
         for rows in jnp.split(jax.random.permutation(key, EXAMPLES), EXAMPLES // BATCH):
             slopes = jax.grad(loss)(p, x[rows], y[rows])
             p = jax.tree.map(lambda w, g: w - RATE * g, p, slopes)
-        moved = jax.tree.map(jnp.subtract, p, start)
-        norm = jnp.sqrt(sum(jnp.sum(part * part) for part in jax.tree.leaves(moved)))
-        return jax.tree.map(lambda part: part * jnp.minimum(1.0, 1.0 / norm), moved)
+        return jax.tree.map(jnp.subtract, p, start)
 
-    @jax.jit
-    def train(p: Arrays, features: Any, labels: Any, keys: Any) -> Arrays:
+    def clipped(p: Arrays, x: Any, y: Any, key: Any) -> Arrays:
+        update = moved(p, x, y, key)
+        norm = jnp.sqrt(sum(jnp.sum(part * part) for part in jax.tree.leaves(update)))
+        return jax.tree.map(lambda part: part * jnp.minimum(1.0, 1.0 / norm), update)
+
+    def scanned(p: Arrays, features: Any, labels: Any, keys: Any) -> Arrays:
         def add(total: Arrays, one: Any) -> tuple[Arrays, None]:
             return jax.tree.map(jnp.add, total, clipped(p, *one)), None
 
         return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, p), (features, labels, keys))[0]
 
-    keys = jax.random.split(jax.random.PRNGKey(0), users)
+    summed: Callable[..., Arrays] = scanned
+    if library == "jax-privacy":
+        from jax_privacy.clipping import clipped_fun  # pyright: ignore[reportMissingImports]
+
+        summed = clipped_fun(moved, batch_argnums=(1, 2, 3), keep_batch_dim=False, microbatch_size=1)
+    train, keys = jax.jit(summed), jax.random.split(jax.random.PRNGKey(0), users)
     return lambda: jax.block_until_ready(train(start, features, labels, keys))
 
 
@@ -94,7 +103,7 @@ def main() -> None:
             train()
             print(time.process_time() - begun, flush=True)
         else:
-            train = make(*json.loads(line))
+            train = make(*json.loads(line), sys.argv[1])
             print("ready" if train else "none", flush=True)
 
 

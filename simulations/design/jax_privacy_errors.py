@@ -92,24 +92,24 @@ def theirs(error: str, mechanism: str, n: int, k: int, b: int, size: int) -> Mat
     elif mechanism == "banded-toeplitz":
         coefficients = toeplitz.optimize_banded_toeplitz(n, size, reduction_fn=reduce)
         made = toeplitz.materialize_lower_triangular(coefficients, n)
-    elif mechanism == "banded-inverse":  # after 2.0.0; these were measured on 8967688
-        coefficients = toeplitz.optimize_banded_inverse_toeplitz(
-            n=n, min_sep=b, num_bands=size, max_participations=k
+    elif mechanism in ("bisr", "banded-inverse"):  # after 2.0.0; these were measured on 8967688
+        coefficients = (
+            toeplitz.banded_inverse_square_root_noising_coefs(size)
+            if mechanism == "bisr"
+            else toeplitz.optimize_banded_inverse_toeplitz(n, b, size, max_participations=k)
         )
         made = np.linalg.inv(toeplitz.materialize_lower_triangular(coefficients, n))
+    elif mechanism == "separated":  # its dense matrices for a least separation
+        made = dense.optimize(n, bands=b, equal_norm=True, reduction_fn=reduce)
     elif mechanism.endswith("banded"):
         made = banded.optimize(n, bands=size, max_optimizer_steps=300, reduction_fn=reduce).materialize()
     elif mechanism == "dense":
         made = dense.optimize(n, epochs=k, reduction_fn=reduce)
     else:
-        made = buffered_toeplitz.optimize(
-            n=n,
-            min_sep=b,
-            max_participations=k,
-            error="max" if error == "max" else "mean",
-            min_buffers=size,
-            max_buffers=size,
-        ).materialize(n)
+        buffers = {"min_buffers": size, "max_buffers": size} if size else {}
+        name = "max" if error == "max" else "mean"
+        blt = buffered_toeplitz.optimize(n=n, min_sep=b, max_participations=k, error=name, **buffers)
+        made = blt.materialize(n)
     return np.asarray(made, dtype=np.float64)
 
 
