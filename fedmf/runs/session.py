@@ -403,7 +403,7 @@ def divergence(losses: Mapping[int, float], horizon: int, guessing: float = math
         return None
     return (
         f"after round {t} of {horizon} the test loss is {newest:.3g}, above {most:.3g} of "
-        f"{'guessing' if guessing <= losses[0] else 'the untrained model'}: nothing is learned. Scale the "
-        "features, or lower client.learning-rate or server.learning-rate; if the noise is large, take more "
-        "users a round or a larger epsilon."
+        f"{'guessing' if guessing <= losses[0] else 'the untrained model'}: the steps or the noise are too "
+        "large. Lower client.learning-rate or server.learning-rate, scale the features, or take more users a "
+        "round or a larger epsilon."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import logging
 import math
 import os
 import shutil
@@ -26,9 +27,11 @@ from fedmf.runs.outputs import central, metric_columns
 from fedmf.runs.simulation import resume, run_in_process, start
 from fedmf.runs.tables.configuration import Scalar, run_of
 from fedmf.sweeps.results import MetricColumn, SweepResult
-from fedmf.sweeps.sweep import Cell, PlannedRun, Sweep
+from fedmf.sweeps.sweep import Cell, Sweep, described
 from fedmf.training import Task
 from fedmf.values import check_whole
+
+_log = logging.getLogger("fedmf")
 
 
 def run_sweep(
@@ -94,7 +97,7 @@ class _Work:
 
     def __init__(self, sweep: Sweep, folder: Path, keep: bool, tell: Callable[[int, int, str], None]) -> None:
         self.sweep, self._folder, self._keep, self._tell = sweep, folder, keep, tell
-        self._asked: dict[str, PlannedRun] = {}
+        self._asked: dict[str, tuple[str, Mapping[str, Scalar]]] = {}  # what people call it, and its keys
         self._rows: list[dict[str, Any]] = []
         self.kept: dict[str, dict[str, Any]] = {}
         self.errors: dict[str, str] = {}
@@ -103,15 +106,17 @@ class _Work:
         """Runs of a cell with tuned values, one a seed; equal runs are one."""
         for seed in seeds:
             planned = self.sweep.planned(cell, tuned, seed)
-            keys = {"variant": cell.variant, **dict(cell.point), **self.sweep.tuned_of(cell, tuned)}
+            values = self.sweep.tuned_of(cell, tuned)
+            keys = {"variant": cell.variant, **dict(cell.point), **values}
             self._rows.append({"cell": str(cell), **keys, "part": part, "seed": seed, "run": planned.digest})
-            self._asked[planned.digest] = planned
+            called = ", ".join(filter(None, (str(cell), described(values), f"seed {seed}")))
+            self._asked.setdefault(planned.digest, (called, planned.keys))
 
     def carry_out(self) -> None:
         """Bring all that was asked for to its end."""
         left = [digest for digest in self._asked if digest not in self.kept and digest not in self.errors]
         jobs = (
-            delayed(_attempt)(digest, self._asked[digest].keys, self._folder, self._keep, os.getpid())
+            delayed(_attempt)(digest, *self._asked[digest], self._folder, self._keep, os.getpid())
             for digest in left
         )
         results: Any = Parallel(return_as="generator_unordered")(jobs)
@@ -122,8 +127,7 @@ class _Work:
                     self.kept[digest] = json.loads(file.read_text(encoding="utf-8"))
                 self._column(digest)  # refuses a metric that the runs do not have
             else:
-                row = next(row for row in self._rows if row["run"] == digest)
-                self.errors[digest] = f"{row['cell']}, seed {row['seed']}: {error}"
+                self.errors[digest] = f"{self._asked[digest][0]}: {error}"
             failed = f"failed: {self.errors[digest]}" if error else ""
             self._tell(len(self.kept) + len(self.errors), len(self.sweep.promises), failed)
 
@@ -164,12 +168,18 @@ def _finished(folder: Path, digest: str) -> Path:
 
 
 def _attempt(
-    digest: str, keys: Mapping[str, Scalar], folder: Path, keep: bool, parent: int
+    digest: str, called: str, keys: Mapping[str, Scalar], folder: Path, keep: bool, parent: int
 ) -> tuple[str, str | None]:
     """Bring a run to its horizon, unless it is there, and say in a line what went wrong if anything did."""
+
+    def named(record: logging.LogRecord) -> bool:
+        record.msg, record.args = f"{called}: {record.getMessage()}", ()
+        return True
+
     if os.getpid() != parent:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     file, place = _finished(folder, digest), folder / "runs" / digest
+    _log.addFilter(named)
     try:
         if not file.is_file():
             run = run_of(keys)
@@ -187,6 +197,8 @@ def _attempt(
             shutil.rmtree(place, ignore_errors=True)
     except Exception as error:
         return digest, one_line(str(error)) or type(error).__name__
+    finally:
+        _log.removeFilter(named)
     return digest, None
 
 
