@@ -63,18 +63,13 @@ class Calibrations:
                 file.write(json.dumps(entry) + "\n")
         return self.found[point]
 
-    @staticmethod
-    def keys_of_a_point(keys: Mapping[str, Any]) -> list[str]:
-        """Those of a configuration that are the same for all rates and seeds of a point."""
-        return [key for key in keys if key not in _NOT_OF_A_POINT]
-
     def keys(self, keys: Mapping[str, Any]) -> dict[str, Any]:
         """The configuration with its mechanism's parameters, asking for its noise without amplification."""
-        own = {key: keys[key] for key in self.keys_of_a_point(keys)}
+        own = {key: value for key, value in keys.items() if key not in _NOT_OF_A_POINT}
         if not own.get("privacy.amplified") and _free(own) is None:
             return dict(keys)
         entry = self.entry(own)
-        made = {**keys, **{f"mechanism.{name}": value for name, value in entry["params"].items()}}
+        made = {**keys, **_with(entry["params"])}
         if own.get("privacy.amplified"):
             made["privacy.amplified"] = False
             if entry["point"] not in self._epsilons:
@@ -88,7 +83,13 @@ class Calibrations:
 def _free(keys: Mapping[str, Any]) -> str | None:
     """The parameter that is to be searched for."""
     symbol = _FREE.get(str(keys.get("mechanism.kind")))
-    return symbol if symbol and f"mechanism.{symbol}" not in keys else None
+    return symbol if symbol and symbol not in str(keys.get("mechanism.params")) else None
+
+
+def _with(params: Mapping[str, float]) -> dict[str, str]:
+    return (
+        {"mechanism.params": ",".join(f"{name}={value}" for name, value in params.items())} if params else {}
+    )
 
 
 def _calibrated(keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,6 +107,6 @@ def _calibrated(keys: Mapping[str, Any]) -> dict[str, Any]:
             sampling=str(keys["cohorts.kind"]) if amplified else "none",
         )
         params = {symbol: round(row["params"][symbol], 4)}
-        run = run_of({**keys, "privacy.noise-seed": SEED, f"mechanism.{symbol}": params[symbol]})
+        run = run_of({**keys, "privacy.noise-seed": SEED, **_with(params)})
     plan = fedmf.plan(run)
     return {"params": params, "noise_std": plan.noise_multiplier * plan.sensitivity.value}

@@ -15,11 +15,6 @@ __all__ = ["FIGURES"]
 
 FIGURES: Final[dict[str, Figure]] = {
     figure.name: figure
-    for figure in (
-        *lambda_cgd.FIGURES,
-        *gamma_bifr.FIGURES,
-        *bandmf.FIGURES,
-        *nu_dp_ftrl.FIGURES,
-        *jme.FIGURES,
-    )
+    for module in (lambda_cgd, gamma_bifr, bandmf, nu_dp_ftrl, jme)
+    for figure in module.FIGURES
 }

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -48,10 +48,12 @@ class Cells:
         """Train what is missing, one run in each process at a time."""
         missing = [cell for cell in dict.fromkeys(cells) if cell not in self.found]
         configurations = [self.configuration(cell) for cell in missing]
+        lines = [FIGURES[cell.figure].form(cell.form).lines[cell.line] for cell in missing]
+        loops = [line.trained or _trained for line in lines]
         begun = time.monotonic()
         with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
             for done, (cell, value) in enumerate(
-                zip(missing, pool.map(_outcome, configurations), strict=True), start=1
+                zip(missing, pool.map(_outcome, loops, configurations), strict=True), start=1
             ):
                 self.found[cell] = value
                 with self.path.open("a", encoding="utf-8") as file:
@@ -67,13 +69,20 @@ class Cells:
         return self.calibrations.keys(keys)
 
 
-def _outcome(keys: Mapping[str, Any]) -> dict[str, float | None]:
-    """Figures of the released model of one run."""
-    torch.set_num_threads(1)
-    run, begun = run_of(keys), time.process_time()
+def _trained(run: fedmf.Run) -> Mapping[str, float]:
+    """Loss and metrics of the released model."""
     with TemporaryDirectory() as place, fedmf.start(run, Path(place) / "run") as session:
         run_in_process(session)
-        row = session.metrics[run.cohorts.rounds]
+        return session.metrics[run.cohorts.rounds]
+
+
+def _outcome(
+    trained: Callable[[fedmf.Run], Mapping[str, float]], keys: Mapping[str, Any]
+) -> dict[str, float | None]:
+    """Figures of one run."""
+    torch.set_num_threads(1)
+    begun = time.process_time()
+    row = trained(run_of(keys))
     return {
         "accuracy": round(100.0 * row["accuracy"], 3),
         "loss": round(row["loss"], 5) if math.isfinite(row["loss"]) else None,
@@ -83,18 +92,19 @@ def _outcome(keys: Mapping[str, Any]) -> dict[str, float | None]:
 
 def errors_of(cells: Cells, cell: Cell) -> tuple[dict[str, float], float, list[float]]:
     """Searched parameters of a run's mechanism, its noise, and RMSE and MaxSE of prefix sums; for ζ = 1."""
+    from fedmf.accounting.gaussian import adjacency_factor
     from fedmf.mechanisms.errors import errors
     from fedmf.mechanisms.workload import prefix
+    from fedmf.values import parse_parameters
 
     asked = FIGURES[cell.figure].form(cell.form).configuration(cell)
     keys = cells.configuration(cell)
-    added = {key: value for key, value in keys.items() if key.startswith("mechanism.") and key not in asked}
+    searched = "" if asked.get("mechanism.params") else str(keys.get("mechanism.params", ""))
     plan = fedmf.plan(run_of(keys))
     found = errors(plan.mechanism.factorization, prefix(plan.participation.rounds), plan.sensitivity)
-    sigma = plan.noise_multiplier
-    params = {key.removeprefix("mechanism."): float(value) for key, value in added.items()}
+    sigma = plan.noise_multiplier * adjacency_factor(plan.privacy.adjacency)
     return (
-        params,
+        parse_parameters(searched.split(",")) if searched else {},
         sigma * plan.sensitivity.value,
         [round(found.rmse * sigma, 4), round(found.max_se * sigma, 4)],
     )

@@ -10,7 +10,7 @@ from typing import Final
 from cells import Cells
 from figures import Cell, Figure
 
-__all__ = ["Spot", "best_rate", "compare", "is_inside", "tried"]
+__all__ = ["Spot", "best_rate", "compare", "tried"]
 
 #: Panel, line and place of a point.
 Spot = tuple[str, str, str]
@@ -47,7 +47,7 @@ def compare(figures: Sequence[Figure], form_name: str, cells: Cells) -> Sequence
             for seed in by_name[name].form(form_name).tuning_seeds
         )
         edges = [
-            place for place, grid in grids.items() if len(grid) > 1 and not is_inside(chosen(*place), grid)
+            place for place, grid in grids.items() if len(grid) > 1 and chosen(*place) in (grid[0], grid[-1])
         ]
         if not edges:
             break
@@ -61,11 +61,6 @@ def compare(figures: Sequence[Figure], form_name: str, cells: Cells) -> Sequence
         for seed in range(by_name[name].form(form_name).seeds)
     )
     return figures
-
-
-def is_inside(rate: float, grid: Sequence[float]) -> bool:
-    """Whether a rate is not at an end of its grid."""
-    return min(grid) < rate < max(grid)
 
 
 def tried(figure: Figure, form_name: str, cells: Cells, spot: Spot) -> dict[float, tuple[float, float]]:

@@ -7,9 +7,11 @@ so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
+
+from fedmf import Run
 
 __all__ = ["BEST", "LEAST", "Cell", "Claim", "Figure", "Form", "Keys", "Line"]
 
@@ -24,10 +26,12 @@ class Line:
     Args:
         keys: of all its runs.
         at: of those at one place on the x axis, by its label, where they differ.
+        trained: final loss and metrics of a run where not fedmf's own loop trains it.
     """
 
     keys: Keys = field(default_factory=dict)
     at: Mapping[str, Keys] = field(default_factory=dict)
+    trained: Callable[[Run], Mapping[str, float]] | None = None
 
 
 #: As a place: the one that is best on the tuning seeds, the baseline's left out.
@@ -83,6 +87,7 @@ class Form:
         rates: server learning rates to choose from, and beyond them by factors of 2; one is not chosen.
         seeds: of the final runs: 0 up to this.
         tuning_seeds: on which rates are chosen; no final seeds.
+        tuning: keys of the runs that choose rates, where those have other data.
     """
 
     keys: Keys
@@ -92,6 +97,7 @@ class Form:
     rates: tuple[float, ...]
     seeds: int = 20
     tuning_seeds: tuple[int, ...] = (1000, 1001, 1002, 1003)
+    tuning: Keys = field(default_factory=dict)
 
     def spots(self) -> Iterator[tuple[str, str, str]]:
         """(panel, line, place) of every point of the figure."""
@@ -110,6 +116,7 @@ class Form:
             "server.learning-rate": cell.rate,
             **line.keys,
             **line.at.get(cell.place, {}),
+            **(self.tuning if cell.seed in self.tuning_seeds else {}),
             "privacy.noise-seed": cell.seed,
         }
         keys["task.seed" if "task.function" in keys else "data.seed"] = cell.seed
@@ -133,9 +140,8 @@ class Figure:
         y: what is measured: "accuracy" (larger is better) or "loss" (smaller is better).
         baseline: the line that the others are compared with, or the place if ``by_place``.
         by_place: whether places are compared with one another, as λ with 0, rather than lines.
-        unknown: what the text does not give, and what was taken instead.
-        needs: what the full form needs that is not here.
         claims: of the paper, which the reduced form is compared with.
+        published: the paper's values by beginning of a panel and by line, and a sentence on their setting.
     """
 
     name: str
@@ -146,11 +152,10 @@ class Figure:
     reduced: Form
     x: str
     baseline: str
-    unknown: str
-    needs: str
     by_place: bool = False
     y: Literal["accuracy", "loss"] = "accuracy"
     claims: tuple[Claim, ...] = ()
+    published: tuple[Mapping[str, Mapping[str, str]], str] = field(default=({}, ""))
 
     def form(self, name: str) -> Form:
         """By name: "full" or "reduced"."""

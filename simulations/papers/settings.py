@@ -12,6 +12,7 @@ __all__ = [
     "CENTRAL",
     "CIFAR",
     "DIGITS",
+    "FASHION",
     "IMDB",
     "POISSON",
     "PROTOTYPES",
@@ -52,11 +53,20 @@ IMDB: Final[Keys] = {
     "data.users": 20_000,
     "privacy.delta": 1e-5,
 }
-#: Next words of users (`paper_tasks.stackoverflow`).
+#: Sentences of 20 of 10,004 tokens, and who wrote them.
 STACKOVERFLOW: Final[Keys] = {
-    "task.kind": "function",
-    "task.function": "paper_tasks:stackoverflow",
-    "task.options": "stackoverflow",
+    "task.kind": "next-token",
+    "data.kind": "table",
+    "data.path": "stackoverflow.parquet",
+    "data.text-column": "tokens",
+    "data.user-column": "user",
+    "data.partition": "by-user",
+    "data.user-list": "users.txt",
+    "data.users": 342_477,
+    "data.vocabulary-path": "tokenizer.json",
+    "data.length": 20,
+    "data.most-sequences": 64,
+    "model.kind": "stackoverflow-lstm",
     "privacy.delta": 1e-6,
     "privacy.clip-norm": 1.0,
 }
@@ -69,6 +79,13 @@ DIGITS: Final[Keys] = {
     "model.hidden-units": "32",
     "privacy.delta": 1e-5,
     "privacy.clip-norm": 1.0,
+}
+#: 60,000 pictures (`fetch_data.py`) and the model of the digits.
+FASHION: Final[Keys] = {
+    **DIGITS,
+    "data.kind": "idx",
+    "data.path": "data/fashion-mnist",
+    "data.users": 60_000,
 }
 #: 2,000 noisy pictures of ten kinds, in place of reviews.
 PROTOTYPES: Final[Keys] = {
