@@ -19,6 +19,7 @@ _BLUE, _ORANGE, _GREEN, _RED, _PURPLE = "#0072B2", "#E69F00", "#009E73", "#D55E0
 _SKY, _GREY, _BLACK, _BROWN = "#56B4E9", "#777777", "#222222", "#7F5F2F"
 #: By the beginning of a label, the longest that fits: colour and marker. Colours are Okabe and Ito's.
 _LOOKS = {
+    "ν-DP-FTRL": (_BLUE, "s"), "ME (dense)": (_GREEN, "D"), "Joint clipping": (_GREEN, "D"),
     "BandMF": (_BLUE, "s"), "banded-toeplitz": (_BLUE, "s"), "banded Toeplitz": (_BLUE, "s"),
     "optimised bands": (_BLUE, "s"), "BandMF, amplified": (_SKY, "s"), "BandMF, general": (_SKY, "p"),
     "BandMF, normalised": (_BROWN, "D"), "BandMF with taper": (_SKY, "d"), "banded": (_SKY, "p"),

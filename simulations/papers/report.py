@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from points import Points
+from points import Points, interval
+
+from fedmf.figures import new_figure, style
+
+# After this folder: it has modules of the same names.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "design"))
+from style import look
 
 __all__ = ["page", "write_pages"]
 
+_AXES = {
+    "ε": "privacy loss ε",
+    "λ": "correlation λ",
+    "γ": "exponent γ",
+    "RMSE": "RMSE of prefix sums",
+}
 _WORDS = {"agrees": "agrees", "tie": "undecided", "against": "against the paper"}
 
 
@@ -52,13 +65,17 @@ def page(points: Points, stem: str) -> str:
         told = f"{finding.estimate:+.{digits}f} [{finding.low:+.{digits}f}, {finding.high:+.{digits}f}]"
         sentence, before = "" if finding.sentence == before else finding.sentence, finding.sentence
         lines.append(f"| {sentence} | {finding.says} | {told} | {_WORDS[finding.outcome]} |")
+    published, setting = figure.published
+    lines += ["", setting] if setting else []
     for panel in dict.fromkeys(spot[0] for spot in points.found):
+        theirs = next((published[start] for start in published if panel.startswith(start)), None)
         lines += [
             "",
             f"## {panel}",
             "",
-            f"| line | {figure.x} | {figure.y} | gain | η | tried | noise, RMSE |",
-            "|---|---|---|---|---|---|---|",
+            f"| line | {figure.x} | {figure.y} | gain | η | tried | noise, RMSE |"
+            + " paper |" * bool(theirs),
+            "|---|---|---|---|---|---|---|" + "---|" * bool(theirs),
         ]
         for spot, point in points.found.items():
             if spot[0] != panel:
@@ -74,38 +91,34 @@ def page(points: Points, stem: str) -> str:
                 f"| {spot[1]}{more} | {spot[2]} | {statistics.fmean(values):.{digits}f} "
                 f"({min(values):.{digits}f} to {max(values):.{digits}f}) | {gain} | {point.rate:g} | "
                 f"{grid[0]:g} to {grid[-1]:g} | {point.noise_std:.2f}, {point.errors[0]:.2f} |"
+                + (f" {theirs[spot[1]]} |" if theirs else "")
             )
     return "\n".join(lines) + "\n"
 
 
 def draw(points: Points, path: Path) -> None:
-    """One panel a setting, one line a method, bars of the interval of the mean."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure as Picture
-    from points import interval
-
-    figure = points.figure
-    panels = list(dict.fromkeys(spot[0] for spot in points.found))
-    picture = Picture(figsize=(4.6 * len(panels), 3.8), layout="constrained")
-    FigureCanvasAgg(picture)
-    single = len({spot[2] for spot in points.found}) == 1
-    for axes, panel in zip(picture.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        names = list(dict.fromkeys(spot[1] for spot in points.found if spot[0] == panel))
+    """One panel a setting, one line a method, bars of the interval of the mean; places evenly spaced."""
+    figure, panels = points.figure, list(dict.fromkeys(spot[0] for spot in points.found))
+    names, places = (list(dict.fromkeys(spot[at] for spot in points.found)) for at in (1, 2))
+    columns = min(len(panels), 2)
+    rows = -(-len(panels) // columns)
+    picture = new_figure(3.5 * columns + 1.5 * (columns == 1), 3 * rows + 0.6)
+    for axes, panel in zip(picture.subplots(rows, columns, squeeze=False).flat, panels, strict=True):
         for at, line in enumerate(names):
             spots = [spot for spot in points.found if spot[:2] == (panel, line)]
-            xs = [float(at)] if single else [float(spot[2]) for spot in spots]
+            aside, seen = 0.05 * (at - (len(names) - 1) / 2), look(line, at)
+            xs = [places.index(spot[2]) + aside for spot in spots]
             ends = [interval(points.values(spot)) for spot in spots]
             means = [mean for mean, _, _ in ends]
             bars = [[mean - low for mean, low, _ in ends], [high - mean for mean, _, high in ends]]
-            style = {"marker": "os^Dv*P<>X"[at % 10], "color": f"C{at}", "label": line}
-            axes.errorbar(xs, means, bars, markersize=4, capsize=2, **style)
-        if single:
-            axes.set_xticks(range(len(names)), names, rotation=20, ha="right")
-        elif figure.x in ("ε", "RMSE"):
-            axes.set_xscale("log")
-        axes.set(title=panel, xlabel="" if single else figure.x)
-        axes.grid(alpha=0.3)
-        if not single:
-            axes.legend(fontsize=7)
-    picture.axes[0].set_ylabel("test accuracy (%)" if figure.y == "accuracy" else "test loss (nats)")
-    picture.savefig(path, dpi=110)
+            plain = {"marker": seen.marker, "markersize": 5, "capsize": 2, "label": line}
+            axes.errorbar(xs, means, bars, color=seen.colour, **plain)
+        style(axes, xlabel=_AXES.get(figure.x, figure.x))
+        axes.set_title(panel if len(names) > 1 else f"{panel}, {names[0]}", fontsize=11)
+        axes.set_xticks(range(len(places)), places)
+    for axes in picture.axes[::columns]:
+        axes.set_ylabel("test accuracy (%)" if figure.y == "accuracy" else "test loss (nats)")
+    if len(names) > 1:
+        known = picture.axes[0].get_legend_handles_labels()
+        picture.legend(*known, loc="outside lower center", ncols=3, frameon=False)
+    picture.savefig(path, dpi=150)
