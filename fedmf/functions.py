@@ -43,7 +43,5 @@ def function_of(of: str, name: str) -> Callable[..., Any]:
             f"(modules are searched on Python's path and in {here})"
         ) from error
     if not callable(found):
-        raise ConfigError(
-            f"function (of {of}) must be one that can be called; got {name!r}, a {type(found).__name__}."
-        )
+        raise ConfigError(f"function (of {of}) must be callable; got {name!r}, a {type(found).__name__}.")
     return found

@@ -82,7 +82,7 @@ def test_account_has_a_block_to_publish_and_one_for_the_operator(
     assert said["contributions"] == "72 arrived, 6.0 per round of 6 planned"
     assert said["model"].endswith("after round 12")
     assert run(["account", str(finished), "--public", str(tmp_path / "public.json")]) == 2
-    assert "exists already and is not replaced" in one_line(capsys)
+    assert "exists already and is not overwritten" in one_line(capsys)
 
 
 def test_a_run_shows_its_plan_a_table_of_rounds_and_the_guarantee_first(
@@ -251,7 +251,7 @@ def test_bad_files_and_places_are_one_line(
             ["simulate", good, "--out", str(finished)],
             "already holds a run: resume it, or choose another directory",
         ),
-        (["simulate", good, "--out", str(tmp_path / "other")], "must be new or empty; it holds something"),
+        (["simulate", good, "--out", str(tmp_path / "other")], "must be new or empty; it contains other"),
         (["simulate", good, "--out", "/proc/fedmf/run"], "cannot be created"),
         (["simulate", good, "--out", "x", "--resume", "y"], "use only one"),
         (["simulate", "--resume", str(tmp_path / "other")], "is not a run directory"),

@@ -84,8 +84,11 @@ def test_files_hold_the_same_tensors_and_only_their_owner_reads_them(
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["{run}", "--output", "{tmp}/model.onnx"], "must end with .safetensors or .pt; got 'model.onnx'."),
-        (["{run}", "--output", "{tmp}/there.pt"], "there.pt exists already and is not replaced."),
+        (
+            ["{run}", "--output", "{tmp}/model.onnx"],
+            "must have the suffix .safetensors or .pt; got 'model.onnx'.",
+        ),
+        (["{run}", "--output", "{tmp}/there.pt"], "there.pt exists already and is not overwritten."),
         (["{run}", "--output", "{tmp}/no/model.pt"], "cannot write"),
         (["{tmp}", "--output", "{tmp}/model.pt"], "is not a run directory: it has no ledger.sqlite."),
         (["{run}"], "Missing option '--output'"),

@@ -62,7 +62,7 @@ def test_each_case_is_written_once_and_valid(folder: Path, capsys: pytest.Captur
         assert made.extra_releases == ()
         assert made.privacy.delta * made.task_source.users <= 1
         assert run(["init", case]) == 2
-        assert f"{case}.toml exists already and is not replaced" in one_line(capsys)
+        assert f"{case}.toml exists already and is not overwritten" in one_line(capsys)
         assert file.read_text() == text
 
 

@@ -115,17 +115,17 @@ def design(
         if not 0 < noise_multiplier < math.inf:
             raise ValueError(
                 f"S (noise_multiplier) must be positive and finite; got {noise_multiplier}. Without noise "
-                "nothing is private."
+                "there is no privacy."
             )
         if delta is None or epsilon is not None or sampling != "none":
             raise ValueError(
                 f"S (noise_multiplier) must be given with delta, and without epsilon and sampling; got "
-                f"delta={delta}, epsilon={epsilon}, sampling={sampling}. Its row says which epsilon it gives."
+                f"delta={delta}, epsilon={epsilon}, sampling={sampling}. The table shows its epsilon."
             )
     elif (epsilon is None) != (delta is None):
         given, missing = ("epsilon", "delta") if delta is None else ("delta", "epsilon")
         raise ValueError(
-            f"{missing} must be given together with {given}; got None. Without a budget leave out both."
+            f"{missing} must be given together with {given}; got None. Without a budget, omit both."
         )
     if memory_vectors is not None and memory_vectors < 0:
         raise ValueError(f"memory_vectors (limit) must be at least 0; got {memory_vectors}.")
@@ -137,9 +137,7 @@ def design(
         if memory_vectors is not None:
             without = "no limit on memory_vectors"
         if without:
-            raise ValueError(
-                f"sampling {sampling} needs {without}; its noise has no closed form to search by."
-            )
+            raise ValueError(f"sampling {sampling} needs {without}; its noise has no closed form.")
     check_rounds(participation.rounds)
     queries = parse_workload(workload, participation.rounds)
     goal = Objective.parse(objective) if isinstance(objective, str) else objective

@@ -272,8 +272,8 @@ def certified_sigma(epsilon: float, delta: float) -> float:
     sigma = gaussian_sigma(epsilon, delta)
     if epsilon > _LARGEST_EPSILON:
         raise ValueError(
-            f"ε (privacy loss) must be at most {_LARGEST_EPSILON}; got {epsilon!r}. Such a budget "
-            "protects nobody."
+            f"ε (privacy loss) must be at most {_LARGEST_EPSILON}; got {epsilon!r}. Such a budget gives no "
+            "privacy."
         )
     return _agreed("σ", sigma, _by_dp_accounting("get_sigma_gaussian", epsilon, delta))
 

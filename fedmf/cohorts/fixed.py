@@ -236,6 +236,6 @@ def cyclic_participation(users: int, cohort_size: int, rounds: int) -> Participa
     if not 1 <= cohort_size <= users:
         raise ValueError(
             f"m (cohort size) must lie in 1..{users}, the number of users; got {cohort_size}. "
-            "More users a round than exist are never eligible."
+            "A round cannot have more users than exist."
         )
     return Participation(rounds, -(-rounds * cohort_size // users), min(users // cohort_size, rounds))

@@ -57,7 +57,7 @@ class SampledCohorts(Cohorts):
         most = Participation.as_many_as_fit(contract.rounds, b).max_participations
         if k != most:
             raise ValueError(
-                f"k (max_participations) must be {most} = ceil(n/b) for sampled cohorts; got k={k}. A cap "
+                f"k (max_participations) must be {most} = ceil(n/b) for sampled cohorts; got k={k}. A limit "
                 "would change the sampling that the accountant assumes."
             )
 

@@ -220,7 +220,7 @@ def require_canonical(user_ids: Iterable[str]) -> None:
     if wrong is not None:
         raise ValueError(
             f"user ids must be as fedmf.data.canonical_id writes them; got {wrong!r}, not "
-            f"{canonical_id(wrong)!r}. Two texts of one person would be two users."
+            f"{canonical_id(wrong)!r}. Two spellings of one id would count as two users."
         )
 
 
@@ -254,13 +254,13 @@ def require_once(names: Sequence[str | None], place: str = "") -> tuple[str, ...
     """
     if None in names:
         raise ValueError(
-            f"user_list must name a user in each row; got none in row {names.index(None) + 1}{place}. A "
-            "float of 2⁵³ or more has lost its last digits: write it in full."
+            f"user_list must have a user id in each row; got none in row {names.index(None) + 1}{place}. A "
+            "float of 2⁵³ or more has lost its last digits: write the id in full."
         )
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice or not names:
         wrong = f"{twice[0]!r} more than once" if twice else "nobody"
-        raise ValueError(f"user_list must name each user once; got {wrong}{place}.")
+        raise ValueError(f"user_list must contain each user once; got {wrong}{place}.")
     return tuple(name for name in names if name)
 
 

@@ -216,8 +216,8 @@ class Dataset(ABC):
         tested = _ids(test[user]) if test is not None and user in test.columns else []
         if data.test_owner != "training users" and not {*data.user_ids}.isdisjoint(tested):
             raise ValueError(
-                "test (rows) must be of nobody on the user list; got rows of some users. Say "
-                "test_owner='training users' if it shall be so: their evaluation is not private."
+                "test (rows) must not belong to users on the user list; got rows of some users. If this is "
+                "intended, pass test_owner='training users': their evaluation is then not private."
             )
         return data
 
@@ -307,7 +307,7 @@ class InMemoryDataset(Dataset):
             mine, tests = getattr(self, name), getattr(self, f"test_{name}")
             for part in (mine, tests):
                 if not all(isinstance(values, Tensor) for values in named(part).values()):
-                    raise ValueError(f"{name} must be torch tensors; got others. Take torch.as_tensor.")
+                    raise ValueError(f"{name} must be torch tensors; got other objects. Use torch.as_tensor.")
                 if len({len(values) for values in named(part).values()}) > 1:
                     raise ValueError(f"{name} must have as many rows under every name; they do not.")
             if _layout(mine) != _layout(tests):
@@ -328,7 +328,7 @@ class InMemoryDataset(Dataset):
     @cached_property
     def _index(self) -> dict[str, int]:
         if (wrong := next((user for user in self.user_ids if not isinstance(user, str)), None)) is not None:
-            raise ValueError(f"user ids must be text; got {wrong!r}. Take str of each.")
+            raise ValueError(f"user ids must be strings; got {wrong!r}. Convert each with str.")
         index = {name: u for u, name in enumerate(self.user_ids)}
         if len(index) < len(self.user_ids):
             raise ValueError(f"user ids must be unique; got {len(index)} different of {len(self.user_ids)}.")
@@ -407,7 +407,7 @@ def _listed(user_list: Sequence[Any] | str | None, ids_of_rows: Sequence[str | N
     """
     if user_list is None or (isinstance(user_list, str) and user_list != FROM_DATA):
         raise ValueError(
-            "user_list (ids of all users) must be given, for it is public: all ids, known before any row "
+            "user_list (ids of all users) must be given, because it is public: all ids, known before any row "
             f"is read, or user_list={FROM_DATA!r}, which publishes the ids that occur in the rows; got "
             f"{user_list!r:.100}."
         )

@@ -41,7 +41,9 @@ class OnNodes(Table):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.label_columns or self.text_column:
-            raise ValueError("label_columns and text_column must be left out on nodes: rows have a class.")
+            raise ValueError(
+                "label_columns and text_column must be omitted on nodes, where rows have a class."
+            )
 
     @property
     def holds_out_users(self) -> bool:
@@ -63,8 +65,8 @@ class OnNodes(Table):
         schema, (path, _, digest) = super().declared, self.schema.partition("#")
         if schema is not None and schema.digest != digest:
             raise ValueError(
-                f"schema must end in #{schema.digest}, the digest of {path}; got {digest or 'none'}. By it "
-                "every node knows that it has the same schema."
+                f"schema must end in #{schema.digest}, the digest of {path}; got {digest or 'none'}. It "
+                "ensures that all nodes use the same schema."
             )
         return schema
 

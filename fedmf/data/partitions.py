@@ -38,7 +38,7 @@ class Partition(Sequence[NDArray[np.int64]]):
             if len(part) and np.asarray(part).dtype.kind not in "iu":
                 raise ValueError(
                     "owned (examples of a user) must be indices of rows; got "
-                    f"{np.asarray(part).dtype} for user {user}. Take np.flatnonzero of a mask."
+                    f"{np.asarray(part).dtype} for user {user}. Convert a mask with np.flatnonzero."
                 )
         order = np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
         return cls(order, np.cumsum([0, *(len(part) for part in parts)]))
@@ -82,7 +82,7 @@ def partition_each(examples: int, users: int) -> Partition:
     if users != examples:
         raise ValueError(
             f"users must be {examples}, the number of training examples, with partition 'each-example'; got "
-            f"{users}. Each of them is one user."
+            f"{users}. Each example is a user."
         )
     return Partition(np.arange(examples), np.arange(examples + 1))
 

@@ -294,7 +294,7 @@ class Ignored(Column):
 KINDS: Final[dict[str, type[Column]]] = {
     kind.model_fields["kind"].default: kind for kind in (Number, Category, Text, Time, User, Ignored)
 }
-_DECLARED: Final = "Public information is declared, never read off the rows."
+_DECLARED: Final = "Public information must be declared, never derived from the rows."
 
 
 @dataclass(frozen=True)
@@ -363,7 +363,7 @@ class Schema:
         if undeclared := [name for name in names if name not in self.columns]:
             raise ValueError(
                 f"columns must all be declared in the schema; got {shown_names(undeclared)} in {source}, "
-                'which it does not declare. Say what they hold, or kind = "ignore".'
+                'which it does not declare. Declare their content, or kind = "ignore".'
             )
         times = Counter(names)
         for name in self.columns:

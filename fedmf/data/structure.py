@@ -87,7 +87,7 @@ class TensorStructure:
         if whole and (self.bound is None or self.bound < 1):
             raise ValueError(
                 f"bound (exclusive, of integers) must be at least 1; got {self.bound}. "
-                f"Say which numbers of type {self.dtype} are valid."
+                f"State which numbers of type {self.dtype} are valid."
             )
 
     def __str__(self) -> str:

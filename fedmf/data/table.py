@@ -146,7 +146,7 @@ class Table(SpreadOptions):
         if missing := [name for name, asked in needed.items() if asked and not getattr(self, name)]:
             raise ValueError(
                 f"{' and '.join(missing)} (of the data) must be declared; got none. Public facts are never "
-                "read off the rows."
+                "derived from the rows."
             )
 
     # What is declared.

@@ -219,7 +219,9 @@ class JsonLinesTable(_LineReader):
         super().__init__(lines, place)
         row = _json(self._first)
         if not isinstance(row, dict | list):
-            raise InputError(f"{place} must be JSON objects or arrays, one a line; its first row is neither.")
+            raise InputError(
+                f"{place} must be JSON objects or arrays, one per line; its first row is neither."
+            )
         self._form = type(row)
         self._known = row if isinstance(row, dict) else {UNNAMED: row}
         self.names = tuple(self._known)
@@ -228,7 +230,7 @@ class JsonLinesTable(_LineReader):
         """See `TableReader.select`; a name that the first object lacks is one of missing cells there."""
         self.selected = tuple(names)
         if self._form is list and self.selected not in ((), (UNNAMED,)):
-            raise InputError(f"{self.place} must be JSON objects where columns are named; row 1 is an array.")
+            raise InputError(f"{self.place} must be JSON objects if columns are named; row 1 is an array.")
 
     def _batch(self, lines: list[bytes]) -> RowBatch:
         parsed = [_json(line.decode(errors="replace")) for line in lines]
@@ -388,4 +390,4 @@ def _readable(place: str) -> Iterator[None]:
         yield
     except _BROKEN as error:
         reason = " ".join(str(error).split())[:200].rstrip(".")
-        raise InputError(f"{place} cannot be read on: {reason}.") from None
+        raise InputError(f"{place} cannot be read any further: {reason}.") from None

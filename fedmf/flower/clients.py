@@ -123,12 +123,12 @@ class GridClients(Clients):
         if attempt >= RETRIES:
             _log.warning(
                 "round %d: no reply arrived in %d attempts; it continues without any, and a release is noise "
-                "alone. Are the nodes gone? Stop the run, and continue it when they are back.",
+                "alone. If the nodes are offline, stop the run and resume it when they are back.",
                 number,
                 RETRIES + 1,
             )
             return False
-        _log.warning("round %d: no reply arrived; asking again (%d)", number, attempt + 1)
+        _log.warning("round %d: no reply arrived; requesting it again (%d)", number, attempt + 1)
         seconds = math.inf if self.patient else self._seconds
         time.sleep(min(seconds, _LONGEST_PAUSE, 0.1 * 2**attempt))
         return True

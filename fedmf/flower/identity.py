@@ -175,8 +175,8 @@ class EnrolledIdentity(ClaimedUsers):
         for users in self._enrolment.values():
             if len(users) > 1:
                 raise ConfigError(
-                    f"a key must be enrolled for one user; got one for {users[0]!r} and {users[1]!r}. An app "
-                    "that is not fedmf's own returns one update a node."
+                    f"a key must be enrolled for one user; got one for {users[0]!r} and {users[1]!r}. With "
+                    "an app other than fedmf's own, each node returns one update."
                 )
         self._strangers: set[int] = set()
 
@@ -188,7 +188,7 @@ class EnrolledIdentity(ClaimedUsers):
         self._heard = [(node, self._enrolment[keys[node]]) for node in new]
         strangers = set(grid.get_node_ids()) - self._listed
         for node in sorted(strangers - self._strangers)[:MOST_LINES]:
-            self.tell(f"node {node} has a key that is not enrolled; it is not asked")
+            self.tell(f"node {node} has a key that is not enrolled; it gets no messages")
         self._strangers = strangers
 
 
@@ -288,7 +288,7 @@ class ClientReportedIdentity(ClaimedUsers):
         """
         users = served_users(reply)
         if users is None:
-            self.tell(f"node {node} does not say whom it serves: add user_id_mod to its client app")
+            self.tell(f"node {node} does not report its users: add user_id_mod to its client app")
             return ()
         if len(users) > self._most:
             raise RejectedReply(f"reply must claim at most {self._most} users; it claims {len(users)}")

@@ -55,8 +55,8 @@ def check_inner(inner: FedAvg, another: bool = False) -> None:
         raise ConfigError(
             "strategy (to be made private) must be one of flwr.serverapp.strategy that aggregates by a "
             f"mean followed by a server rule ({allowed}); got {name} of {module}, which aggregates by "
-            "something else than a mean, or in messages of Flower's older interface. No noise is calibrated "
-            "for it."
+            "something else than a mean, or in messages of Flower's older interface. Its noise is not "
+            "calibrated."
         )
     if replaced and not getattr(inner, "aggregation_is_a_mean", False):
         raise ConfigError(
@@ -64,11 +64,11 @@ def check_inner(inner: FedAvg, another: bool = False) -> None:
             "a mean. If it only looks at results, give it the attribute aggregation_is_a_mean = True."
         )
     if any(getattr(inner, memory, None) is not None for memory in ("current_arrays", *_MEMORY)):
-        raise ConfigError(f"strategy {name} must be new; it has aggregated before. Make another one.")
+        raise ConfigError(f"strategy {name} must be new, but it has already aggregated. Create another one.")
     if another and isinstance(inner, MEANS[:4]):
         raise ConfigError(
             "strategy (with another optimizer) must be one without a server rule, FedAvg or FedProx; got "
-            f"{name}. Two rules would act on one update: leave one out."
+            f"{name}. Two server rules would act on one update; remove one."
         )
 
 
@@ -131,7 +131,7 @@ class InnerRule:
             arrays, _ = inner.aggregate_train(t + 1, [self._reply(layout.trained_record(moved))])
         if arrays is None:
             name = type(inner).__name__
-            raise RuntimeError(f"{name} made no model of round {t + 1}; nothing was released.")
+            raise RuntimeError(f"{name} returned no model for round {t + 1}; nothing was released.")
         kept = {
             memory: self._flat(getattr(inner, memory))
             for memory in _MEMORY

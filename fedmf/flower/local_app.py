@@ -94,7 +94,7 @@ def _app_of(
     config = flat_config(given)
     if isinstance(server, (str, Path)):
         if client is not None:
-            raise ConfigError("client_app must be left out with the folder of an app, which names its own.")
+            raise ConfigError("client_app must be omitted with an app folder, which names its own.")
         server, client, config = _loaded(Path(server), config)
     for name, app, kind in (("server_app", server, ServerApp), ("client_app", client, ClientApp)):
         if not isinstance(app, kind):

@@ -96,7 +96,9 @@ class ServedUsers(ABC):
         if self.missing == self.users:
             raise RuntimeError(f"no user can be asked after {timeout:g} s of waiting: {self._there(grid)}.")
         if self.missing:
-            self.tell(f"{self.missing} of {self.users} users are served by no node that answered in time")
+            self.tell(
+                f"{self.missing} of {self.users} users are not served by any node that answered in time"
+            )
 
     def _there(self, grid: Grid) -> str:
         """Who is there and who is missing, for messages to the operator."""

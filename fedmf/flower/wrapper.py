@@ -226,7 +226,7 @@ class CorrelatedNoise:
             ConfigError: nothing was begun.
         """
         if self._session is None:
-            raise ConfigError("statement needs a run that was begun: call start first.")
+            raise ConfigError("statement needs a started run: call start first.")
         return self._session.statement()
 
     def close(self) -> None:
@@ -335,5 +335,5 @@ def _place(run_dir: str | Path | None, lasting: bool) -> Path:
         return path
     others = (path.with_name(f"{path.name}-{count}") for count in itertools.count(2))
     place = next(other for other in others if not other.exists())
-    say(f"{path} holds a simulation with nodes that are gone: this one is kept in {place}")
+    say(f"{path} contains a simulation with nodes that no longer exist; this run is stored in {place}")
     return place

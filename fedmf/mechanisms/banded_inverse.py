@@ -75,7 +75,7 @@ def banded_inverse(
     workload = prefix(n) if workload is None else workload
     if workload.rounds != n:
         raise ValueError(
-            f"A (workload) must have n={n} rounds; got {workload.rounds}. Both need one horizon."
+            f"A (workload) must have n={n} rounds; got {workload.rounds}. Both need the same horizon."
         )
     if workload.column_weights is not None and n > LARGEST_RATED:
         raise ValueError(

@@ -124,7 +124,7 @@ class GivenFactorization:
         """The same, if there is nothing to fix."""
         for symbol, value in values.items():
             raise ValueError(
-                f"{symbol} (parameter) must be left out: {self.name} takes none; got {symbol}={value}."
+                f"{symbol} (parameter) must be omitted: {self.name} takes none; got {symbol}={value}."
             )
         return self
 
@@ -139,7 +139,7 @@ class GivenFactorization:
             if rounds != self.factorization.rounds:
                 raise ValueError(
                     f"n (rounds) must be as for the given C, {self.factorization.rounds}; got {rounds}. "
-                    "Build C for this number of rounds."
+                    "Construct C for this number of rounds."
                 )
         return Mechanism(self.name, {}, self.factorization)
 

@@ -50,12 +50,12 @@ class Architecture(Value, ABC):
         if self.takes_tokens and vocabulary < 1:
             raise ValueError(
                 f"model {self.kind} needs examples of token numbers; got numbers of shape {tuple(shape)}. "
-                "Take data of text, or another model."
+                "Use text data, or another model."
             )
         if vocabulary and not self.takes_tokens:
             raise ValueError(
-                f"model {self.kind} needs examples of numbers; got tokens below {vocabulary}. Take a model "
-                "of tokens, such as lstm or transformer."
+                f"model {self.kind} needs examples of numbers; got tokens below {vocabulary}. Use a token "
+                "model, such as lstm or transformer."
             )
         if self.takes_tokens and len(shape) != 1:
             raise ValueError(f"model {self.kind} needs examples of shape (positions,); got {tuple(shape)}.")

@@ -40,7 +40,7 @@ class FlatModel:
         if lazy:
             raise ValueError(
                 f"model must have parameters of known shapes; got {lazy[0]!r} of a lazy module. Call the "
-                "module once on an example before."
+                "module once on an example first."
             )
         sparse = [
             name for name, part in self.module.named_modules() if getattr(part, "sparse", False) is True

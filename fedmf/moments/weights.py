@@ -125,7 +125,7 @@ def best_weight(
     if not (first_cost > 0 and second_cost > 0):
         raise ValueError(
             f"costs (of the two moments) must be positive; got {first_cost}, {second_cost}. "
-            "A moment that does not matter needs no noise of its own: release the other alone."
+            "If one moment does not matter, release only the other one."
         )
     start = math.log(default_weight(first, second, participation, users))
 

@@ -139,9 +139,9 @@ def compose(costs: Sequence[Costs], delta: float | None = None) -> PrivacyStatem
     said = [one.statement for one in costs]
     for one in costs:
         if one.statement["noise_key"] is None:
-            raise LedgerError(f"{one.name} adds no noise: nothing together with it is private.")
+            raise LedgerError(f"{one.name} adds no noise, so the composition is not private.")
         if one.statement["users_participated"] is None:
-            raise LedgerError(f"{one.name} names no users (--user-column): it cannot be joined by user id.")
+            raise LedgerError(f"{one.name} names no users (--user-column): it cannot be matched by user id.")
     for field in ("unit", "adjacency"):
         first, *others = {one.statement[field]: one.name for one in costs}.items()
         for other, name in others:
@@ -164,7 +164,7 @@ def compose(costs: Sequence[Costs], delta: float | None = None) -> PrivacyStatem
         raise LedgerError(f"δ (delta) must lie strictly between 0 and 1; got {delta!r}.")
     joined = Spent(*joined_mu(costs))
     if not joined.users:
-        raise LedgerError("users (of runs and streams) must be at least one; nobody took part in any.")
+        raise LedgerError("users (of runs and streams) must be at least one; no user took part.")
     planned = math.hypot(*(s["mu"] for s in said)) * _slack(costs)
     unit = said[0]["unit"]
     return PrivacyStatement(

@@ -130,7 +130,7 @@ def create_directory(
     """
     try:
         if os.path.lexists(path) and (not path.is_dir() or any(path.iterdir())):
-            raise error(f"{what} {path} must be new or empty; it holds something else.")
+            raise error(f"{what} {path} must be new or empty; it contains other files.")
         path.parent.mkdir(parents=True, exist_ok=True)
         for left in path.parent.glob(f"{_MAKING}*"):
             with contextlib.suppress(FileNotFoundError):  # another process may be tidying up
@@ -156,7 +156,7 @@ def require_free(path: Path) -> None:
         ConfigError: there is.
     """
     if os.path.lexists(path):
-        raise ConfigError(f"{path} exists already and is not replaced. Remove it or choose another name.")
+        raise ConfigError(f"{path} exists already and is not overwritten. Remove it or choose another name.")
 
 
 @contextmanager
@@ -221,7 +221,7 @@ def load_key(path: Path) -> NoiseKey:
             if mode & 0o077:
                 raise ConfigError(
                     f"cannot use noise key {path}: mode (of the key file) must be 0600; got {mode:04o}. "
-                    "Others may have read this key: start a new run with a new key."
+                    "Others may have read the key: start a new run with a new key."
                 )
             key = NoiseKey.from_secret_text(file.read(1 << 12))  # no name: tracebacks show names
     except OSError as error:
@@ -229,6 +229,6 @@ def load_key(path: Path) -> NoiseKey:
     if key is None:
         raise ConfigError(
             f"file (key) must hold an intact '{KEY_HEADER}'; got something else at {str(path)!r}. "
-            "Restore it from a copy; without it the run cannot continue."
+            "Restore it from a copy; the run cannot continue without it."
         )
     return key

@@ -442,7 +442,7 @@ class Ledger:
             raise ParticipationViolation(f"round must be {self.released}, the next to commit; got {t!r}.")
         if t >= self.participation.rounds:
             raise HorizonExceededError(
-                f"t (round) must be below n (horizon) = {self.participation.rounds}; got {t}. All is spent."
+                f"t (round) must be below n (horizon) = {self.participation.rounds}; got {t}. All are spent."
             )
         if len(set(users)) < len(users):
             twice = next(user for user in users if users.count(user) > 1)

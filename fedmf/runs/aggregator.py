@@ -222,7 +222,7 @@ class PrivateAggregator:
             LedgerError: a damaged ledger, or another process is running it.
         """
         if self._session is not None:
-            raise ConfigError("begin must be called once; the run is open.")
+            raise ConfigError("begin must be called only once; the run is already open.")
         arrays = {name: _array(name, value) for name, value in model.items()}
         self._layout = ModelLayout.of_arrays(arrays, self._frozen, self._tied)
         self._session = session_of(self.run_dir, self._run(self._layout), self._layout.flat_of(arrays))
@@ -257,7 +257,7 @@ class PrivateAggregator:
     @property
     def _open(self) -> Session:
         if self._session is None:
-            raise ConfigError("begin must be called first, with the model.")
+            raise ConfigError("begin(model) must be called first.")
         return self._session
 
     @property
@@ -290,11 +290,11 @@ class PrivateAggregator:
 
     def _asked(self, t: int) -> list[str]:
         if t != self.t:
-            raise ConfigError(f"t must be the coming round, {self.t}; got {t!r}.")
+            raise ConfigError(f"t must be the next round, {self.t}; got {t!r}.")
         if self._cohort is None:
             horizon = self._open.server.horizon
             if t >= horizon:
-                raise ConfigError(f"t must be below {horizon}, all rounds; got {t}.")
+                raise ConfigError(f"t must be below the number of rounds, {horizon}; got {t}.")
             self._cohort = list(self._open.cohort(t).values())
         return self._cohort
 

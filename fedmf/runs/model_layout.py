@@ -84,14 +84,14 @@ class ModelLayout:
         if ties and tied is None:
             second, first = next(iter(ties.items()))
             raise ConfigError(
-                f"arrays {first!r} and {second!r} hold the same numbers: are they one array, tied? Say "
+                f"arrays {first!r} and {second!r} hold the same numbers: are they one tied array? Pass "
                 "tied=True if equal arrays are one, and tied=False if each is an array of its own."
             )
         for name, array in trained.items():
             with np.errstate(over="ignore"):
                 if not np.isfinite(array.astype(np.float32)).all():
                     raise ConfigError(
-                        f"arrays must be finite in float32, in which models are kept; got {name!r} with NaN, "
+                        f"arrays must be finite in float32; got {name!r} with NaN, "
                         "infinity or numbers above 3e38."
                     )
         return cls(

@@ -115,8 +115,8 @@ class Plan:
         users, words = run.task_source.users, UNITS[run.task_source.unit]
         if run.is_private and privacy.delta * users > 1:
             _log.warning(
-                "δ (delta) should be at most 1/N for N=%d %s; got %g. Publishing all of one %s, drawn at "
-                "random, would keep such a promise: lower privacy.delta.",
+                "δ (delta) should be at most 1/N for N=%d %s; got %g. Such a guarantee would allow "
+                "publishing all data of one random %s: lower privacy.delta.",
                 *(users, words.plural, privacy.delta, words.name),
             )
         return cls(
@@ -241,7 +241,7 @@ class Plan:
         if not stated >= recomputed * (1 - _TOLERANCE):
             raise LedgerError(
                 f"the header states sensitivity {stated!r}, below the {recomputed!r} of its factorization. "
-                "The noise was too small for the ε that was asked for."
+                "The noise was too small for the requested ε."
             )
 
     def _claimed(self, known: float) -> float:

@@ -84,7 +84,7 @@ class RunProgress:
             self._print(self._session.standing)
         if lost := server.lost:
             self._print(
-                f"Rounds {lost.start + 1} to {lost.stop} were released and their model was not kept: round "
+                f"Rounds {lost.start + 1} to {lost.stop} were released, but their model is lost: round "
                 f"{lost.stop + 1} continues from the model after round {lost.start}"
             )
         self._print("".join(["   round", *(f"{_words(name):>{_WIDTH}}" for name in self._columns)]))

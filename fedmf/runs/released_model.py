@@ -98,7 +98,7 @@ def initial_parameters(path: Path, model: FlatModel) -> Tensor:
         if not torch.equal(tensors[name], state[name].cpu()):
             raise ConfigError(
                 f"initial (file of the model) must hold the frozen values; {name!r} has others. "
-                "Every process must have them: load them where the model is made."
+                "Every process needs them: load them where the model is created."
             )
     for name, shape in model.arrays:
         tensor = tensors.get(name)
@@ -153,7 +153,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}.") from None
     except Exception as error:  # whatever a damaged file may cause
-        raise ConfigError(f"{path} is no file of tensors: {type(error).__name__}.") from None
+        raise ConfigError(f"{path} is not a file of tensors: {type(error).__name__}.") from None
     if not isinstance(tensors, Mapping) or not all(isinstance(t, Tensor) for t in tensors.values()):
         raise ConfigError(f"{path} must hold a dict of tensors, as state_dict() gives it.")
     return {str(name): tensor.detach() for name, tensor in tensors.items()}
@@ -161,4 +161,4 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 def _check_ending(path: Path) -> None:
     if path.suffix not in (".safetensors", ".pt"):
-        raise ConfigError(f"file (of a model) must end with .safetensors or .pt; got {path.name!r}.")
+        raise ConfigError(f"file (of a model) must have the suffix .safetensors or .pt; got {path.name!r}.")

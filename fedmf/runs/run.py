@@ -228,8 +228,8 @@ class Run:
             raise ValueError(f"bands (p) must be at most rounds n={n}; got {bands}.")
         if self.privacy.counts_sampling and not isinstance(self.cohorts, SampledCohorts):
             raise ValueError(
-                f"cohorts must be sampled for an amplified run; got {self.cohorts.kind!r}. It would claim "
-                "amplification by sampling that does not happen."
+                f"cohorts must be sampled for an amplified run; got {self.cohorts.kind!r}. Otherwise it "
+                "would claim amplification without sampling."
             )
         if strangers := [one for one in self.extra_releases if not isinstance(one, Statistic)]:
             raise ValueError(

@@ -264,8 +264,8 @@ class Session:
         if reason not in self._told and len(self._told) < _MOST_REASONS:
             self._told.add(reason)
             _log.warning(
-                "round %d: %d of %d contributions could not be used and count as zero: %s. The round spends "
-                "its epsilon all the same: stop the run and fix the clients. All reasons are in %s (secret).",
+                "round %d: %d of %d contributions could not be used and count as zero: %s. The round still "
+                "spends its epsilon: stop the run and fix the clients. All reasons are in %s (secret).",
                 t + 1,
                 failed,
                 present,
@@ -288,8 +288,8 @@ class Session:
             self.statement().write(self.directory.path)
         except OSError as error:
             raise ConfigError(
-                f"cannot write the reports of {self.directory.path}: {error.strerror}. What was released is "
-                "on record; resume the run to write them."
+                f"cannot write the reports of {self.directory.path}: {error.strerror}. All releases are "
+                "recorded; resume the run to write the reports."
             ) from None
 
     def draw(self) -> None:

@@ -111,10 +111,11 @@ def check_users_here(session: Session) -> None:
             such nodes.
     """
     if session.run.execution.enrolment:
-        raise ConfigError("enrolment must be left out in a simulation: its nodes have no keys.")
+        raise ConfigError("enrolment must be omitted in a simulation, because its nodes have no keys.")
     if not session.task.dataset.has_examples:
         raise ConfigError(
-            "users' examples must be here to simulate a run; got a user list alone. Data on nodes are for "
+            "users' examples must be on this machine for a simulation; got a user list. Data on nodes are "
+            "for "
             "flwr run on a deployment."
         )
 

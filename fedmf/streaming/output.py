@@ -177,7 +177,8 @@ def open_output(path: Path | None, fresh: bool, raw: bool = False) -> Output:
     known = [ending for endings in FORMATS.values() for ending in endings]
     if path.suffix.lower() not in ("", *known):
         raise ValueError(
-            f"output (file) must end in {', '.join(known)}, or in nothing for JSON lines; got {path.name!r}."
+            f"output (file) must end in {', '.join(known)}, or have no suffix (JSON lines); got "
+            f"{path.name!r}."
         )
     return ParquetFile(path, raw) if format_of(path) == "parquet" else Lines(path, raw)
 

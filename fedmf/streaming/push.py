@@ -90,7 +90,7 @@ class PrivateStream:
         **settings: Any,
     ) -> None:
         if isinstance(columns, str):
-            raise ValueError(f"columns must be a list of names; got the text {columns!r}.")
+            raise ValueError(f"columns must be a list of names; got the string {columns!r}.")
         named = None if columns is None else tuple(columns)
         for several in ("workloads", "mechanisms"):
             if several in settings:
@@ -409,24 +409,24 @@ def _user_column(schema: object) -> str:
     if not isinstance(schema, Schema):
         raise ValueError(f"schema must be what fedmf.data.read_schema gives; got {type(schema).__name__}.")
     if schema.user is None:
-        raise ValueError("schema must declare a column of users for rows that are pushed; got none.")
+        raise ValueError("schema must declare a user column for pushed rows; got none.")
     return schema.user
 
 
 def _require_name(what: str, name: object) -> None:
     if not isinstance(name, str) or not name:
-        raise ValueError(f"{what} must be text that is not empty; got {name!r}.")
+        raise ValueError(f"{what} must be a non-empty string; got {name!r}.")
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{what} must be text that UTF-8 can hold; got {name!r}.") from None
+        raise ValueError(f"{what} must be a string that UTF-8 can encode; got {name!r}.") from None
 
 
 def _required_user(name: object) -> str:
     """The id of a user as `canonical_id` writes it; none, or a float of lost digits, is rejected."""
     _require_name("user", name)
     if not (user := canonical_id(str(name))):
-        raise ValueError(f"user must be an id that is whole; got {name!r}. Give ids as text, not as floats.")
+        raise ValueError(f"user must be an exact id; got {name!r}. Pass ids as strings, not as floats.")
     return user
 
 

@@ -219,12 +219,12 @@ class StreamRun:
         if last is None:
             raise InputError(
                 f"input must have the {row} rows that were dealt with before; it ends with row "
-                f"{first_row + passed - 1}. Give it whole again, or say with --from-row where it begins."
+                f"{first_row + passed - 1}. Pass it from the first row, or use --from-row."
             )
         if self.position.digest and self._digest(last, 0) != self.position.digest:
             raise InputError(
                 f"row {row} of the input must be the one that was dealt with before; got another. "
-                "Give the same input again, or say with --from-row where it begins."
+                "Pass the same input again, or use --from-row."
             )
 
     def _bounded(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -374,7 +374,7 @@ def open_run(
     if fresh and first_row != 1:
         raise InputError(f"input must begin with row 1 for a new stream; got {first_row}.")
     if fresh and source is None and settings.rounds is None:
-        raise InputError("n (rounds) must be given for standard input; got none. Say --rounds N.")
+        raise InputError("n (rounds) must be given for standard input; got none. Use --rounds N.")
     with ExitStack() as kept:
         if fresh:
             open_output(output, True, raw)

@@ -132,8 +132,8 @@ class Settings:
             check_whole("b (min_separation)", self.min_separation)
         if self.user_column is None and (self.max_participations, self.min_separation) != (1, None):
             raise ValueError(
-                "k (max_participations) and b (min_separation) need a user column: without one every row is "
-                "another user's; got none."
+                "k (max_participations) and b (min_separation) need a user column: without one, every row "
+                "is a different user; got none."
             )
         self._check_labels()
         if self.schema is not None:
@@ -163,8 +163,7 @@ class Settings:
             if column == self.user_column or column in (self.columns or ()):
                 other = "that of the user ids" if column == self.user_column else "one of the numbers"
                 raise ValueError(
-                    f"{name} (column) must not be {other}; got {column!r}. It is released as it is, without "
-                    "noise."
+                    f"{name} (column) must not be {other}; got {column!r}. It is released without noise."
                 )
         if len(set(self.labels.values())) < len(self.labels):
             raise ValueError(f"row_id (column) must not be the timestamp's; got {self.row_id!r} for both.")

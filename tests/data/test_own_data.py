@@ -132,8 +132,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"user_list": None},
         "user_list .* must be given.* all ids, .* or user_list='from-data'",
     ),
-    "a user twice": ({"user_list": ["ann", " ann"]}, "must name each user once; got 'ann' more than once"),
-    "a gap on it": ({"user_list": ["ann", None]}, "must name a user in each row; got none in row 2"),
+    "a user twice": ({"user_list": ["ann", " ann"]}, "must contain each user once; got 'ann' more than once"),
+    "a gap on it": ({"user_list": ["ann", None]}, "must have a user id in each row; got none in row 2"),
     "classes untold": ({"classes": None}, "classes must be told where labels are not of a floating type"),
     "a class twice": ({"classes": ["no", "no"]}, "classes must be at least two different names"),
     "classes by a word": ({"classes": "all"}, "classes must be at least two different names; got 'all'"),
@@ -154,7 +154,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"test": FRAME.drop(columns="age")},
         "column 'age' must be in test once and asked for once; test has the columns who, ",
     ),
-    "test rows of users": ({"test": FRAME}, "test .* must be of nobody on the user list; got rows of some"),
+    "test rows of users": (
+        {"test": FRAME},
+        "test .* must not belong to users on the user list; got rows of some",
+    ),
     "an empty frame": ({"frame": FRAME.iloc[:0]}, "must hold an example"),
 }
 

@@ -271,9 +271,9 @@ USER_LISTS: dict[str, tuple[str, bytes, str | None]] = {
     "a mark": ("users.txt", "\ufeffzoe\n10\nal\n9".encode(), None),
     "a table": ("users.csv", b"age,who\n3,zoe\n3,10\n3,al\n3,9\n", None),
     "floats": ("users.jsonl", b'{"who": "zoe"}\n{"who": 10.0}\n{"who": "al"}\n{"who": 9}\n', None),
-    "twice": ("users.txt", b"al\nbo\nal\n", "must name each user once; got 'al' more than once"),
+    "twice": ("users.txt", b"al\nbo\nal\n", "must contain each user once; got 'al' more than once"),
     "twice by type": ("users.csv", b"who\n12\n12.0\n", "'12' more than once"),
-    "nobody": ("users.txt", b"\n", "must name each user once; got nobody"),
+    "nobody": ("users.txt", b"\n", "must contain each user once; got nobody"),
     "a gap": ("users.csv", b"who,x\nal,1\n,2\n", "must name a user in each row; got none in row 2"),
     "lost digits": ("users.txt", b"ann\n1e+300\n", "got none in row 2"),
 }

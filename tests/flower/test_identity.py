@@ -238,7 +238,7 @@ def test_a_key_says_who_a_node_is_and_strangers_serve_nobody(file: Path) -> None
     assert served(users, link) == {"ann": 7, "bob": 9, "eve": 4}
     assert not link.asked
     assert [line.split(" ", 2)[2] for line in lines] == 3 * [
-        "has a key that is not enrolled; it is not asked"
+        "has a key that is not enrolled; it gets no messages"
     ]
     link.status[7] = "offline"
     assert served(users, link) == {"bob": 9, "eve": 4}

@@ -231,7 +231,7 @@ def test_the_app_of_a_folder_runs_with_its_config_and_overrides(
         ({"seed": -1}, "seed must be an integer of at least 0; got -1"),
         ({"run_config": {"a": object()}}, "run_config: The value for key a needs to be of type"),
         ({"client_app": None}, "client_app must be a ClientApp; got NoneType"),
-        ({"server_app": "nowhere"}, "client_app must be left out with the folder"),
+        ({"server_app": "nowhere"}, "client_app must be omitted with an app folder"),
         (
             {"server_app": "nowhere", "client_app": None},
             "pyproject.toml must name serverapp .* FileNotFoundError",

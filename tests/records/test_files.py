@@ -85,7 +85,7 @@ def test_a_place_that_is_taken_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for name in ("empty", "file", "link"):
-        with pytest.raises(LedgerError, match="must be new or empty; it holds something else") as caught:
+        with pytest.raises(LedgerError, match="must be new or empty; it contains other files") as caught:
             create_directory(tmp_path / name, "state directory", fill, error=LedgerError)
         assert "\n" not in str(caught.value)
     with pytest.raises(ConfigError, match="cannot be created: File exists"):

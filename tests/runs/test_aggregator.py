@@ -162,7 +162,7 @@ def test_an_update_that_is_wrong_in_any_way_is_zero_for_its_user_alone(tmp_path:
 
 def test_slips_of_programs_are_refused_and_add_nothing(tmp_path: Path) -> None:
     run = aggregator(tmp_path / "run")
-    with pytest.raises(ConfigError, match="begin must be called first"):
+    with pytest.raises(ConfigError, match=r"begin\(model\) must be called first"):
         run.cohort(0)
     for keys, message in (
         ({"users": "abc"}, "users must be a sequence of ids"),
@@ -173,9 +173,9 @@ def test_slips_of_programs_are_refused_and_add_nothing(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=message):
             aggregator(tmp_path / "other", **keys)
     with run.begin(START) as opened:
-        with pytest.raises(ConfigError, match="begin must be called once"):
+        with pytest.raises(ConfigError, match="begin must be called only once"):
             opened.begin(START)
-        with pytest.raises(ConfigError, match="t must be the coming round, 0; got 1"):
+        with pytest.raises(ConfigError, match="t must be the next round, 0; got 1"):
             opened.cohort(1)
         first = opened.cohort(0)[0]
         stranger = next(user for user in IDS if user not in opened.cohort(0))

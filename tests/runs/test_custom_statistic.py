@@ -146,7 +146,7 @@ def test_the_first_user_moves_nobody_elses_part() -> None:
         ),
         ("support.own_functions:missing", "has no attribute 'missing'"),
         ("no_such_module:f", "No module named 'no_such_module'"),
-        ("support.own_functions:NOT_A_FUNCTION", "must be one that can be called; got .* a float"),
+        ("support.own_functions:NOT_A_FUNCTION", "must be callable; got .* a float"),
         ("math:sqrt", "must give 2 finite numbers for an update of shape .*sqrt failed"),
     ],
 )

@@ -55,7 +55,7 @@ def test_a_directory_with_anything_in_it_is_refused_untouched(tmp_path: Path) ->
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("years of work")
     before = snapshot(tmp_path)
-    with pytest.raises(ConfigError, match=r"must be new or empty; it holds something else") as caught:
+    with pytest.raises(ConfigError, match=r"must be new or empty; it contains other files") as caught:
         create(tmp_path / "run")
     assert "\n" not in str(caught.value)
     assert snapshot(tmp_path) == before

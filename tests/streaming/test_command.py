@@ -169,7 +169,7 @@ def test_a_pipe_that_is_given_in_two_parts(folder: Path) -> None:
         ("--input rows.csv --columns x --output rows.tsv", "must end in"),
         ("--input rows.csv --columns x --state-dir .", "new or empty"),
         ("--input rows.csv --columns x --from-row 3", "row 1 for a new stream"),
-        ("--input -", "n (rounds) must be given for standard input; got none. Say --rounds N."),
+        ("--input -", "n (rounds) must be given for standard input; got none. Use --rounds N."),
         ("--input rows.csv --clip-norm -1 --columns x", "zeta"),
         ("--input rows.csv --weight better", "weight must be a number, or for joint mean, cov"),
         ("--input rows.csv --columns x --score rows.csv", "--score needs --alarms FILE"),

@@ -173,7 +173,7 @@ def test_a_block_that_is_refused_has_cost_nothing(tmp_path: Path) -> None:
         (x[:2], ["a", "b"], ["k"], ValueError, r"keys \(of the rows\) must be 2; got 1"),
         (x[:2], ["a", 3], None, ValueError, "user must be text"),
         (x[:2], ["a", ""], None, ValueError, "user must be text"),
-        (x[:2], ["a", "\ud800"], None, ValueError, "user must be text that UTF-8 can hold"),
+        (x[:2], ["a", "\ud800"], None, ValueError, "user must be string that UTF-8 can encode"),
         (x[:2], ["a", "b"], ["k", 3], ValueError, r"key \(of the row\) must be text"),
         (x[:2], "who", None, ValueError, "must be a table for a column 'who'"),
         (frame, "who", None, ValueError, "column 'who' is missing"),
@@ -280,7 +280,7 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="it was begun by `fedmf stream`"):
         opened(tmp_path / "state")
     for changes, message in (
-        ({"columns": "ab"}, "columns must be a list of names; got the text 'ab'"),
+        ({"columns": "ab"}, "columns must be a list of names; got the string 'ab'"),
         ({"release_every": 2}, r"R \(release every\) must be 1 for rows that are pushed"),
         ({"clip_norm": 0.0}, r"zeta \(clip norm\) must lie in"),
         ({"workloads": ["average", "prefix", "prefix"]}, "workload must be given once, or twice"),

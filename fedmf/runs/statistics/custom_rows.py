@@ -67,8 +67,8 @@ def tried(name: str, size: int, dimension: int) -> Callable[[Tensor], Any]:
     if any(row != rows[0] for row in afterwards):
         raise ConfigError(
             f"function (of {_OF}) must depend on its argument alone; {name} gave other numbers for the same "
-            "update after it saw others. One user's data would change the figures of other users: keep "
-            "nothing between calls, and draw no random numbers."
+            "update after it saw others. One user's data would change other users' results: keep nothing "
+            "between calls, and draw no random numbers."
         )
     return function
 

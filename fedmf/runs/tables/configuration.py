@@ -128,7 +128,7 @@ def found_or_shipped(path: Path) -> Path:
     other = shipped_file("/".join(parts))
     if not os.path.isfile(other):  # which an impossible name does not make raise
         return path
-    _log.warning("there is no %s here: the configuration of that name that ships with fedmf is taken", path)
+    _log.warning("%s does not exist here; using the configuration of this name that ships with fedmf", path)
     return other
 
 
@@ -333,7 +333,7 @@ def load_run(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Ru
     if not any(name.startswith(_SUBJECT) for name in values):
         raise ConfigError(
             f"configuration {path} must name the data; it has no table [data] and no [task]. "
-            'For the digits that fedmf brings along write [data] and kind = "digits".'
+            'For the included digits, write [data] and kind = "digits".'
         )
     try:
         return run_of(values)
