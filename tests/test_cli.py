@@ -220,7 +220,7 @@ def test_help_shows_the_docstring_whole_an_example_and_what_every_argument_is(
         ),
         ("privacy.epsilon=nan", "ε (epsilon) must lie in (0, ∞)"),
         ("cohorts.max-participations=9", "k (max_participations)"),
-        ("cohorts.users-per-round=25", "eligible"),
+        ("cohorts.users-per-round=25", "more users than exist"),
         ("mechanism.kind=bisrr", "bisr"),
         ("mechanism.bands=four", "[mechanism] p (bands) must be an integer; got 'four'"),
         ("data.users=99999", "training examples"),

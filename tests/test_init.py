@@ -90,7 +90,7 @@ def test_what_ships_is_found_by_name_unless_there_is_such_a_file(
 ) -> None:
     with caplog.at_level(logging.WARNING, "fedmf"):
         shipped = load_run("configs/digits.toml")
-    assert "there is no configs/digits.toml here" in caplog.text
+    assert "configs/digits.toml does not exist here" in caplog.text
     assert shipped.difference(load_run("digits.toml")) is None
     assert shipped.difference(load_run(ROOT / "configs/digits.toml")) is None
     assert fedmf.Sweep.from_config("configs/sweeps/mechanisms.toml").baseline == "independent, Poisson"

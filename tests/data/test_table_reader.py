@@ -142,7 +142,7 @@ REFUSED: dict[str, tuple[Name, bytes, tuple[str, ...], str]] = {
     "a latin header": ("rows.csv", b"caf\xe9,b\n1,2\n", (), "must be UTF-8 text; its first line is not"),
     "a quote in the header": ("rows.csv", b'a,"b\n1,2\n', (), "must be one line of CSV"),
     "arrays by name": ("rows.jsonl", b"[1]\n", ("a",), "must be JSON objects if columns are named"),
-    "no Parquet": ("rows.parquet", b"PAR1 and nothing more", (), "cannot be read on"),
+    "no Parquet": ("rows.parquet", b"PAR1 and nothing more", (), "cannot be read any further"),
     "no gzip": ("rows.csv.gz", b"a,b\n1,2\n", (), "cannot be read any further: Not a gzipped file"),
 }
 

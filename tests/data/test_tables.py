@@ -274,7 +274,7 @@ USER_LISTS: dict[str, tuple[str, bytes, str | None]] = {
     "twice": ("users.txt", b"al\nbo\nal\n", "must contain each user once; got 'al' more than once"),
     "twice by type": ("users.csv", b"who\n12\n12.0\n", "'12' more than once"),
     "nobody": ("users.txt", b"\n", "must contain each user once; got nobody"),
-    "a gap": ("users.csv", b"who,x\nal,1\n,2\n", "must name a user in each row; got none in row 2"),
+    "a gap": ("users.csv", b"who,x\nal,1\n,2\n", "must have a user id in each row; got none in row 2"),
     "lost digits": ("users.txt", b"ann\n1e+300\n", "got none in row 2"),
 }
 

@@ -123,7 +123,7 @@ def test_a_stopped_run_goes_on_in_the_middle_of_a_round(tmp_path: Path) -> None:
         resumed = carried_on(opened)
         with pytest.raises(HorizonExceededError):
             opened.release()
-        with pytest.raises(ConfigError, match=f"t must be below {ROUNDS}, all rounds"):
+        with pytest.raises(ConfigError, match=f"t must be below the number of rounds, {ROUNDS}"):
             opened.cohort(ROUNDS)
     assert all(np.array_equal(whole[name], resumed[name]) for name in whole)
     with pytest.raises(ConfigError, match="holds another run"):
