@@ -1,6 +1,6 @@
 """User-level differentially private federated learning with correlated noise, and private moments of streams.
 
-A run is one value:
+A run is described by one value:
 
     import fedmf
 
@@ -13,14 +13,14 @@ A run is one value:
     result = fedmf.simulate(run, "runs/digits")
     print(result.statement.render_text())
 
-A value only describes; `simulate`, `start`, `resume` and `plan` do something with a run, `run_sweep` with a
-`Sweep`. Each value may be one of yours: a `Task` for any model and loss, a `Factorization` for the strategy
-matrix, an object with ``init`` and ``step`` for the server optimizer. `design` compares mechanisms before
-anything is trained, `account` says what a run really gave, `PrivateStream` releases running means and
-covariances of the rows that a service gets.
-The rooms behind this face: fedmf.mechanisms, fedmf.accounting, fedmf.noise, fedmf.moments, fedmf.training,
-fedmf.optim, fedmf.runs, fedmf.sweeps, fedmf.streaming, fedmf.flower.
-Pages that docstrings name as docs/NAME.md are in the source distribution.
+A value only describes a run; `simulate`, `start`, `resume` and `plan` act on a run, and `run_sweep` on a
+`Sweep`. You can pass your own objects: a `Task` for any model and loss, a `Factorization` for the strategy
+matrix, or an object with ``init`` and ``step`` for the server optimizer. `design` compares mechanisms
+without training, `account` computes the privacy statement of a run, and `PrivateStream` releases running
+means and covariances of rows.
+The subpackages are fedmf.mechanisms, fedmf.accounting, fedmf.noise, fedmf.moments, fedmf.training,
+fedmf.optim, fedmf.runs, fedmf.sweeps, fedmf.streaming and fedmf.flower.
+Pages that docstrings cite as docs/NAME.md are in the source distribution.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Calibration and amplification: what noise gives which guarantee."""
+"""Calibration, amplification and accounting: the relation between noise and guarantee."""
 
 from typing import TYPE_CHECKING
 

@@ -57,25 +57,26 @@ def design(
     objective: str | Objective = "rmse",
     noise_multiplier: float | None = None,
 ) -> list[dict[str, Any]]:
-    """One row per mechanism, ready for JSON.
+    """Compare mechanisms without training: one row per mechanism, ready for JSON.
 
     Args:
         participation: (n, k, b).
-        mechanisms: names or choices, as `GivenFactorization(C)`; the rows keep their order. Without any, all
-            that scale to the horizon are compared and the rows are sorted by the objective, best first.
+        mechanisms: names, or choices such as `GivenFactorization(C)`; rows keep this order. By default, all
+            mechanisms that scale to the horizon are compared, best first.
         epsilon: ε of the budget; give both ε and δ or neither.
         delta: δ of the budget.
         adjacency: "zero-out" or "replace-one".
-        bands: p for the names that take it.
-        params: by symbol, for the names that take them; those not given are optimised.
-        workload: as `parse_workload` reads it: "prefix", "momentum:β", "prefix*linear", … .
-        memory_vectors: at most so many d-vectors kept between rounds; a mechanism that would keep more gets
-            fewer bands or buffers if it has any, is left out of a comparison otherwise.
-        progress: called with each name before its row is computed, or after that in another process.
-        sampling: "none", "cyclic-poisson", "balls-in-bins" or "b-min-sep": how users come to rounds. With one
-            of the others a budget is needed, bands and real parameters are searched for the amplified error,
-            and a row takes seconds to minutes.
-        arrived: called with each row as soon as it is there: closed forms, then searches, then optimisers.
+        bands: p, for mechanisms that have bands.
+        params: parameters by symbol; parameters that are not given are optimised.
+        workload: see `parse_workload`: "prefix", "momentum:β", "prefix*linear", …
+        memory_vectors: largest number of d-vectors kept between rounds. A mechanism that needs more gets
+            fewer bands or buffers if it has any, and is otherwise left out.
+        progress: called with each name before its row is computed, or afterwards if another process
+            computes it.
+        sampling: how users are sampled: "none", "cyclic-poisson", "balls-in-bins" or "b-min-sep". The last
+            three need a budget; bands and real parameters are optimised for the amplified error, and a row
+            takes seconds to minutes.
+        arrived: called with each row as soon as it is computed: closed forms, then searches, then optimisers.
         processes: how many may compute rows of optimisers (of searches too at long horizons) at a time. Each
             is a new interpreter, so that a script needs its ``if __name__ == "__main__"``; None for one a
             core.

@@ -77,7 +77,7 @@ UNITS: Final = {unit.name: unit for unit in (USER, EXAMPLE)}
 
 @dataclass(frozen=True)
 class Privacy(Value):
-    """What every run must say, whether or not it adds noise.
+    """Fields that every run has, with or without noise.
 
     Raises:
         ValueError: a value out of its range.

@@ -142,7 +142,7 @@ class Cohorts(Value):
 class CyclicCohorts(Cohorts):
     """The users take turns in one random order, m at a time.
 
-    Consecutive participations of a user are ⌊U/m⌋ or ⌈U/m⌉ rounds apart, and nobody takes part more
+    Consecutive participations of a user are ⌊U/m⌋ or ⌈U/m⌉ rounds apart, and no user takes part more
     than ⌈n·m/U⌉ times.
 
     >>> schedule = CyclicCohorts(9, 2).schedule(6, Participation(9, 3, 3), seed=1)
@@ -162,7 +162,7 @@ class CyclicCohorts(Cohorts):
 class RandomCohorts(Cohorts):
     """Every round samples m eligible users; this cannot be amplified.
 
-    The whole schedule is drawn at once, so that a cap k too tight for a random order is rejected before any
+    The whole schedule is drawn at once, so that a k too small for a random order is rejected before any
     training.
     """
 

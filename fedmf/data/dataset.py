@@ -61,7 +61,7 @@ class NumberedUsers(Sequence[str]):
 class Dataset(ABC):
     """Training examples owned by users, and a central held-out test part.
 
-    `from_frame` and `from_arrays` make one of your own rows. Users have a stable id (a string)
+    `from_frame` and `from_arrays` create one from your own rows. Users have a stable id (a string)
     in messages and in the ledger, and by their index, 0..U − 1, in here.
 
     Attributes:

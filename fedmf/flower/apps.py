@@ -137,11 +137,11 @@ def run_directory(place: Execution, run_id: int) -> Path:
 
 
 def run_on_ray(session: Session, on_round: OnRound | None = None) -> None:
-    """Run a session on Flower's simulation engine: a cohort is cut into ``workers`` slices, one an actor.
+    """Run a session on Flower's simulation engine, each cohort split over ``workers`` actors.
 
     Every worker process builds the task from the configuration, so the session's task must be the one
-    its configuration names. Ray leaves its own marks on the process (a signal handler, PYTHONPATH), so
-    use one process for each run.
+    its configuration names. Ray changes the process (a signal handler, PYTHONPATH), so use
+    one process for each run.
 
     Raises:
         ConfigError: the extra ``ray`` is not installed.

@@ -179,13 +179,13 @@ class OwnClients(GridClients):
 def run_on_grid(
     session: Session, grid: Grid, on_round: OnRound | None = None, nodes: ServedUsers | None = None
 ) -> None:
-    """Run a session to its horizon on any Flower grid and write its reports.
+    """Run a session to the last round on any Flower grid, and write its reports.
 
     Args:
         session: what to run.
         grid: with fedmf's own client apps: in Flower's deployment, its simulation, or this process.
         on_round: see `OnRound`.
-        nodes: the node of each user; default: as nodes claim.
+        nodes: the node of each user; by default, as reported by the nodes.
 
     If the run stops early, the reports describe its releases.
     """

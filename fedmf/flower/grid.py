@@ -32,11 +32,11 @@ Client = Callable[[Message, Context], Message]
 
 
 class InProcessGrid(Grid):
-    """Runs a client app for each message in this process.
+    """A Flower grid that runs a client app for each message in this process.
 
     A server strategy written for Flower runs on it unchanged. Replies are computed as they are pulled, one by
-    one, so that only one is in memory at a time. A client that raises becomes an error reply, as in
-    Flower, and its changes of the context are lost.
+    one, so that only one is in memory at a time. A client that raises gives an error reply, as in
+    Flower, and its changes to the context are lost.
 
     Args:
         client: the app to run.
@@ -46,7 +46,7 @@ class InProcessGrid(Grid):
         node_configs: more of the node configs, by node, as ``flower-supernode --node-config`` gives them.
 
     Guarantees:
-        Each client gets its own records: changes of them reach neither the server nor another
+        Each client gets its own records, so that changes to them affect neither the server nor another
         client. A node's messages are answered in the order in which they were pushed.
     """
 

@@ -103,10 +103,10 @@ def _der(load: Callable[[bytes], object], data: bytes) -> bytes | None:
 
 
 class NodeIdentity(ServedUsers):
-    """Every virtual node of a simulation is a user: the first that registered is user 0, and so on.
+    """Every virtual node of a simulation is a user; users are numbered in the order of registration.
 
-    In Flower's simulations this is the order of partitions. Nodes of a deployment come back with other ids or
-    in another order, so it is not for deployments.
+    In Flower's simulations, this is the order of partitions. Nodes of a deployment return with other ids or
+    in another order, so do not use this class for deployments.
 
     Args:
         users: N.
@@ -148,16 +148,17 @@ class NodeIdentity(ServedUsers):
 
 
 class EnrolledIdentity(ClaimedUsers):
-    """The key of a node identifies its user; the client app is unchanged.
+    """The key of a node identifies its user; the client app stays unchanged.
 
-    For a SuperLink with ``--enable-supernode-auth`` over TLS. Without it nodes list keys as well, and they
-    prove nothing; a server app cannot see the difference, so the statement names the condition.
+    Use it with a SuperLink with ``--enable-supernode-auth`` over TLS. Without it, nodes also list keys, which
+    prove nothing; a server app cannot see the difference, so the statement lists this condition.
 
-    A node with a key that is not enrolled is never asked. A key is one user; a user may have several keys,
-    say while they are changed. Of two nodes that are one user neither is asked unless one was there before.
+    A node with a key that is not enrolled gets no messages. A key belongs to one user; a user may have
+    several keys, for example to replace one. Of two nodes for one user, only a node that was online before
+    is asked.
 
     Args:
-        source: a file: see `read_enrolment`. Users are in its order.
+        source: a file, see `read_enrolment`; users are ordered as in the file.
         report: called with one line about nodes without a user.
 
     Raises:
@@ -202,7 +203,7 @@ class _Asked:
 
 
 class ClientReportedIdentity(ClaimedUsers):
-    """Nodes report their user, by `user_id_mod` in their client app.
+    """Nodes report their user with `user_id_mod` in their client app.
 
     Nodes are believed as `ClaimedUsers` says: the first that claimed a user serves it as long as it lives,
     and another node with the same claim is accepted only while the first is gone. Every node is asked
@@ -316,7 +317,7 @@ class Population(ClientReportedIdentity):
 
 
 def user_id_mod(user_of: Callable[[Context], str] | None = None) -> Mod:
-    """A mod that tells a server which user a node serves, and lets everything else through.
+    """A mod that reports the node's user to the server, and passes all other messages through.
 
     Args:
         user_of: from the node's context to the user's stable id; by default the node config's ``user-id``,

@@ -30,16 +30,15 @@ def run_app(
     run_config: Mapping[str, Any] | None = None,
     seed: int | None = None,
 ) -> Context:
-    """Run a Flower app to its end: the server app, and the client app for each message, in this process.
+    """Run a Flower app in this process: the server app, and the client app for each message.
 
-    Nothing else is needed: no Ray, no Flower services or home folder, no network. Errors of the server app
-    arrive here as they are, and a debugger stops in clients; lifespans, mods, client state, actions and apps
-    of the older interface (``client_fn``, ``server_fn``) work as in Flower. An error of a client is an error
-    reply.
+    This needs no Ray, no Flower services or home directory, and no network. Errors of the server app
+    are raised here, and you can debug clients. Lifespans, mods, client state, actions and apps with the older
+    interface (``client_fn``, ``server_fn``) work as in Flower. An error of a client gives an error reply.
 
     Args:
         server_app: the server app; or the folder of a Flower app with its ``pyproject.toml``.
-        client_app: the client app; none with a folder, which names its own.
+        client_app: the client app; None with a folder, which names its own.
         num_supernodes: N ≥ 1 virtual nodes; node i has the node config ``partition-id`` = i and
             ``num-partitions`` = N.
         run_config: values of the run config, nested or with dotted keys. With a folder they replace values

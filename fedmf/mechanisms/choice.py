@@ -17,11 +17,11 @@ _GIVEN = "given"
 
 @dataclass(frozen=True)
 class NamedMechanism:
-    """A mechanism by name, with the parameters that are not to be chosen.
+    """A mechanism by name, with fixed parameters; all other parameters are optimised.
 
     Args:
         kind: one of `names()`.
-        params: by symbol, bands included; integers may come as whole floats.
+        params: by symbol, including bands; integers may be given as floats.
 
     Raises:
         ValueError: an unknown name, a parameter the mechanism does not take, or a value of the wrong type.

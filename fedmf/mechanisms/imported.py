@@ -39,14 +39,14 @@ class Imported:
 
 
 def import_strategy(strategy: Any, participation: Participation, stated: float | None = None) -> Imported:
-    """Check a strategy matrix of another library.
+    """Compute the sensitivity of another library's strategy matrix.
 
     Args:
         strategy: the first column of a Toeplitz C, shape (p,); C itself, shape (n, n); a BLT with
             ``buf_decay`` and ``output_scale`` (jax_privacy); or a recipe with ``coefficients`` and
             ``sensitivity``, which take n_steps, min_sep and max_participations (Opake).
         participation: (n, k, b).
-        stated: the sensitivity that its library states; taken from a recipe if None.
+        stated: the sensitivity that the library states; if None, taken from a recipe.
 
     Raises:
         ValueError: it is none of these, or longer than n rounds.

@@ -144,9 +144,9 @@ def session_of(path: Path, run: Run, initial: Tensor) -> Session:
 
 
 class PrivateAggregator:
-    """User-level differential privacy for any program that trains users: no Flower, no messages, no loop.
+    """User-level differential privacy for any training program, without Flower.
 
-    In each round the program asks for the cohort (`cohort`), adds the update of each user (`add`), and
+    In each round, the program asks for the cohort (`cohort`), adds the update of each user (`add`), and
     gets the next model (`release`). The updates are clipped together over all trained arrays, summed exactly,
     divided by the planned users of a round and noised; the round is committed before `release` returns.
 
@@ -161,13 +161,13 @@ class PrivateAggregator:
         clipping: `fedmf.QuantileClipping` lets ζ follow a quantile of norms.
         extra_releases: statistics such as `fedmf.CustomStatistic` that are released under the same ε.
         frozen: arrays that are neither trained nor noised: names, or patterns.
-        tied: whether equal arrays are one under several names; None asks if there are any.
+        tied: whether equal arrays are one array with several names; None raises an error if there are any.
 
     Raises:
         ConfigError: values that do not fit together.
 
     Guarantees:
-        Whatever one user's update is (wrong shapes, NaN, huge), it changes that user's own contribution and
+        Any update of one user (wrong shapes, NaN, huge values) changes that user's own contribution and
         nothing else. A process that dies leaves a directory that the same calls continue: what was released
         counts, and no row of noise is used twice.
     """

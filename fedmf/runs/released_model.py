@@ -60,9 +60,9 @@ _FINGERPRINT: Final = "arrays"
 
 
 def load_model(path: str | Path) -> dict[str, Tensor]:
-    """The model that a run released last, for ``load_state_dict`` of the module that was trained.
+    """The last released model of a run, for ``load_state_dict`` of the trained module.
 
-    It is as private as the run's statement says; post-processing costs nothing.
+    The statement of the run covers it.
 
     Args:
         path: of a finished, running or stopped run. Neither its data nor its task are needed.

@@ -49,7 +49,7 @@ _LONGEST: Final = 120
 
 @dataclass(frozen=True)
 class Execution(Value):
-    """Messages, workers, waiting, evaluation and place of a run.
+    """How a run is executed: messages, workers, time limits, evaluation and directory.
 
     Slices are waited for, so that one user's slow training cannot take others out of the sum: only rounds
     with ``per-user`` messages end at ``round_timeout``. Before any node serves a user, ``round_timeout``
@@ -176,23 +176,23 @@ _KINDS: Final[dict[str, Mapping[str, type[Value]]]] = {
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """Private federated training, described whole.
+    """The complete description of a private federated training run.
 
-    A configuration file, the command line, a Flower run config and Python are four ways to make one. What a
-    run records is rendered from it.
+    You can create one from a configuration file, the command line, a Flower run config or Python. What a
+    run records is derived from it.
 
     Args:
-        task: data, model, loss and metrics: a `Task`, or one by name.
+        task: data, model, loss and metrics: a `Task`, or a task by name.
         cohorts: who takes part when.
-        privacy: the guarantee and its unit, or `NoPrivacy`.
-        mechanism: the strategy matrix: a name, a factorization, a choice with parameters, or the whole value
+        privacy: the guarantee, or `NoPrivacy`.
+        mechanism: the strategy matrix: a name, a factorization, a name with parameters, or a `NoiseMechanism`
             with its workloads.
-        server: what the server does with the private mean update: by name, or any object with
+        server: the server optimizer, which uses the private mean update: by name, or any object with
             ``init`` and ``step`` (`ServerOptimizer`); its state is part of every commit.
-        client: what users do with the model.
+        client: local training.
         execution: messages, workers, limits.
-        clipping: whether the clip norm stays fixed, or is only the first one.
-        extra_releases: statistics that are released in addition, under the same ε.
+        clipping: a fixed or an adaptive clip norm.
+        extra_releases: additional statistics that are released under the same ε.
 
     Raises:
         ConfigError: values that do not fit together.

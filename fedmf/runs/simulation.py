@@ -139,7 +139,7 @@ def run_in_process(session: Session, on_round: OnRound | None = None) -> bool:
 
 
 def plan(run: Run) -> Plan:
-    """The calibrated mechanism. Builds the task, since the model decides the dimension.
+    """The calibrated mechanism of a run. This builds the task, because the model determines the dimension.
 
     Raises:
         ConfigError: a mechanism that cannot be built or that the accountant does not cover.
@@ -150,7 +150,7 @@ def plan(run: Run) -> Plan:
 
 
 def start(run: Run, path: str | Path, device: str = "cpu") -> Session:
-    """Plan the run, create its directory, draw its key: a session at round 0.
+    """Plan the run, create its directory and draw its key; returns a session at round 0.
 
     Args:
         run: the run.
@@ -164,7 +164,7 @@ def start(run: Run, path: str | Path, device: str = "cpu") -> Session:
 
 
 def resume(run: Run, path: str | Path, device: str = "cpu") -> Session:
-    """Open an interrupted run of this value where its ledger ends.
+    """Open an interrupted run at the end of its ledger.
 
     Raises:
         ConfigError: not a run directory, or that of another run.
@@ -180,7 +180,7 @@ def simulate(
     on_round: OnRound | None = None,
     progress: bool | None = None,
 ) -> RunResult:
-    """Run in this process to the horizon: start, or continue after an interruption.
+    """Start or resume a run in this process, and run it to the last round.
 
     Args:
         run: the run.
@@ -191,7 +191,7 @@ def simulate(
         progress: whether rounds are shown; default: on a terminal and in a notebook.
 
     Raises:
-        ConfigError: the run cannot be executed, or the place holds something else.
+        ConfigError: the run cannot be executed, or the directory contains something else.
         Exception: what ``on_round`` raises; the same call continues the run.
     """
     opened = resume if (Path(path) / LEDGER).is_file() else start

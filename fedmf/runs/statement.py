@@ -244,7 +244,7 @@ def distinct_patterns(table: NDArray[np.integer]) -> tuple[NDArray[np.int32], ND
 
 
 def account(path: str | Path) -> PrivacyStatement:
-    """What a run promised and what it really gave, from its directory alone.
+    """The privacy statement of a run, computed from its directory alone.
 
     Args:
         path: of a finished, running or stopped run.

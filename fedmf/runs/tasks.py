@@ -220,18 +220,18 @@ NAMED_TASKS: Final[dict[str, type[NamedTask]]] = {task.kind: task for task in _K
 
 
 def classification(data: Data, model: Model) -> NamedTask | Task:
-    """What to train: a model with an output for each class, on examples with a class each.
+    """The task of classification: examples with one class each, and a model with one output per class.
 
     Args:
-        data: your own (`fedmf.Dataset.from_frame`, `from_arrays`, a `Dataset`), or one by name, as
+        data: your own (`fedmf.Dataset.from_frame`, `from_arrays`, a `Dataset`), or named data such as
             `fedmf.Digits`.
-        model: your own module, or one by name, as `fedmf.Mlp`.
+        model: your own module, or a named model such as `fedmf.Mlp`.
 
     Returns:
-        A value that a run records by name if both are by name; else a `Task`, recorded by its fingerprint.
+        A task that a run records by name if both are named; otherwise a `Task`, recorded by its fingerprint.
 
     Raises:
-        TypeError: data or model is something else.
+        TypeError: data or model has another type.
         ValueError: the data have no classes.
 
     >>> type(classification(Digits(users=10), Mlp())).__name__

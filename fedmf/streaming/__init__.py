@@ -1,4 +1,4 @@
-"""Private moments of a stream of rows as a job: reading, admission, durable state, output and statement."""
+"""Private moments of a stream of rows: reading, admission, durable state, output and statement."""
 
 from fedmf.streaming.alarms import Alarms
 from fedmf.streaming.plan import StreamPlan, best_cap

@@ -264,7 +264,7 @@ def step_contract(rows: Participation, every: int) -> tuple[Participation, int]:
 
 
 def best_cap(rows_of_users: ArrayLike, noise: float, difference: float) -> int:
-    """The k with the least error of a mean of all rows, for how many rows each user has.
+    """The k with the smallest error of a mean of all rows, given the number of rows of each user.
 
     A single release of at most k rows of each user, N in all, has the standard error k·noise/N, and leaves
     out a share of the rows with a mean that may differ from the others: the sum of squares is least.

@@ -44,35 +44,35 @@ _CLOSED: Final = "is closed"
 
 @final
 class PrivateStream:
-    """Private running moments of the rows that are pushed; durable, each row once.
+    """Private running moments of pushed rows, stored durably; each row counts once.
 
-    The state directory is the same as of ``fedmf stream --state-dir``. The same call continues after any end,
-    kill -9 included. Use it as a context manager; at its end the privacy statement is written into the
-    directory.
+    The state directory has the format of ``fedmf stream --state-dir``. The same call continues the stream
+    after any interruption, including kill -9. Use it as a context manager; on exit, it writes the privacy
+    statement to the directory.
 
     Args:
-        path: of the state directory; absent or empty for a new stream.
-        rounds: n, the most rows there will be.
-        clip_norm: ζ, the largest norm of a row; longer ones are scaled to it. May be left out with a schema,
-            which has one.
-        dimension: d, numbers of a row; public. May be left out where columns are named, and with a schema.
-        columns: names of the d numbers, for rows by name and tables. With a schema the columns to use, all
-            numbers and categories without them.
-        schema: what the columns may hold (`fedmf.data.read_schema`); it must declare one of users. Rows are
+        path: the state directory; absent or empty for a new stream.
+        rounds: n, the largest number of rows.
+        clip_norm: ζ, the largest norm of a row; longer rows are scaled down to it. Optional with a schema,
+            which determines it.
+        dimension: d, the number of values in a row; public. Optional with columns or a schema.
+        columns: names of the d numbers, for rows by name and tables. With a schema, the columns to use; by
+            default all numbers and categories.
+        schema: declaration of the columns (`fedmf.data.read_schema`), including a user column. Rows are
             then mappings or tables of raw cells, and releases in the columns' own units.
-        **settings: others of `Settings`: epsilon, delta, max_participations, min_separation, workloads,
+        **settings: other fields of `Settings`: epsilon, delta, max_participations, min_separation, workloads,
             second_moment, adjacency, method, mechanisms, bands, params, weight, seed. Every row is released,
             so `release_every` is 1.
 
     Raises:
-        LedgerError: the directory is another stream's, in use by another process, or behind what this machine
-            knows of its stream.
-        ValueError: settings are unfit.
+        LedgerError: the directory belongs to another stream, is in use by another process, or is older than
+            this machine's record of the stream.
+        ValueError: invalid settings.
 
     Guarantees:
-        Releases have the bits of ``fedmf stream`` on the same rows with the same public key.
-        What `push` returns is durable. A release that was committed and not seen is told again by `release`,
-        or by `push` with the same key; no step is released twice with other noise.
+        Releases are bit-identical to ``fedmf stream`` on the same rows with the same public key.
+        Everything that `push` returns is durable. `release`, or `push` with the same key, returns a committed
+        release again; no step is released twice with different noise.
         A push that raises `ParticipationViolation`, `HorizonExceededError` or `ValueError` has taken no step
         and spent nothing.
         Threads may push at once, one is served after the other; a process that was forked may not.

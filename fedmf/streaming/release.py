@@ -177,7 +177,7 @@ class Renderer:
 
 
 class PrivateRelease:
-    """What one release says; everything in it is private and may be published.
+    """One release; all of its fields are private and may be published.
 
     Args:
         t: how many rows it is of.

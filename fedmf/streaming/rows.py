@@ -28,7 +28,7 @@ _MARGIN: Final = 1e-9
 
 @dataclass(frozen=True)
 class Layout:
-    """Which vector a row is, and what goes with it.
+    """How a row is read as a vector, and which columns go with it.
 
     Args:
         columns: names of the d coordinates in order.

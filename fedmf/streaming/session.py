@@ -41,7 +41,7 @@ _LABEL: Final = 32
 
 
 class StreamRun:
-    """One process's part of a stream.
+    """The part of a stream that one process handles.
 
     Args:
         state: open for writing; it holds the plan.
@@ -351,18 +351,18 @@ def open_run(
     raw: bool = False,
     admit: Callable[[Layout], None] | None = None,
 ) -> Iterator[tuple[StreamRun, Reader]]:
-    """The run of a state directory, begun if there is none, with the reader of its input.
+    """Start or continue the stream of a state directory; returns it with the reader of its input.
 
     Args:
         directory: of the state.
-        settings: must be those the stream was begun with.
+        settings: the same as when the stream was started.
         source: file of the rows; None for standard input.
         output: file for the releases; None for standard output.
         file_format: of the input, see `open_reader`.
         first_row: which row of the stream the input begins with.
         progress: called with (t, n) after each commit.
-        remembered: whether this machine keeps a mark of the stream, once its directory is gone.
-        raw: whether each release also says its weighted sums and the covariance before projection.
+        remembered: whether this machine keeps a record of the stream outside its directory.
+        raw: whether each release also contains its weighted sums and the covariance before projection.
         admit: may refuse the layout of the rows of a new stream, before anything is written.
 
     Raises:
@@ -434,7 +434,7 @@ def account_stream(directory: Path) -> PrivacyStatement:
 
 
 def stream_costs(directory: Path) -> Costs:
-    """What a stream cost each of its users, to be composed with other streams and runs.
+    """The privacy cost of a stream for each of its users, for composition with other streams and runs.
 
     Raises:
         LedgerError, ValueError: as for `account_stream`.

@@ -36,20 +36,20 @@ _SHORTEST, _LONGEST = 1e-100, 1e100
 
 @dataclass(frozen=True)
 class Settings:
-    """What the operator asked for, as far as it shapes noise and releases.
+    """The settings of a stream that affect noise and releases.
 
     Args:
         epsilon: ε.
         delta: δ.
         clip_norm: ζ, in 1e-100..1e100; with a schema by default the largest norm that its bounds allow.
-        rounds: n, the most rows that count; None for the number of rows of the input that do.
-        user_column: name of the column of user ids; None: every row is another user's.
+        rounds: n, the largest number of rows that count; None: counted in the input.
+        user_column: name of the column of user ids; None: every row is a different user.
         max_participations: k, the largest number of rows of one user that count.
-        min_separation: b, the least number of steps between two rows of one user; None for n with k = 1, else
-            1. With R rows a release, at most ⌈R/b⌉ of a user's rows are in one.
+        min_separation: b, the smallest number of steps between two rows of one user; None for n with k = 1,
+            else 1. With R rows per release, at most ⌈R/b⌉ of a user's rows are in one.
         workloads: A₁ and A₂ by name, or one for both; over releases, each of R rows.
         method: a name of `METHOD_NAMES`.
-        mechanisms: C₁ and C₂, or one for both: names of mechanisms, "auto" for the one of least error, or
+        mechanisms: C₁ and C₂, or one for both: names of mechanisms, "auto" for the best one, or
             factorizations as objects, with a round for each release.
         objective: the error that named mechanisms minimise, as `Objective.parse` reads it; None for that of
             running averages relative to a single release of the same rows, later ones counting more, and

@@ -1,4 +1,4 @@
-"""Sweeps: many runs that differ in some keys, tuned and compared on seeds, as one value."""
+"""Sweeps: many runs that differ in some keys, tuned and compared on seeds."""
 
 from fedmf.sweeps.results import SweepResult, mean_interval, privacy_together
 from fedmf.sweeps.running import run_sweep

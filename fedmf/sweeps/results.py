@@ -200,7 +200,7 @@ class SweepResult:
 
 
 def privacy_together(sweep: Sweep) -> str:
-    """What all runs cost one user, by Gaussian composition of the most that each may promise."""
+    """The ε of all runs together for one user, by Gaussian composition of the largest ε of each."""
     runs, count = sweep.promises, len(sweep.promises)
     noiseless = sum(not all(isinstance(one, UserLevel) for one in run) for run in runs)
     if noiseless:

@@ -42,15 +42,15 @@ def run_sweep(
     keep_runs: bool = False,
     on_run: Callable[[int, int, str], None] | None = None,
 ) -> SweepResult:
-    """Carry out all unfinished runs, and write table, picture and evaluations.
+    """Execute all unfinished runs, and write the table, the figure and the evaluations.
 
     Args:
         sweep: the configurations to compare.
-        path: the directory of the sweep; new, or of an earlier sweep with equal runs, which count.
-        processes: how many runs at once; with 1 they run in this process.
-        threads: of each of several processes.
-        keep_runs: whether run directories stay; otherwise their metrics and statements do.
-        on_run: called with the number of runs that ended, of all, and with a line about one that failed.
+        path: the directory of the sweep; if it is not new, its finished runs are reused.
+        processes: number of concurrent runs; with 1, they run in this process.
+        threads: number of threads of each process.
+        keep_runs: whether to keep run directories; otherwise only metrics and statements are kept.
+        on_run: called with the numbers of finished runs and of all runs, and a line about a failed run.
 
     Raises:
         ConfigError: the place cannot be used.

@@ -46,7 +46,7 @@ def described(values: Mapping[str, Scalar]) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """One configuration that is compared: a variant at a point of the grid."""
+    """One of the compared configurations: a variant at a point of the grid."""
 
     variant: str
     point: tuple[tuple[str, Scalar], ...]
@@ -65,23 +65,23 @@ class PlannedRun(NamedTuple):
 
 @dataclass(frozen=True)
 class Sweep:
-    """Runs that differ in some keys, each tuned on seeds of its own and then compared on others.
+    """Runs that differ in some keys, tuned on some seeds and compared on others.
 
-    A cell is a variant at a point of the grid. For each, the tuned keys take the values for which the mean
-    metric over the tuning seeds is best; with these it runs on the seeds that are reported. A key that a
-    cell's kind does not have is left out of it: runs that become equal are carried out once.
+    A cell is a variant at a point of the grid. For each cell, the tuned keys take the values with the best
+    mean metric over the tuning seeds; the cell then runs on the reported seeds. Keys that a cell's kinds lack
+    are ignored, and runs that become equal are executed once.
 
     Args:
         base: the configuration: tables, dotted keys, or a run that keys can describe.
-        seeds: on which cells are compared.
-        variants: keys of each, by name.
-        grid: values of each key; its points are all combinations.
-        tuned: values of each key that is chosen for each cell.
-        tuning_seeds: on which they are chosen; none of ``seeds``.
-        tuning_set: keys of tuning runs alone, such as data other than the reported runs have.
-        baseline: the variant that the others are compared with, on the same point and seed.
+        seeds: the seeds on which cells are compared.
+        variants: keys of each variant, by name.
+        grid: values of each key; all combinations are run.
+        tuned: candidate values of each tuned key.
+        tuning_seeds: the seeds for tuning, which must differ from ``seeds``.
+        tuning_set: keys of tuning runs only, for example to tune on other data.
+        baseline: the variant with which the others are compared, at the same point and seed.
         metric: a column of the runs' metrics; default: the task's first metric, or the loss.
-        last: the metric is a mean of so many evaluations at the end of a run.
+        last: number of final evaluations over which the metric is averaged.
 
     Raises:
         ConfigError: an unknown key, seeds that overlap, or a cell that is no valid configuration.

@@ -31,7 +31,7 @@ _OUTPUTS = 2**26
 class Task:
     """Data, model, loss and metrics.
 
-    Whether it can be trained is seen by `preflight`, on examples made up by the structure.
+    `preflight` checks on made-up examples whether it can be trained.
 
     Args:
         dataset: users' examples and the central test part.

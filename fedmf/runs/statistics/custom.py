@@ -21,13 +21,13 @@ _MOST_ENTRIES: Final = 64
 
 @dataclass(frozen=True)
 class CustomStatistic(Statistic):
-    """Releases the noisy mean over a round's users of a function of each user's clipped update.
+    """Releases the noisy mean of a function of the users' clipped updates in every round.
 
-    The function sees one user's clipped update, a tensor of shape (d,), and gives q numbers. fedmf clips
-    them to ℓ2 norm c where it clips updates, sums them, and adds noise that is correlated as for the
+    The function maps one user's clipped update, a tensor of shape (d,), to q numbers. fedmf clips
+    them to L2 norm c, sums them, and adds noise that is correlated in the same way as for the
     sums; ε of the run holds for every pure function, with a result that depends on its argument alone
     (docs/statements.md#extra-statistics). A function that is seen to remember earlier users is rejected
-    before the run. A user for whom the function fails adds zeros.
+    before the run. If the function fails for a user, that user adds zeros.
 
     Raises:
         ValueError: a value out of its range.
