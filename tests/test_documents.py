@@ -22,7 +22,7 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", DOCS / "concepts.md"]
 #: What is replaced in each notebook, so that it runs in seconds.
 TUTORIALS = {
-    "compare-mechanisms": ("120, [0, 1, 2], [0.025, 0.05, 0.1, 0.2]", "30, [0, 1], [0.1]"),
+    "compare-mechanisms": ("120, [0, 1, 2], [0.025, 0.05, 0.1, 0.2, 0.4]", "30, [0, 1], [0.1]"),
     "make-an-app-private": ("ROUNDS = 12", "ROUNDS = 4"),
     "release-a-stream": ("", ""),
     "score-anomalies": ("", ""),
