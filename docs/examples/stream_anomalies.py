@@ -63,12 +63,14 @@ def draw(file: str, benign: np.ndarray, malignant: np.ndarray, area: float, epsi
     for scores, colour, name in ((benign, "#0072B2", "benign"), (malignant, "#D55E00", "malignant")):
         axes.hist(scores, edges, color=colour, alpha=0.6, label=f"{name}, never seen by the stream")
     axes.set(xscale="log", xlabel="score: squared distance under the private density", ylabel="patients")
-    axes.set_title(
-        f"What a private density finds strange: ε = {epsilon:g}, 250 patients seen, AUC {area:.2f}"
-    )
+    axes.set_yticks(range(0, 30, 5))
+    axes.set_xticks([3, 10, 30, 100, 300], ["3", "10", "30", "100", "300"])
+    axes.set_title(f"250 patients seen, ε = {epsilon:g}, area under the curve {area:.2f}", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    figure.savefig(file, dpi=130)
+    axes.grid(alpha=0.25)
+    axes.set_axisbelow(True)
+    figure.savefig(file, dpi=150)
 
 
 if __name__ == "__main__":

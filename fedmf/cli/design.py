@@ -198,21 +198,19 @@ def _draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
     from fedmf.figures import COLOURS, new_figure, style
 
     first, cells = rows[0], _table(rows, wide=False)
-    figure = new_figure(8, 0.32 * len(rows) + 1.5)
+    figure = new_figure(7, 0.32 * len(rows) + 1.5)
     axes, errors = figure.subplots(), [row["objective_error"] for row in rows]
     colours = [COLOURS["vs independent" in row and row["vs independent"] == "—"] for row in cells]
     bars = axes.barh([row["mechanism"] for row in cells], errors, color=colours)
-    memory = [row["memory"].replace("none", "no memory") for row in cells]
+    memory = [row["memory"].partition(" (")[0].replace("none", "no memory") for row in cells]
     axes.bar_label(
         bars, [f"{error:.4g}, {kept}" for error, kept in zip(errors, memory, strict=True)], padding=4
     )
     axes.invert_yaxis()
     axes.margins(y=0.01)
     budget = "" if first["epsilon"] is None else f", ε = {first['epsilon']:.4g}"
-    title = f"{first['rounds']} rounds, each user in at most {first['max_participations']}{budget}"
+    figure.suptitle(f"{first['rounds']} rounds, each user in at most {first['max_participations']}{budget}")
     label = next(name for name in cells[0] if name.startswith("error"))
-    style(
-        axes, xlabel=f"{label}; next to it the memory of the noise", xlim=(0, 1.7 * max(errors)), title=title
-    )
+    style(axes, xlabel=f"{label} and memory of the noise", xlim=(0, 1.7 * max(errors)))
     axes.grid(False, axis="y")
     figure.savefig(file, dpi=150)

@@ -32,7 +32,7 @@ def draw_stream(
 ) -> None:
     """Draw the released mean of each column in a panel, with a band of two standard errors of its noise.
 
-    Correlations of the last release stand next to them, as far as the noise lets any be told.
+    Correlations of the last release stand below them, as far as the noise lets any be told.
 
     Args:
         renderer: of the stream.
@@ -58,11 +58,12 @@ def draw_stream(
     matrix = None if last is None else last.correlation
     told = matrix is not None and bool(np.isfinite(matrix[np.triu_indices(len(matrix), 1)]).any())
     shown = min(len(renderer.names), _PANELS)
-    figure = new_figure(13 if told else 8, max(1.7 * shown + 0.8, 3.2))
-    left, *right = figure.subfigures(1, 2, width_ratios=(3, 2)) if told else (figure,)
-    _draw_means(left, parts, renderer.names[:shown], len(renderer.names))
-    if right and last is not None:
-        _draw_correlations(right[0], last, renderer.names)
+    heights = (max(1.7 * shown + 0.8, 3.2), min(2.4 + 0.3 * len(renderer.names), 7.0))
+    figure = new_figure(7, sum(heights) if told else heights[0])
+    top, *below = figure.subfigures(2, 1, height_ratios=heights) if told else (figure,)
+    _draw_means(top, parts, renderer.names[:shown], len(renderer.names))
+    if below and last is not None:
+        _draw_correlations(below[0], last, renderer.names)
     figure.savefig(file, dpi=150)
 
 
@@ -80,6 +81,7 @@ def _draw_means(figure: Any, parts: dict[str, list[Any]], columns: Sequence[str]
             axes.set_ylim(ends.min() - margin, ends.max() + margin)
         style(axes, ylabel=name)
     panels[-1].set_xlabel(label)
+    figure.align_ylabels()
     more = "" if len(columns) == all_columns else f", first {len(columns)} of {all_columns} columns"
     figure.suptitle(f"Released means (band: ±2 standard errors of the noise){more}", fontsize=11)
 
@@ -109,13 +111,12 @@ def _draw_correlations(figure: Any, last: PrivateRelease, columns: Sequence[str]
     axes.set_facecolor("0.92")
     image = axes.imshow(value, cmap="RdBu_r", vmin=-1, vmax=1)
     figure.colorbar(image, ax=axes, shrink=0.7, label="correlation")
-    all_told = bool(np.isfinite(value).all())
-    gray = "" if all_told else "\n(gray: too noisy to say)"
+    gray = "" if np.isfinite(value).all() else "\n(gray: too noisy to say)"
     axes.set_title(f"Correlations in the last release{gray}", fontsize=11)
     if d <= _MOST_NAMES:
-        axes.set_xticks(range(d), columns, rotation=60, ha="right", fontsize=8)
-        axes.set_yticks(range(d), columns, fontsize=8)
+        axes.set_xticks(range(d), columns, rotation=30, ha="right", fontsize=9)
+        axes.set_yticks(range(d), columns, fontsize=9)
         for i, j in zip(*np.nonzero(np.isfinite(value) & ~np.eye(d, dtype=bool)), strict=True):
             half = (high[i, j] - low[i, j]) / 2
             dark = {"color": "white"} if abs(value[i, j]) > 0.7 else {}
-            axes.text(j, i, f"{value[i, j]:.2f}\n±{half:.2f}", ha="center", va="center", fontsize=7, **dark)
+            axes.text(j, i, f"{value[i, j]:.2f}\n±{half:.2f}", ha="center", va="center", fontsize=8, **dark)

@@ -76,7 +76,7 @@ def draw_learning_curve(
         False if matplotlib (the extra ``report``) is not installed; nothing is drawn then.
     """
     try:
-        figure = new_figure(11, 3.6)
+        figure = new_figure(7, 6)
     except ImportError:
         return False
     rounds, shares = sorted(rows), {metric.name: metric.is_share for metric in metrics}
@@ -87,17 +87,17 @@ def draw_learning_curve(
     epsilons = [math.nan if rows[t].get("epsilon") is None else rows[t]["epsilon"] for t in rounds]
     if any(math.isfinite(epsilon) and epsilon > 0 for epsilon in epsilons):
         curves.append(("ε spent", epsilons))
-    for at, (axes, (label, values)) in enumerate(
-        zip(figure.subplots(1, len(curves), squeeze=False)[0], curves, strict=True)
-    ):
-        axes.plot(rounds, values, color=COLOURS[at])
-        style(axes, xlabel="rounds released", ylabel=label)
+    panels = figure.subplots(len(curves), sharex=True, squeeze=False)[:, 0]
+    for axes, colour, (label, values) in zip(panels, COLOURS, curves, strict=False):
+        axes.plot(rounds, values, color=colour)
+        style(axes, ylabel=label)
         if label != "ε spent" and math.isfinite(values[0]):
             axes.axhline(values[0], color="0.4", linestyle=":", label="untrained model")
-            axes.legend(fontsize=8, frameon=False)
+            axes.legend(frameon=False)
+    panels[-1].set_xlabel("rounds released")
+    figure.align_ylabels()
     figure.suptitle(title)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=120)
+    figure.savefig(buffer := io.BytesIO(), format="png", dpi=150)
     write_durably(path / PICTURE, buffer.getvalue())
     return True
 

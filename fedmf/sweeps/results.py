@@ -187,15 +187,17 @@ class SweepResult:
             xs = [(at if len(cells) == 1 else i) + 0.03 * at for i in range(len(cells))]
             reach = [scale * (one.high - one.estimate) if one.size > 1 else 0.0 for one in means]
             marks = {"marker": "osD^vPX*"[at % 8], "capsize": 3, "color": COLOURS[at % len(COLOURS)]}
+            # What the key does not change, such as a run without noise along ε, is a level to compare with.
+            marks["linestyle"] = "--" if len({one.estimate for one in means}) == 1 else "-"
             axes.errorbar(xs, [scale * one.estimate for one in means], yerr=reach, label=name, **marks)
         key = next(iter(self.sweep.grid), "")
         ticks = self.sweep.grid.get(key) or lines
-        axes.set_xticks(range(len(ticks)), [str(tick) for tick in ticks])
-        label = {"privacy.epsilon": "ε", "": "variant"}.get(key, key)
+        axes.set_xticks(range(len(ticks)), [str(tick).removesuffix(".0") for tick in ticks])
+        label = {"privacy.epsilon": "privacy loss ε", "": "variant"}.get(key, key)
         style(axes, xlabel=label, ylabel=f"{self.metric.label}, mean and {100 * _CONFIDENCE:g} % interval")
         if len(lines) > 1 and key:
-            figure.legend(loc="outside right upper", fontsize=8, frameon=False)
-        figure.savefig(buffer := io.BytesIO(), format="png", dpi=130)
+            figure.legend(loc="outside right upper", fontsize=9, frameon=False)
+        figure.savefig(buffer := io.BytesIO(), format="png", dpi=150)
         return buffer.getvalue()
 
 

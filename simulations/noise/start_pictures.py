@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 import torch
-from matplotlib import pyplot as plt
 
 from fedmf.accounting import gaussian_sigma
 from fedmf.accounting.gaussian import gaussian_mu
+from fedmf.figures import COLOURS, new_figure, style
 from fedmf.mechanisms.choice import NamedMechanism
 from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.noise import GaussianSource, NoiseKey, NoiseStream
@@ -21,8 +20,7 @@ from fedmf.participation import Participation
 
 CONTRACT = Participation(rounds=240, max_participations=24, min_separation=10)
 SIGMA = gaussian_sigma(epsilon=8.0, delta=1e-5)
-COLOURS = {"identity": "#D55E00", "banded-toeplitz": "#0072B2"}
-LABELS = {"identity": "independent", "banded-toeplitz": "correlated"}
+SHOWN = {"identity": (COLOURS[1], "independent"), "banded-toeplitz": (COLOURS[0], "correlated")}
 COORDINATES = 40
 PLACE = Path(__file__).parents[2] / "docs" / "pictures"
 
@@ -40,43 +38,42 @@ def noise(name: str) -> np.ndarray:
 
 
 def draw_noise() -> None:
-    """Noise of single rounds on the left, its running sum on the right."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    """Noise of single rounds, and its running sum below."""
+    figure = new_figure(7, 5.6)
+    above, below = figure.subplots(2)
     rounds = np.arange(1, CONTRACT.rounds + 1)
-    for name, colour in COLOURS.items():
+    for name, (colour, label) in SHOWN.items():
         rows = noise(name)
-        left.plot(rounds[:60], rows[:60, 0], color=colour, lw=1.2, label=LABELS[name])
-        right.plot(rounds, rows[:, :12].cumsum(axis=0), color=colour, lw=0.7, alpha=0.5)
-    left.set(title="noise added in each round", xlabel="round", ylabel="one parameter, units of ζ")
-    right.set(title="noise in the model: the sum so far", xlabel="round")
-    left.set_ylim(-24, 16)
-    left.legend(frameon=False, loc="lower left", ncols=2)
-    for axes in (left, right):
-        axes.axhline(0, color="0.7", lw=0.6, zorder=0)
-    figure.savefig(PLACE / "noise.png", dpi=130)
+        above.plot(rounds[:60], rows[:60, 0], color=colour, lw=1.2, label=label)
+        below.plot(rounds, rows[:, :12].cumsum(axis=0), color=colour, lw=0.8, alpha=0.5)
+    unit = "in units of the clip norm"
+    style(above, title="Noise added to one parameter in each round", xlabel="round", ylabel=unit)
+    style(below, title="Noise in the model: the sum so far, twelve parameters", xlabel="round", ylabel=unit)
+    above.legend(frameon=False, loc="lower left", ncols=2)
+    above.set_ylim(-24, 16)
+    figure.savefig(PLACE / "noise.png", dpi=150)
 
 
 def draw_worlds() -> None:
     """What the best test sees in both worlds: normal laws μ apart."""
     mu = gaussian_mu(SIGMA)
     x = np.linspace(-3.5, mu + 3.5, 400)
-    figure, axes = plt.subplots(figsize=(6.5, 2.8), layout="constrained")
-    for centre, colour, label in ((0.0, "#0072B2", "without you"), (mu, "#D55E00", "with you")):
+    figure = new_figure(7, 3.2)
+    axes = figure.subplots()
+    for centre, colour, label in ((0.0, COLOURS[0], "without you"), (mu, COLOURS[1], "with you")):
         axes.fill_between(x, np.exp(-((x - centre) ** 2) / 2), color=colour, alpha=0.35, label=label)
     axes.axvline(1.6449, color="0.2", lw=1, ls="--")
-    axes.annotate('5 % false alarms: says "with"\nto the right of this line', (1.75, 1.03), fontsize=9)
-    axes.set(
-        yticks=[], xlabel="what the best possible attack computes from all released models (ε = 8, δ = 1e-5)"
-    )
+    axes.annotate('5 % false alarms: says "with"\nto the right of this line', (1.75, 1.06), fontsize=9)
+    axes.set_yticks([])
+    style(axes, xlabel="what the best possible attack computes from all released models (ε = 8, δ = 10⁻⁵)")
+    axes.grid(False)
     axes.set_ylim(0, 1.25)
     axes.legend(frameon=False, loc="upper left")
-    figure.savefig(PLACE / "worlds.png", dpi=130)
+    figure.savefig(PLACE / "worlds.png", dpi=150)
 
 
 def main() -> None:
     """Draw both."""
-    mpl.use("Agg")
-    mpl.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
     PLACE.mkdir(exist_ok=True)
     draw_noise()
     draw_worlds()
