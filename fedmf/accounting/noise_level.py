@@ -112,7 +112,7 @@ def certified_noise(
         delta: δ, β included.
         failure: β; δ/100 by default.
         samples: per side and attempt; more of them bring s closer to the exact one.
-        seed: of the accountant's random numbers. Whoever could choose the seed could choose a lucky one.
+        seed: of the accountant's random numbers. Anyone who chose the seed could choose a lucky one.
 
     Returns:
         s and the upper confidence limit of δ(s, ε) that it passed with.

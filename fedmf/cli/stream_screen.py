@@ -187,7 +187,7 @@ def _hidden(plan: StreamPlan, release: PrivateRelease) -> str:
 
 
 def _errors(plan: StreamPlan, release: PrivateRelease) -> list[str]:
-    """The error of the last means next to that of one release of all rows."""
+    """The error of the last means, compared with one release of all rows."""
     if plan.settings.workloads[0] != "average":
         return []
     at = np.array([release.t])

@@ -195,7 +195,7 @@ def _words(seed: int, label: str, count: int) -> NDArray[np.uint64]:
 
 
 def _geometric(seed: int, label: str, count: int, probability: float) -> NDArray[np.int64]:
-    """How often a coin of that probability fails before it first succeeds; cut off at 2⁶²."""
+    """The number of failures of a coin of this probability before its first success; cut off at 2⁶²."""
     if probability >= 1:
         return np.zeros(count, dtype=np.int64)
     uniform = ((_words(seed, label, count) >> np.uint64(11)) + np.uint64(1)) * 2.0**-53

@@ -144,7 +144,7 @@ def ids(column: Any, place: str = "column") -> Any:
     """Ids of users as large strings in canonical form (`canonical_id`).
 
     Returns:
-        Null where a row names nobody: a missing or empty cell, NaN, bytes that are not UTF-8, or a float too
+        Null if a row names no user: a missing or empty cell, NaN, bytes that are not UTF-8, or a float too
         large to be told from its neighbours.
 
     Raises:
@@ -274,7 +274,7 @@ def read_user_list(path: Path, column: str) -> tuple[str, ...]:
         column: the user column.
 
     Raises:
-        ValueError: unreadable, nobody, an id that is missing or occurs twice.
+        ValueError: unreadable, no users, or an id that is missing or occurs twice.
     """
     names: list[str | None] = []
     if format_of(path):

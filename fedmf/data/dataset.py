@@ -76,8 +76,8 @@ class Dataset(ABC):
             or "training users".
 
     Guarantees: the examples of a user and their order depend neither on the device nor on the users asked for
-    together with it. A user may own nothing. Features that could not be read are NaN; a user whose examples
-    cannot be given makes `examples` raise.
+    together with it. A user may own nothing. Features that could not be read are NaN; `examples` raises if
+    a user's examples cannot be given.
     """
 
     user_ids: Sequence[str]
@@ -181,8 +181,8 @@ class Dataset(ABC):
             user: column of the users' ids.
             label: column of the labels; several columns of numbers for several numbers an example.
             features: columns of numbers; None for all others.
-            test: a frame with the same columns, of rows of nobody on the user list; its user column may be
-                left out.
+            test: a frame with the same columns, without rows of users on the user list; its user column
+                may be omitted.
             options: ``user_list``, ``classes`` and ``test_owner`` of `from_arrays`.
 
         Raises:
@@ -269,7 +269,7 @@ class InMemoryDataset(Dataset):
         features: shape (examples, …), of any real type; or several such tensors by the names under which the
             model takes them.
         labels: shape (examples, …), of any real type.
-        owned: for each user the indices of its examples; examples may belong to nobody.
+        owned: for each user the indices of its examples; examples may belong to no user.
         user_ids: unique, stable names; user u is called ``user_ids[u]``.
         test_features: shape (tests, …), likewise.
         test_labels: shape (tests, …).
@@ -391,7 +391,7 @@ def _matrix(columns: Mapping[str, Any], names: Sequence[str]) -> NDArray[np.floa
 
 
 def _ids(values: Any) -> list[str | None]:
-    """The canonical id of each (`canonical_id`), however they are typed; None for what names nobody.
+    """The canonical id of each (`canonical_id`), however they are typed; None for values that name no user.
 
     >>> _ids(["ann", 7, 7.0, None, float("nan"), 10**30])
     ['ann', '7', '7', None, None, '1000000000000000000000000000000']
@@ -403,7 +403,7 @@ def _listed(user_list: Sequence[Any] | str | None, ids_of_rows: Sequence[str | N
     """The ids of all users.
 
     Raises:
-        ValueError: no list, or one that names somebody twice or nobody.
+        ValueError: no list, or one with a repeated or missing id.
     """
     if user_list is None or (isinstance(user_list, str) and user_list != FROM_DATA):
         raise ValueError(

@@ -106,8 +106,8 @@ class Digits(_Images):
 class Idx(_Images):
     """MNIST, Fashion-MNIST or another folder of its four files in the format IDX, packed (``.gz``) or not.
 
-    Training images are spread over users; the test files, which nobody owns, are the test part. Features are
-    scaled to [0, 1].
+    Training images are spread over users; the test files, which belong to no user, are the test part.
+    Features are scaled to [0, 1].
     """
 
     kind: ClassVar[str] = "idx"

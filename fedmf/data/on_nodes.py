@@ -47,7 +47,7 @@ class OnNodes(Table):
 
     @property
     def holds_out_users(self) -> bool:
-        """Nobody is held out."""
+        """No users are held out."""
         return False
 
     @property

@@ -156,7 +156,7 @@ def hold_out_of_each_user(owner: NDArray[np.int64], fraction: float, seed: int) 
     """Each example with probability ``fraction``, but never a user's first.
 
     Args:
-        owner: who owns each example, shape (examples,); −1 for nobody, whose examples are not held out.
+        owner: who owns each example, shape (examples,); −1 for no user; these examples are not held out.
         fraction: in (0, 1).
         seed: public.
 
@@ -176,7 +176,7 @@ def hold_out_of_each_user(owner: NDArray[np.int64], fraction: float, seed: int) 
 
 
 def partition_by_owner(owner: NDArray[np.int64], users: NDArray[np.int64]) -> Partition:
-    """Each row belongs to its owner; rows of others to nobody.
+    """Each row belongs to its owner; rows of others belong to no user.
 
     Args:
         owner: shape (rows,).

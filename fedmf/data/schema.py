@@ -44,7 +44,7 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 #: A number far from overflow.
 Real = Annotated[float, Field(ge=-1e30, le=1e30, allow_inf_nan=False)]
-_FILL: Final = Field(None, description="stands for a missing cell; else its row counts for nobody")
+_FILL: Final = Field(None, description="stands for a missing cell; else its row is ignored")
 #: A time as ISO 8601; TOML has dates and times of its own.
 Moment = Annotated[datetime, BeforeValidator(lambda at: _time(str(at)) or at)]
 AnyColumn = TypeVar("AnyColumn", bound="Column")
@@ -108,7 +108,7 @@ class Number(Encoded):
         upper: largest value that counts.
         center: what becomes 0; None for the middle of the bounds.
         scale: what becomes 1; None for half the width of the bounds.
-        fill: public value that stands for a missing cell; None: its row counts for nobody.
+        fill: public value that stands for a missing cell; None: its row is ignored.
 
     >>> Number(lower=0.0, upper=10.0, fill=5.0).encode(["0", "20", "", "many"])[0].ravel().tolist()
     [-1.0, 1.0, 0.0, 0.0]
@@ -161,7 +161,7 @@ class Category(Encoded):
 
     Args:
         categories: all values that there are, in order.
-        fill: the one that stands for a missing cell; None: its row counts for nobody.
+        fill: the one that stands for a missing cell; None: its row is ignored.
 
     >>> Category(categories=("no", "yes")).encode(["yes", "perhaps"])[0].tolist()
     [[0.0, 1.0], [0.0, 0.0]]
@@ -301,8 +301,8 @@ _DECLARED: Final = "Public information must be declared, never derived from the 
 class Schema:
     """Columns by name, each with what its cells may hold.
 
-    A row in which a cell of a column in use is missing, without a public value to fill it, or cannot be read
-    counts for nobody. It decides nothing else: errors depend on header, schema and configuration.
+    A row in which a cell of a column in use is missing, without a public value to fill it, or cannot be
+    read counts for no user. Nothing else depends on it: errors depend on header, schema and configuration.
 
     Args:
         columns: by name, in the order in which they are declared.

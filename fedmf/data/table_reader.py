@@ -305,8 +305,8 @@ def open_table(source: Path | int, form: str | None = None) -> Iterator[TableRea
     """The table in a file, or of a descriptor, such as 0 for standard input.
 
     Args:
-        source: the file, where a name that ends in ``.gz`` is unpacked; or a descriptor, whose rows come as
-            they arrive and which is not closed here.
+        source: the file, where a name that ends in ``.gz`` is unpacked; or a descriptor, which is read as
+            rows arrive and is not closed here.
         form: a name of `FORMATS`; None guesses by the file's name, else by its first byte.
 
     Raises:

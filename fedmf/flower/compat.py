@@ -113,7 +113,7 @@ def unusable_reply(message_id: str, reason: str, code: int = _CRASHED) -> Messag
 
 
 def is_over_http(grid: Grid) -> bool:
-    """Whether a grid is Flower's own over HTTP, whose module takes most of a second to import."""
+    """Whether a grid is Flower's own over HTTP; importing its module takes most of a second."""
     from flwr.superlink.grid import HttpGrid
 
     return isinstance(grid, HttpGrid)

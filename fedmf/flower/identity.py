@@ -56,7 +56,7 @@ def read_enrolment(source: str | Path) -> dict[bytes, tuple[str, ...]]:
             A key or a user may occur more than once.
 
     Raises:
-        ConfigError: unreadable, nobody, a line without a user, a key that SuperNodes cannot have, or a key
+        ConfigError: unreadable, no users, a line without a user, a key that SuperNodes cannot have, or a key
             twice for one user.
     """
     path = Path(source).expanduser()
@@ -282,7 +282,7 @@ class ClientReportedIdentity(ClaimedUsers):
             self.tell(f"node {node} failed the handshake: {what}")
 
     def _claimed(self, node: int, reply: Message) -> Collection[str]:
-        """The users of the user list that an answer claims; one that names nobody is an answer too.
+        """The users of the user list that an answer claims; an answer without users is an answer, too.
 
         Raises:
             RejectedReply: it is not one, and the node is asked again.

@@ -36,7 +36,7 @@ def check_inner(inner: FedAvg, another: bool = False) -> None:
 
     A median or a trimmed mean of one reply is that reply, so looking at what it returns tells nothing: the
     code is compared. A class that replaces a helper only to look at results, such as one that saves models,
-    says so by the attribute ``aggregation_is_a_mean = True``.
+    has the attribute ``aggregation_is_a_mean = True``.
 
     Args:
         inner: the strategy.

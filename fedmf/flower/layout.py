@@ -22,7 +22,7 @@ class ArrayLayout(ModelLayout):
 
     @classmethod
     def of(cls, arrays: ArrayRecord, frozen: Sequence[str] = (), tied: bool | None = None) -> Self:
-        """That of a record: see `ModelLayout.of_arrays`."""
+        """The layout of a record: see `ModelLayout.of_arrays`."""
         for name, array in arrays.items():
             check_type(name, array.dtype)  # before it is decoded
         return cls.of_arrays({name: array.numpy() for name, array in arrays.items()}, frozen, tied)

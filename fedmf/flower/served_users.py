@@ -73,7 +73,7 @@ class ServedUsers(ABC):
 
         Args:
             grid: where the nodes are.
-            timeout: seconds after which nobody at all is an error.
+            timeout: seconds after which it is an error if no user is served.
             limit: see above; default: ``timeout``.
 
         Raises:
@@ -113,8 +113,8 @@ class ClaimedUsers(ServedUsers):
     claims the user too. Otherwise it waits, and is accepted once both hold. So who serves a user is neither
     replaced nor locked out by what others claim later, and gets the user back if it comes back under its
     own id; one that comes back under another id gets the user once the old id is gone. Users whom several
-    living nodes claim, and none of them before the others, are disputed: nobody is asked for them until one
-    claim is left.
+    living nodes claim, and none of them before the others, are disputed: no node is asked for them until
+    one claim is left.
     """
 
     def __init__(self, user_list: Sequence[str], report: Callable[[str], None] = lambda _: None) -> None:

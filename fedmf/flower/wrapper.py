@@ -255,13 +255,13 @@ class CorrelatedNoise:
             num_rounds: of the whole run; default: all that were planned.
             timeout: seconds to wait for the replies of a round; default: the round timeout of the run.
             train_config: for clients.
-            evaluate_config: not used: nobody is asked to evaluate.
+            evaluate_config: not used, because clients are not asked to evaluate.
             evaluate_fn: says what of a released model; the result and `RoundRecord.metrics` hold it.
             should_stop: called with the number of a round and the result so far; True ends the run.
             on_round: called with a `fedmf.runs.RoundRecord` after each committed round; True ends the run.
 
         Raises:
-            ConfigError: more rounds than were planned; nobody is asked. The disk failed.
+            ConfigError: more rounds than were planned; no round is run. The disk failed.
             RuntimeError: no node answers before the first of these rounds; an inner strategy asks other
                 nodes than the cohort, or one twice.
             LedgerError: a release failed, now or before. Close this strategy and make another one.

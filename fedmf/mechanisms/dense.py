@@ -48,7 +48,7 @@ def dense(
     """Minimise the objective over all C.
 
     The error depends on X = CᵀC alone, as tr(AᵀA X⁻¹), and the constraint max_π Σ_{i,j∈π} |X_ij| ≤ 1 is
-    convex in X. For k = 1 it says X_ii ≤ 1 and a fixed point gives the optimum (the dual problem that of the
+    convex in X. For k = 1 it says X_ii ≤ 1 and a fixed point gives the optimum (for the dual problem, the
     largest error). For k > 1 the search starts from the optimal b-banded C with falling column norms, on
     which separated columns are orthogonal, and lets them overlap where that pays and patterns are few
     (`refined`).
@@ -66,8 +66,8 @@ def dense(
 
     Guarantees:
         For k = 1 the squared error is within 1e-6 (relative) of the optimum; the largest one within 1e-6 for
-        prefix sums and within 2e-3 in all settings tried, where some queries cannot be made equal. For k > 1
-        the error with the stated sensitivity is no larger than that of the b-banded C.
+        prefix sums and within 2e-3 in all settings tried, where some queries cannot be made equal. For k >
+        1 the error with the stated sensitivity does not exceed the error of the b-banded C.
 
     References:
         Denisov et al. (2022); Choquette-Choo et al. (2023), "Multi-Epoch Matrix Factorization";

@@ -261,9 +261,9 @@ class QuickError:
 
     For Toeplitz C without learning rates in A a mean is Σ_t S_t w_t² with w = a·h, S_t = Σ_{i ≥ t} r_i² (the
     weights of the objective included; where A has no weights, the largest error is the last), and the norm
-    is that of the sum of the earliest columns of the monotone envelope ĉ of c (of c where it settles within
-    b). Where a is constant and h has settled at 0 after m terms, w is constant; where c has, its sums are
-    over m terms. So the time depends on the bands rather than on n. Any other C is judged by
+    is taken of the sum of the earliest columns of the monotone envelope ĉ of c (of c where it settles
+    within b). Where a is constant and h has settled at 0 after m terms, w is constant; where c has, its
+    sums are over m terms. So the time depends on the bands rather than on n. Any other C is judged by
     `query_variances` and `quick_upper_bound`, which give the same number to about 1e-12.
 
     Args:

@@ -83,8 +83,8 @@ def strongly_convex_lti(
         smoothness: L ≥ μ.
         learning_rate: η, 0 < η < 2/L.
         lags: K, 0 to 32, multipliers on each side; more give a tighter bound, the gain falls with K.
-        gradient_noise: s ≥ 0, variance per coordinate of the stochastic gradients where that of z is 1 and C
-            is scaled to sensitivity 1.
+        gradient_noise: s ≥ 0, variance per coordinate of the stochastic gradients, relative to z, and C is
+            scaled to sensitivity 1.
 
     Guarantees:
         β does not depend on n: the coefficients for fewer rounds are the first ones.
@@ -128,7 +128,7 @@ def strongly_convex_bound(
         smoothness: L ≥ μ.
         learning_rate: η, 0 < η < 2/L.
         lags: K, 0 to 32, multipliers on each side; more tighten the bound.
-        gradient_noise: s ≥ 0, variance per coordinate of the stochastic gradients where that of z is 1.
+        gradient_noise: s ≥ 0, variance per coordinate of the stochastic gradients, relative to z.
 
     Raises:
         ValueError: C is not Toeplitz, or an argument is out of range, or ημ or 2 − ηL is below about 4e-6.

@@ -94,7 +94,7 @@ class KaryTree(Dense, kind="kary-tree"):
         return inverse
 
     def recurrence(self) -> SparseRows:
-        """z_t less those of the sub-blocks that make up the rest of its block: below 2 draws on average."""
+        """z_t less the draws of the sub-blocks in the rest of its block: below 2 draws on average."""
         a, inputs = self.arity, []
         for t, width in enumerate(_widths(a, self.rounds).tolist()):
             # Blocks of a^j rounds end with round t + 1 − a^{j+1} + k·a^j, counted from 1, for k = 1 … a − 1.

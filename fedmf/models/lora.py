@@ -50,7 +50,7 @@ def with_lora(
         targets: names of dense layers, or the ends of such names; all of them if left out, but for heads and
             layers that share their weight with another module.
         heads: names of modules that are trained as they are.
-        seed: public seed of A; B starts at zero, so that the outputs equal those of the module.
+        seed: public seed of A; B starts at zero, so that the outputs equal the module's.
 
     Raises:
         ConfigError: peft is not installed, a value is out of range, the module has dropout, or no layer or

@@ -37,7 +37,7 @@ def feed_back(out: Any, outputs: Any, t: int, lags: Any, weights: Any) -> None:
     """y_t ← y_t − Σ_k weights[k]·y_{t − lags[k]} for each row of out in turn.
 
     Args:
-        out: shape (rows, size); row 0 is that of step t.
+        out: shape (rows, size); row 0 belongs to step t.
         outputs: outputs[i mod past] is y_i of the steps before t, and of the last steps afterwards.
         lags: from 1 to past.
     """

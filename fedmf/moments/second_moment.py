@@ -149,8 +149,8 @@ class DiagonalMoment(SecondMoment):
 class BlockEnergies(SecondMoment):
     """e_B(x) = Σ_{j∈B} x_j² over consecutive disjoint blocks that cover x.
 
-    Map block B of x to the coordinate ‖x_B‖ and that of y to −‖y_B‖: distances of x do not shrink and block
-    energies are the squares of the images. So r is that of dimension #blocks, and one block needs r_1 alone.
+    Map block B of x to the coordinate ‖x_B‖ and block B of y to −‖y_B‖: distances of x do not shrink and
+    block energies are the squares of the images. So r is r_d with d = #blocks, and one block needs r_1 alone.
 
     >>> BlockEnergies([1, 2]).features(torch.tensor([[1.0, 2.0, 2.0]]))
     tensor([1., 8.])

@@ -188,7 +188,7 @@ class Worker:
         return int.from_bytes(words[8 * pair : 8 * pair + 8], "little")
 
     def _open(self, era: int) -> tuple[CipherContext, CipherContext]:
-        """The keystream of an era and that of its refinements; of many eras, the last few stay open."""
+        """The keystream of an era and of its refinements; of many eras, the last few stay open."""
         if len(self._streams) >= MOST_ERAS:
             self._streams.clear()
         key = self._keys.key(era)

@@ -1,9 +1,9 @@
 """ChaCha20, Box-Muller and the pass over a vector in Triton; `gpu` imports this module when it needs it.
 
 The machine code of a division or a square root of float64 numbers tests whether its operands are of ordinary
-size and calls a subroutine if not; threads part and meet again around each test. Those of Box–Muller are
-always of ordinary size, so `quotient` and `root` do without. That their bits are those of IEEE 754 is proved
-in docs/theory/noise.md.
+size and calls a subroutine if not; threads part and meet again around each test. For Box–Muller they are
+always of ordinary size, so `quotient` and `root` do without. A proof that their bits agree with IEEE 754
+is in docs/theory/noise.md.
 """
 # pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false, reportArgumentType=false
 # pyright: reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false

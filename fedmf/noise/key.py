@@ -126,7 +126,7 @@ class NoiseKey:
 
     @classmethod
     def from_seed(cls, seed: int) -> NoiseKey:
-        """A reproducible key for tests and benchmarks; `public` is True, so it protects nobody.
+        """A reproducible key for tests and benchmarks; `public` is True, so it gives no privacy.
 
         Args:
             seed: a non-negative integer of any size; the key is SHA-256(label ‖ decimal digits).

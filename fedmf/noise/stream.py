@@ -39,11 +39,11 @@ class NoiseStream:
         ValueError: the shard is not inside [0, d], or the horizon is longer than the inverse's.
 
     Guarantees:
-        A shard's values equal the slice of the whole, and after `seek(t)` all rows equal those of an
-        uninterrupted stream, to the last bit. Past z stored or drawn again give the same bits.
-        Round n and later raise `HorizonExceededError`. A call that is interrupted does not advance the
-        stream and its row is the same when tried again, on a fresh copy of `out`.
-        The covariance of the rows of an element is scale²·C⁻¹C⁻ᵀ.
+        A shard's values equal the slice of the whole, and after `seek(t)` all rows equal the rows of an
+        uninterrupted stream, to the last bit. Past z stored or drawn again give the same bits. Round n and
+        later raise `HorizonExceededError`. A call that is interrupted does not advance the stream and its
+        row is the same when tried again, on a fresh copy of `out`. The covariance of the rows of an
+        element is scale²·C⁻¹C⁻ᵀ.
 
     References:
         Kalinin, McKenna, Pagh and Lampert (2026), "DP-λCGD", on regenerating earlier noise from a seed.

@@ -101,7 +101,7 @@ class AdaptiveOptions(OptimizerOptions):
     ] = "tensor"
 
     def workload(self, rounds: int) -> ToeplitzWorkload:
-        """That of momentum β₁: v is taken as fixed, the correction of m for its start is left out."""
+        """The workload of momentum β₁: v is taken as fixed, the correction of m for its start is left out."""
         return iterates(self.rates(rounds), self.beta1, weight_decay=self.weight_decay)
 
     def energies(self, shapes: Sequence[Sequence[int]]) -> Energies:

@@ -56,7 +56,7 @@ class ServerSGD(ServerOptimizer):
         Args:
             t: 0-based round.
             parameters: θ_t, shape (d,), float32.
-            release: of this round; its mean may have any floating type and is cast to that of θ.
+            release: of this round; its mean may have any floating type and is cast to θ's.
             state: what ``init`` or the last ``step`` returned.
 
         Returns:

@@ -131,7 +131,7 @@ def compose(costs: Sequence[Costs], delta: float | None = None) -> PrivacyStatem
 
     Raises:
         LedgerError: one adds no noise or names no users; units or adjacencies differ; two have one noise
-            key; nobody took part; or δ is out of range.
+            key; no user took part; or δ is out of range.
 
     References:
         Dong, Roth, Su (2022), "Gaussian Differential Privacy", Corollary 3.3.

@@ -27,7 +27,7 @@ def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
     Args:
         path: where.
         content: all of it.
-        mode: permissions of the file, less what the process masks; by default nobody else may read it.
+        mode: permissions of the file, less what the process masks; by default only the owner may read it.
     """
     replace_durably(path, lambda file: file.write(content), mode)
 
@@ -165,7 +165,7 @@ def new_file(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
 
     Args:
         path: where it will be.
-        mode: its permissions; by default nobody else may read it.
+        mode: its permissions; by default only the owner may read it.
 
     Raises:
         ConfigError: there is something at that place already, or it cannot be written. What was there is as

@@ -25,7 +25,7 @@ class Histories:
     Attributes:
         names: the users who took part, in the order of their keys.
         max_participations: the largest number of participations of a user.
-        min_separation: the least distance of two of one user; None if nobody took part twice.
+        min_separation: the smallest distance of two of one user; None if no user took part twice.
 
     >>> seen = Histories(Participation(10, 2, 3))
     >>> seen.record("ann", 1), seen.admits("ann", 3), seen.admits("ann", 4)

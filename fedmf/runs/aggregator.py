@@ -311,7 +311,7 @@ class PrivateAggregator:
             for the operator. It depends on data: show it to no one else.
 
         Raises:
-            ConfigError: nobody of the cohort, or somebody for the second time; nothing is added.
+            ConfigError: a user outside the cohort, or one who was added already; nothing is added.
         """
         with self._lock:
             if user not in self._asked(self.t) or user in self._added:

@@ -32,7 +32,7 @@ class RoundReport:
         t: 0-based round, now released.
         asked: users in the cohort.
         present: users with a reply, whatever it held.
-        failures: those of them that contribute the zero vector, and replies that were not requested.
+        failures: users among them that contribute the zero vector, and replies that were not requested.
         seconds: wall time of the round, without what callbacks take.
     """
 
@@ -106,7 +106,7 @@ class Reply:
     """What one message brought: a row of each user that it asked, one exact sum of them, or nothing.
 
     Args:
-        users: whom the message asked; none where nobody was asked for this reply.
+        users: whom the message asked; none if no user was asked for this reply.
         held: rows of shape (r, d), in the order of the users; exact sums by name, int64; or, in a line, why
             there is neither.
         failures: what the client says of users that it could not train.
@@ -123,7 +123,7 @@ class Reply:
     def add_to(self, total: FixedPointSum) -> list[UserFailure]:
         """Add it to a sum, in which each of the users is counted; every row is clipped again.
 
-        A row that is not finite is the zero vector of its user; a reply that holds nothing of use, that of
+        A row that is not finite is the zero vector of its user; an unusable reply is the zero vector of
         all of them: nothing but a user's own contribution depends on what that user sent.
 
         Returns:
@@ -131,7 +131,7 @@ class Reply:
         """
         where = "" if self.node is None else f"node {self.node}: "
         if not self.users:
-            return [UserFailure("", "reply", f"{where}nobody is asked for this reply")]
+            return [UserFailure("", "reply", f"{where}no user is asked for this reply")]
         zeros = self._zeros(total)
         said = list(self.failures) if len(zeros) < len(self.users) else []
         return [UserFailure(user, "reply", where + why) for user, why in zeros.items()] + said
@@ -159,7 +159,7 @@ class Clients:
         """Wait for those who are to be asked, before the first round.
 
         Raises:
-            RuntimeError: nobody came.
+            RuntimeError: no user is served.
         """
 
     def refresh(self) -> None:
@@ -174,7 +174,7 @@ class Clients:
         raise NotImplementedError
 
     def again(self, number: int, attempt: int) -> bool:
-        """Whether a round is asked again, after a pause, if nobody replied to attempt 0, 1, …: never."""
+        """Whether a round is requested again, after a pause, without a reply to attempt 0, 1, …: never."""
         del number, attempt
         return False
 
@@ -223,7 +223,7 @@ class Rounds:
         return self._cohort
 
     def _asked(self, number: int) -> Iterator[Reply]:
-        """1. The replies to the first attempt to which anybody replies; a cohort of nobody is asked once."""
+        """1. The replies to the first attempt that gets any; an empty cohort is asked once."""
         for attempt in itertools.count():
             self.clients.refresh()
             replies = self.clients.ask(number, self.cohort(number))
@@ -291,7 +291,7 @@ class Rounds:
             Whether a callback stopped it.
 
         Raises:
-            ConfigError: more rounds than the noise was calibrated for; nobody is asked. The disk failed.
+            ConfigError: more rounds than the noise was calibrated for; no round is run. The disk failed.
             RuntimeError: no node answers before the first of these rounds.
             LedgerError: a release failed, now or before. Open the run again.
             Exception: what a callback raises; the round is kept, and the run can be continued.

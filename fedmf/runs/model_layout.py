@@ -36,7 +36,7 @@ class ModelLayout:
     """Names, shapes and types of a model's arrays, in their order.
 
     Arrays of a floating type are trained, clipped together and noised, unless they are named as frozen.
-    Frozen arrays and those of integers (such as counters of batches) stay what they were at the start;
+    Frozen and integer arrays (such as counters of batches) stay as they were at the start;
     what users send for them is not looked at.
 
     Args:

@@ -1,4 +1,5 @@
-"""What a run releases beside its sums of updates, with noise of its own: statistics and second moments."""
+"""What a run releases in addition to its sums of updates, with noise of its own: statistics and second
+moments."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ class Plan:
 
     @property
     def second_noise_std(self) -> float:
-        """τ₂ = τ₁/√λ, that of the z that enter m times the second moment; 0 without one."""
+        """τ₂ = τ₁/√λ, for the z that enter m times the second moment; 0 without one."""
         return 0.0 if self.second is None else self.second.noise_std(self.noise_std)
 
     def unit(self, clip_norm: float) -> float:
@@ -184,8 +184,8 @@ class Plan:
     def known_epsilon_after(self, rounds: int) -> float:
         """ε spent by the worst allowed user once ``rounds`` rounds are released; infinite without noise.
 
-        Against an observer who knows in which rounds each user took part: never amplified. It never exceeds
-        that of the whole run.
+        Against an observer who knows in which rounds each user took part: never amplified. It never
+        exceeds the whole run's.
         """
         if self.noise_multiplier == 0 and rounds > 0:
             return math.inf

@@ -146,8 +146,8 @@ class PrivateServer:
     def release(self, total: FixedPointSum, users: Sequence[str]) -> Tensor:
         """Release round t: add its row of noise, step, commit.
 
-        Every round releases its sum plus noise, also one in which nobody replied: leaving the noise out
-        would tell that nobody did.
+        Every round releases its sum plus noise, even without replies: leaving the noise out would reveal
+        that there were none.
 
         Args:
             total: the sum of the clipped updates of ``users``, made by `new_sum`.

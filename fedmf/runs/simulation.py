@@ -167,7 +167,7 @@ def resume(run: Run, path: str | Path, device: str = "cpu") -> Session:
     """Open an interrupted run at the end of its ledger.
 
     Raises:
-        ConfigError: not a run directory, or that of another run.
+        ConfigError: not a run directory, or another run's.
         LedgerError: a damaged ledger, or another process is running it.
     """
     return Session.resume(Path(path), run, device)

@@ -201,7 +201,7 @@ def run_spent(plan: Plan, ledger: Ledger) -> Spent:
     The first T rounds release (up to post-processing) the first T rows of C·G + σz. A user with rounds π
     moves C·G by at most a·s, where a is 1 for zero-out and 2 for replace-one and s = ‖Σ_{j∈π} C_{:T,j}‖
     (where columns of C have negative inner products, the sound bound that `pattern_sensitivity` gives
-    instead; for a pair of streams that of `PairRelease`).
+    instead; for a pair of streams, the bound of `PairRelease`).
 
     Args:
         plan: of the run.

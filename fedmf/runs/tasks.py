@@ -94,7 +94,7 @@ class NamedTask(TaskSource):
 
     @property
     def unit(self) -> str:
-        """What a user of the data stands for."""
+        """The unit of privacy."""
         return self.data.unit
 
     @property

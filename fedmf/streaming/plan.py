@@ -339,8 +339,8 @@ def _objective(settings: Settings, work: ToeplitzWorkload) -> Objective:
 
 
 def _best(steps: Participation, work: ToeplitzWorkload, objective: Objective) -> Mechanism:
-    """The mechanism of least error, sensitivity included, among those of few vectors in memory: BLT, and
-    also the banded Toeplitz matrix of at most b bands for few releases."""
+    """The mechanism of least error, sensitivity included, among mechanisms with few vectors in memory:
+    BLT, and also the banded Toeplitz matrix of at most b bands for few releases."""
     n, bands, built = steps.rounds, min(steps.min_separation, steps.rounds, _MOST_BANDS), list[Mechanism]()
     if n <= _FEW:
         params = {"bands": bands}

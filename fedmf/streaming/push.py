@@ -184,8 +184,9 @@ class PrivateStream:
         Raises:
             ParticipationViolation, HorizonExceededError, ValueError, LedgerError: as for `push`, for any of
                 the rows. None has taken a step then, but for an invalid row that is rejected: those before it
-                have, and `t` tells how many. With a schema a table must have the schema's columns, that of
-                users (``users`` is its name) read as in a file: a row without one belongs to no user.
+                have, and `t` tells how many. With a schema a table must have the schema's columns, with
+                the user column (``users`` is its name) read as in a file: a row without one belongs to no
+                user.
         """
         with self._lock:
             run, table = self._open_run(), _table(rows)

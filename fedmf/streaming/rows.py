@@ -250,8 +250,8 @@ class Reader:
         first_row: which row of the stream the input begins with.
 
     Raises:
-        InputError: no rows, a column is missing or of a type that holds nothing of its kind, or columns are
-            not those of the rows before.
+        InputError: no rows, a column is missing or of a type that holds nothing of its kind, or columns
+            differ from the rows before.
     """
 
     def __init__(
@@ -301,7 +301,7 @@ class Reader:
             raise InputError(str(error)) from None
 
     def _check_same(self, before: Layout) -> None:
-        """Whether columns that nobody named are the same as before; of JSON, where the first row may
+        """Whether columns that were not named are the same as before; of JSON, where the first row may
         lack some, whether it has none but them."""
         if self._settings.columns is not None or self._settings.schema is not None:
             return

@@ -51,9 +51,9 @@ class Settings:
         method: a name of `METHOD_NAMES`.
         mechanisms: C₁ and C₂, or one for both: names of mechanisms, "auto" for the best one, or
             factorizations as objects, with a round for each release.
-        objective: the error that named mechanisms minimise, as `Objective.parse` reads it; None for that of
-            running averages relative to a single release of the same rows, later ones counting more, and
-            for the RMSE of other workloads.
+        objective: the error that named mechanisms minimise, as `Objective.parse` reads it; None for the
+            error of running averages relative to a single release of the same rows, later ones counting
+            more, and for the RMSE of other workloads.
         bands: p, for mechanisms that take it.
         params: other parameters of mechanisms.
         second_moment: a name of `fedmf.moments.SECOND_MOMENTS`, or the sizes of blocks, "2,3".

@@ -70,7 +70,7 @@ _PUBLIC_ROWS: Final = (
 def costs_of(state: StreamState) -> Costs:
     """What a stream guarantees, in the fields of `run_statement`, and what it cost each of its users.
 
-    A user's μ is that of the worst steps of as many as it took part in, as far apart as any two. Without a
+    A user's μ is for the worst steps of as many as it took part in, as far apart as any two. Without a
     user column it is all that is allowed. Nothing here depends on rows' values.
 
     Args:

@@ -216,5 +216,5 @@ def privacy_together(sweep: Sweep) -> str:
     epsilon = gaussian_epsilon((1 - 1e-9) / mu, delta)
     text = f"({at_least(epsilon)}, {at_least(delta)}) for all {count} runs"
     if any(one.noise_seed is not None for one in every):
-        text += " with secret keys; their noise comes from public seeds, which protects nobody"
+        text += " with secret keys; their noise comes from public seeds, which give no privacy"
     return f"{text}."

@@ -113,7 +113,7 @@ class _Work:
             self._asked.setdefault(planned.digest, (called, planned.keys))
 
     def carry_out(self) -> None:
-        """Bring all that was asked for to its end."""
+        """Run everything to its end."""
         left = [digest for digest in self._asked if digest not in self.kept and digest not in self.errors]
         jobs = (
             delayed(_attempt)(digest, *self._asked[digest], self._folder, self._keep, os.getpid())

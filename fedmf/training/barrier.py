@@ -29,7 +29,7 @@ class UserFailure:
     """A user that contributed the zero vector to a round. It depends on data: as secret as the ledger.
 
     Args:
-        user: the user's id; empty where a reply names nobody.
+        user: the user's id; empty if a reply names no user.
         stage: at what: "sizes", "loading", "training", "update", "reply" or "quarantine".
         reason: why, in one line.
     """
@@ -101,7 +101,7 @@ def pass_interrupt(error: BaseException) -> None:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Without Python's warnings: whether a number overflows, say, is nobody's business but the user's."""
+    """Without Python's warnings: they would depend on a user's data, for example on overflow."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -120,7 +120,7 @@ class Group:
         steps: which examples each step takes.
         seeds: of the random numbers that the model draws for each user, see `draw_seed`; shape (users,).
         absent: users (0 is the first of the group) that stay where they start: they failed.
-        loaded: where features and labels are those of a whole data set, and steps take its rows: makes the
+        loaded: where features and labels are a whole data set's, and steps take its rows: makes the
             same group with examples of its own.
     """
 

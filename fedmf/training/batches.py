@@ -140,8 +140,8 @@ def step_rows(
 ) -> StepRows:
     """Shuffle the users' examples and lay them out as steps.
 
-    Padding repeats the user's own first example at weight zero. The group's examples are those of its users
-    one after the other.
+    Padding repeats the user's own first example at weight zero. The group's examples are its users', one
+    after the other.
 
     Args:
         seeds: of the users' shuffling, see `fedmf.training.batches`.

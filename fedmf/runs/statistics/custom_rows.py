@@ -74,7 +74,7 @@ def tried(name: str, size: int, dimension: int) -> Callable[[Tensor], Any]:
 
 
 def _row(function: Callable[[Tensor], Any], size: int, update: Tensor) -> list[float] | BaseException:
-    """q finite numbers for a vector of nobody, or why there are none."""
+    """q finite numbers for a made-up vector, or why there are none."""
     try:
         row = plain_row(function(update.clone()), size)
         if not bool(row.isfinite().all()):

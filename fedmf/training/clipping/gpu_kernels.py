@@ -131,9 +131,8 @@ def square_integers(rows, origin, factors, squares, step, length, SHIFTED: tl.co
 
 @triton.jit
 def admit(squares, blocks, limits, factors, signs, counted, users, AT_ONCE: tl.constexpr):
-    """A user with Σ n² not within the limit, `limits`[4], adds nothing: neither integers nor a sign.
-
-    That of a row is left where the squares of its first block were.
+    """A user with Σ n² not within the limit, `limits`[4], adds nothing: neither integers nor a sign. The
+    sum of a row is left where the squares of its first block were.
     """
     user = tl.program_id(0) * AT_ONCE + tl.arange(0, AT_ONCE)
     known = user < users

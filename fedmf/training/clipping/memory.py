@@ -43,14 +43,14 @@ def empty_vector(count: int, dtype: torch.dtype) -> Tensor:
 
 
 def zero_vector(count: int, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
-    """The same of zeros, on any device; large memory that nobody has touched is cleared when it is."""
+    """The same of zeros, on any device; large memory is cleared when it is first touched."""
     if device is not None and device.type != "cpu":
         return torch.zeros(count, dtype=dtype, device=device)
     return _view(np.zeros(count * dtype.itemsize + _LINE, np.uint8), dtype)
 
 
 class ReusedVectors:
-    """Gives out the memory of vectors that nobody holds any more: no system has to clear fresh pages for it.
+    """Reuses the memory of vectors that are no longer referenced: no system has to clear fresh pages for it.
 
     Where a round makes a new model and frees an old one, clearing took as long as everything else.
 

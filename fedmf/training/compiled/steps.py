@@ -205,7 +205,7 @@ def linear(s, weights, arena, rows):
 @part
 def linear_back(s, weights, arena, rows, into, scale, pass_on):
     """Slopes by the inputs; then ``scale`` times those by weights and biases are added to ``into``, which may
-    be the model itself: nobody asks for these weights again in this step."""
+    be the model itself: these weights are not used again in this step."""
     dy = matrix(arena, s.dy, rows, s.outputs)
     if pass_on:
         dx = matrix(arena, s.dx, rows, s.inputs)
@@ -634,7 +634,7 @@ def train_users(program, received, examples, arena, models, add, sums):
         sums: what it takes after origin.
 
     Returns:
-        Whether users were trained: nobody is if a label is no class.
+        Whether users were trained: not if a label is no class.
     """
     if program.loss == CROSS_ENTROPY and not labelled(program, examples):
         return False
