@@ -102,7 +102,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return 2
     except _CLICK.ClickException as error:
         return _fail(error.format_message(), 2)
-    except ValueError as error:
+    except (ValueError, ImportError) as error:
         return _fail(str(error), 2)
     except BrokenPipeError:
         sys.stderr.close()

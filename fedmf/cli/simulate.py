@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -62,7 +61,13 @@ def simulate(
         for name, value in estimate(run, device):
             typer.echo(f"{name:<22} {value}")
         return
-    train = _engine(engine)  # refused before anything is made
+    if engine == "ray":
+        from fedmf.flower.apps import check_ray
+        from fedmf.flower.apps import run_on_ray as train
+
+        check_ray()  # before anything is made
+    else:
+        from fedmf.runs.simulation import run_in_process as train
     default = Path("runs") / f"{config.stem if config else 'run'}-{time.strftime('%Y%m%d-%H%M%S')}"
     place = resume or out or Path(run.execution.output_dir or default)
     with going_on(lambda: _how(place)):
@@ -72,26 +77,6 @@ def simulate(
                 train(session, view)
                 session.draw()
             _conclude(session, view, full)
-
-
-def _engine(name: str) -> Callable[[Session, RunProgress], object]:
-    """The engine of a run.
-
-    Raises:
-        ConfigError: Flower or Ray is not there.
-    """
-    if name == "inprocess":
-        from fedmf.runs.simulation import run_in_process
-
-        return run_in_process
-    from fedmf.errors import ConfigError
-
-    try:
-        from fedmf.flower.apps import check_ray, run_on_ray
-    except ImportError as error:
-        raise ConfigError(f"--engine ray: {error}") from None
-    check_ray()
-    return run_on_ray
 
 
 def _how(place: Path) -> str:

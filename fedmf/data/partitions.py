@@ -80,10 +80,7 @@ def partition_each(examples: int, users: int) -> Partition:
         ValueError: as many users were not declared.
     """
     if users != examples:
-        raise ValueError(
-            f"users must be {examples}, the number of training examples, with partition 'each-example'; got "
-            f"{users}. Each example is a user."
-        )
+        raise ValueError(f"users must be {examples} (partition 'each-example': one each); got {users}.")
     return Partition(np.arange(examples), np.arange(examples + 1))
 
 

@@ -294,7 +294,6 @@ class Ignored(Column):
 KINDS: Final[dict[str, type[Column]]] = {
     kind.model_fields["kind"].default: kind for kind in (Number, Category, Text, Time, User, Ignored)
 }
-_DECLARED: Final = "Public information must be declared, never derived from the rows."
 
 
 @dataclass(frozen=True)
@@ -427,27 +426,28 @@ class Schema:
 
 def _column(name: str, given: object) -> Column:
     """A column from what a file or record says of it."""
-    said, where = dict(given) if isinstance(given, Mapping) else {}, f"columns.{name[:200]}"
-    kind = str(said.get("kind"))
+    given, where = dict(given) if isinstance(given, Mapping) else {}, f"columns.{name[:200]}"
+    kind = str(given.get("kind"))
     if kind not in KINDS:
-        raise ValueError(f"{where}.kind must be one of {', '.join(KINDS)}; got {said.get('kind')!r:.100}.")
+        raise ValueError(f"{where}.kind must be one of {', '.join(KINDS)}; got {given.get('kind')!r:.100}.")
     keys = {key: about.description for key, about in KINDS[kind].model_fields.items()}
     try:
-        return KINDS[kind].model_validate(said)
+        return KINDS[kind].model_validate(given)
     except ValidationError as found:
         errors = found.errors(include_url=False)
     # A key that there is not may be another one misspelt, which is then missing.
     error = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
     key = "".join(map(str, error["loc"][:1]))
-    where = f"{where}.{key}".removesuffix(".") + f" (kind {kind})"
-    if error["type"] == "missing":
-        raise ValueError(f"{where} must be filled in: {keys[key]}. {_DECLARED}")
-    if error["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(key, keys, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"its keys are {', '.join(keys)}."
-        raise ValueError(f"{where} must be left out: there is no such key; {hint}")
-    fault = re.sub("(Input|Tuple) should", "must", error["msg"].removeprefix("Value error, "))
-    raise ValueError(f"{where}: {fault}" + (f"; got {error['input']!r:.100}." if key else "."))
+    where = f"{where}.{key}".removesuffix(".")
+    near = difflib.get_close_matches(key, keys, 1) or keys
+    faults = {
+        "missing": f"must be filled in: {keys.get(key)}. Declare public facts; never read them off the rows.",
+        "extra_forbidden": f"must be left out: no such key; did you mean {' or '.join(map(repr, near))}?",
+    }
+    said = error["msg"].removeprefix("Value error, ").replace("tuple", "list")
+    fault = re.sub("(Input|Tuple) should", "must", said)
+    got = f"; got {error['input']!r:.100}." if key else "."
+    raise ValueError(f"{where} (kind {kind}) " + faults.get(error["type"], f"is wrong: {fault}{got}"))
 
 
 def _time(text: str) -> datetime | None:

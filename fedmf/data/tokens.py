@@ -44,9 +44,9 @@ def byte_vocabulary() -> Vocabulary:
     >>> byte_vocabulary().encode("aé".encode()).tolist(), byte_vocabulary().size
     ([98, 196, 170], 257)
     """
-    rule = b"fedmf bytes: token = byte + 1"
+    digest = hashlib.sha256(b"fedmf bytes: token = byte + 1").hexdigest()
     return Vocabulary(
-        "bytes", 257, _digest(rule), lambda text: np.frombuffer(text, dtype=np.uint8).astype(np.int64) + 1
+        "bytes", 257, digest, lambda text: np.frombuffer(text, dtype=np.uint8).astype(np.int64) + 1
     )
 
 
@@ -81,7 +81,7 @@ def tokenizer_vocabulary(description: str) -> Vocabulary:
         return np.asarray(encoded.ids, dtype=np.int64) + 1
 
     size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 2
-    return Vocabulary("tokenizer", size, _digest(description.encode()), encode)
+    return Vocabulary("tokenizer", size, hashlib.sha256(description.encode()).hexdigest(), encode)
 
 
 def public_vocabulary(path: str) -> Vocabulary:
@@ -99,10 +99,6 @@ def public_vocabulary(path: str) -> Vocabulary:
         return tokenizer_vocabulary(Path(path).expanduser().read_text("utf-8", "replace"))
     except OSError as error:
         raise ValueError(f"vocabulary_path must be readable; got {path}: {error.strerror}.") from None
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def next_tokens(tokens: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -86,6 +86,8 @@ class Session:
         self.metrics: dict[int, dict[str, Any]] = directory.ledger.metrics()
         self._schedule = self.cohort_schedule()
         self._told = set[str]()
+        #: Before each warning: which of several runs it means.
+        self.called = ""
 
     @property
     def task(self) -> Task:
@@ -241,7 +243,7 @@ class Session:
         line = divergence(losses, self.server.horizon, math.log(classes) if classes else math.inf)
         if line is not None and "divergence" not in self._told:
             self._told.add("divergence")
-            _log.warning(line)
+            _log.warning("%s%s", self.called, line)
 
     def note_failures(self, t: int, failures: Sequence[UserFailure], present: int = 0) -> None:
         """Keep for the operator which users failed in round t (0-based), in a secret file.
@@ -264,8 +266,9 @@ class Session:
         if reason not in self._told and len(self._told) < _MOST_REASONS:
             self._told.add(reason)
             _log.warning(
-                "round %d: %d of %d contributions could not be used and count as zero: %s. The round still "
+                "%sround %d: %d of %d contributions could not be used and count as zero: %s. The round still "
                 "spends its epsilon: stop the run and fix the clients. All reasons are in %s (secret).",
+                self.called,
                 t + 1,
                 failed,
                 present,

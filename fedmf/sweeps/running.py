@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import logging
 import math
 import os
 import shutil
@@ -30,8 +29,6 @@ from fedmf.sweeps.results import MetricColumn, SweepResult
 from fedmf.sweeps.sweep import Cell, Sweep, described
 from fedmf.training import Task
 from fedmf.values import check_whole
-
-_log = logging.getLogger("fedmf")
 
 
 def run_sweep(
@@ -171,21 +168,16 @@ def _attempt(
     digest: str, called: str, keys: Mapping[str, Scalar], folder: Path, keep: bool, parent: int
 ) -> tuple[str, str | None]:
     """Bring a run to its horizon, unless it is there, and say in a line what went wrong if anything did."""
-
-    def named(record: logging.LogRecord) -> bool:
-        record.msg, record.args = f"{called}: {record.getMessage()}", ()
-        return True
-
     if os.getpid() != parent:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     file, place = _finished(folder, digest), folder / "runs" / digest
-    _log.addFilter(named)
     try:
         if not file.is_file():
             run = run_of(keys)
             if run.execution.checkpoint_every > 1 and run.privacy.noise_seed is not None:
                 shutil.rmtree(place, ignore_errors=True)  # resumed, it would lack rounds since its checkpoint
             with (resume if (place / LEDGER).is_file() else start)(run, place) as session:
+                session.called = f"{called}: "
                 run_in_process(session)
                 if keep:
                     session.draw()
@@ -197,8 +189,6 @@ def _attempt(
             shutil.rmtree(place, ignore_errors=True)
     except Exception as error:
         return digest, one_line(str(error)) or type(error).__name__
-    finally:
-        _log.removeFilter(named)
     return digest, None
 
 

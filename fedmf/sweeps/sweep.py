@@ -135,20 +135,15 @@ class Sweep:
         try:
             fields["base"] = overridden(dotted(base), dotted(there))
             for lists in {"grid", "tuned"} & fields.keys():
-                fields[lists] = {
-                    name: [more[name]] if name in more else values
-                    for name, values in dotted(fields[lists]).items()
-                }
+                listed = dotted(fields[lists])
+                fields[lists] = listed | {name: [more[name]] for name in listed.keys() & more.keys()}
             if only:
                 variants = fields.get("variants", {})
                 if unknown := [name for name in only if name not in variants]:
                     names = ", ".join(map(repr, variants)) or "none"
                     raise ConfigError(f"variant must be one of the sweep's ({names}); got {unknown[0]!r}.")
-                fields["variants"] = {
-                    name: keys
-                    for name, keys in variants.items()
-                    if name in {*only, fields.get("baseline", next(iter(variants)))}
-                }
+                kept = {*only, fields.get("baseline", next(iter(variants)))}
+                fields["variants"] = {name: keys for name, keys in variants.items() if name in kept}
             return cls(**{name.replace("-", "_"): value for name, value in fields.items()})
         except (AttributeError, TypeError) as error:
             raise ConfigError(f"tables and lists of the sweep {path} must be such: {error}.") from None

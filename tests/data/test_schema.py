@@ -62,7 +62,7 @@ NUMBER = {"kind": "number", "lower": 0, "upper": 3}
 WHEN = {"kind": "time", "start": "2026-01-01", "end": "2026-01-02", "step": "1 h"}
 WRONG: dict[str, dict[str, Any]] = {
     "columns.age.lower (kind number) must be filled in": {"age": {"kind": "number", "upper": 3}},
-    "columns.age.uper (kind number) must be left out: there is no such key; did you mean 'upper'?": {
+    "columns.age.uper (kind number) must be left out: no such key; did you mean 'upper'?": {
         "age": {"kind": "number", "lower": 0, "uper": 3}
     },
     "lower (bound) must be less than upper": {"age": {**NUMBER, "lower": 3}},
