@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import parquet
+from scipy.special import entr
 
 from fedmf.figures import COLOURS, new_figure, style
 from fedmf.records.files import write_durably
@@ -105,3 +106,59 @@ def draw_learning_curve(
 def _central_value(row: Mapping[str, Any], name: str) -> float:
     """A metric of the central test part, whatever its column says of its owner."""
     return row.get(name, row.get(f"{name}_not_private", math.nan))
+
+
+def shortfall(
+    metrics: Mapping[int, Mapping[str, Any]], horizon: int, labels: NDArray[np.int64] | None = None
+) -> str | None:
+    """A line if the newest model has diverged, or is no better than one that ignores the features.
+
+    With p_c the share of class c among the labels, the latter has the loss −Σ_c p_c·ln p_c and the accuracy
+    max_c p_c.
+
+    Args:
+        metrics: on the public test part, by rounds released.
+        horizon: n.
+        labels: classes of the test part, shape (examples,); None where the loss is no cross-entropy.
+
+    >>> rows = {0: {"loss": 0.8}, 10: {"loss": 0.9}, 50: {"loss": 0.5, "accuracy": 0.8}}
+    >>> shortfall(rows, 100), shortfall({**rows, 90: {"loss": 3.1}}, 100)
+    (None, 'after round 90 of 100 the test loss is 3.1, above 0.8 of the untrained model; after round 50 it
+     was 0.5 (accuracy 80.0 %): training has diverged. Lower ... or a larger epsilon.')
+    >>> shortfall({0: {"loss": 0.8}, 9: {"loss": 0.6, "accuracy": 0.75}}, 9, np.array([0, 0, 0, 1]))
+    'after round 9 of 9 the test accuracy is 75.0 %, no better than always predicting the commonest class...'
+    """
+    losses = {t: row["loss"] for t, row in metrics.items() if row.get("loss") is not None}
+    t = max(losses, default=0)
+    if t == 0 or not math.isfinite(losses.get(0, math.nan)):
+        return None
+    shares = np.zeros(1) if labels is None else np.bincount(labels) / len(labels)
+    entropy = math.inf if labels is None else float(entr(shares).sum())
+    best = min((at for at in losses if math.isfinite(losses[at])), key=losses.__getitem__)
+    ignorant = min(losses[0], entropy)
+    learned = losses[best] < ignorant - 0.05 * abs(ignorant)  # noise alone may get a little below it
+    most = ignorant if learned else losses[0]
+    where, margin = f"after round {t} of {horizon} the test", 0.0 if t == horizon else 0.1 * abs(most)
+    if not math.isfinite(losses[t]) or (4 * t >= horizon and losses[t] > most + margin):
+        whose = "the untrained model" if most == losses[0] else "always predicting the shares of the classes"
+        why = ": the steps or the noise are too large."
+        if learned:
+            why = f"; after round {best} it was {_judged(metrics[best])}: training has diverged."
+        return (
+            f"{where} loss is {_judged(metrics[t])}, above {most:.3g} of {whose}{why} Lower "
+            "client.learning-rate or server.learning-rate, scale the features, or take more users a round or "
+            "a larger epsilon."
+        )
+    accuracy = metrics[t].get("accuracy", math.inf)
+    if t < horizon or (accuracy > shares.max() and losses[t] < entropy):
+        return None
+    if accuracy <= shares.max():
+        guess = f"accuracy is {100 * accuracy:.1f} %, no better than always predicting the commonest class"
+    else:
+        guess = f"loss is {_judged(metrics[t])}, no better than always predicting the shares of the classes"
+    return f"{where} {guess}. Try other rates (client.learning-rate, server.learning-rate) or more rounds."
+
+
+def _judged(row: Mapping[str, Any]) -> str:
+    share = f" (accuracy {100 * row['accuracy']:.1f} %)" if "accuracy" in row else ""
+    return f"{row['loss']:.3g}{share}"

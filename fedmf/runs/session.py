@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +30,7 @@ from fedmf.runs.outputs import (
     central,
     draw_learning_curve,
     metric_columns,
+    shortfall,
     write_metrics,
 )
 from fedmf.runs.plan import Plan
@@ -233,16 +233,16 @@ class Session:
             row |= {"epsilon": finite(self.plan.epsilon_after(t)), **self.server.statistics()}
             self.directory.ledger.put_metrics(t, row)
             self.metrics[t] = row
-            self._warn_of_divergence()
+            self._warn_of_shortfall()
         return self.metrics.get(t)
 
-    def _warn_of_divergence(self) -> None:
-        """Log once if the model is worse than the untrained one or than guessing, by its test loss."""
-        losses = {t: row["loss"] for t, row in self.metrics.items() if row.get("loss") is not None}
-        classes = self._task.dataset.classes if self._task and self._task.loss is cross_entropy else 0
-        line = divergence(losses, self.server.horizon, math.log(classes) if classes else math.inf)
-        if line is not None and "divergence" not in self._told:
-            self._told.add("divergence")
+    def _warn_of_shortfall(self) -> None:
+        """Log once if the model diverged, or is no better than guessing, on a public test part."""
+        classes = self._task is not None and self._task.loss is cross_entropy
+        labels = self._task.dataset.test_labels.cpu().numpy() if self._task is not None and classes else None
+        line = shortfall(self.metrics, self.server.horizon, labels)
+        if line is not None and "shortfall" not in self._told:
+            self._told.add("shortfall")
             _log.warning("%s%s", self.called, line)
 
     def note_failures(self, t: int, failures: Sequence[UserFailure], present: int = 0) -> None:
@@ -381,32 +381,3 @@ def _initial(run: Run, task: Task, directory: RunDirectory) -> Tensor:
                 f"{entry['name']} (of the model) must be what the run began with; got {entry['value']}."
             )
     return task.model.initial() if given is None else given
-
-
-def divergence(losses: Mapping[int, float], horizon: int, guessing: float = math.inf) -> str | None:
-    """A line if the newest model is worse than the untrained one, or than guessing, after n/4 rounds.
-
-    Args:
-        losses: of the public test part, by rounds released.
-        horizon: n.
-        guessing: the loss of equal probabilities.
-
-    >>> divergence({0: 2.3, 10: 2.6}, 100), divergence({0: 2.3, 10: 0.4, 50: 1.1}, 100)
-    (None, None)
-    >>> divergence({0: 2.3, 50: 3.1}, 100)[:74]
-    'after round 50 of 100 the test loss is 3.1, above 2.3 of the untrained mod'
-    """
-    t = max(losses, default=0)
-    if t == 0 or 0 not in losses or not math.isfinite(losses[0]):
-        return None
-    newest, most = losses[t], min(losses[0], guessing)
-    margin = 0.0 if t == horizon else 0.1 * abs(most)
-    worse = 4 * t >= horizon and newest > most + margin
-    if math.isfinite(newest) and not worse:
-        return None
-    return (
-        f"after round {t} of {horizon} the test loss is {newest:.3g}, above {most:.3g} of "
-        f"{'guessing' if guessing <= losses[0] else 'the untrained model'}: the steps or the noise are too "
-        "large. Lower client.learning-rate or server.learning-rate, scale the features, or take more users a "
-        "round or a larger epsilon."
-    )
