@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Final, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -134,6 +134,12 @@ def _fault_of(path: Path, task: Task, local: LocalSGD) -> str:
     return found[setting]
 
 
+@cache
+def _warn_once(line: str) -> None:
+    """Warn of the same in the first run of a process alone."""
+    _log.warning(line)
+
+
 def trainer_on(path: Path) -> Callable[[Task, LocalSGD], LocalTrainer]:
     """Makes trainers of one thread that train in this way."""
     return lambda task, local: LocalTrainer(task, local, path=path, threads=1)
@@ -189,7 +195,7 @@ class LocalTrainer:
             _log.debug("users are trained %s, %s", self.path, "; ".join(reasons))
         if fault:
             how = "in groups" if self.path == "groups" else self.path
-            _log.warning("users are trained %s, which is slower, %s", how, fault)
+            _warn_once(f"users are trained {how}, which is slower, {fault}")
         # A GPU has one queue: threads would part a group in small ones and wait for each other. All threads
         # share one generator of random numbers.
         alone = task.device.type != "cpu" or (self.path == "one by one" and draws_numbers(task, local))
