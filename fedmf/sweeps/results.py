@@ -178,22 +178,22 @@ class SweepResult:
             figure = new_figure(7, 4)
         except ImportError:
             return b""
-        axes, lines = figure.subplots(), dict[str, list[Cell]]()
+        axes, lines, key = figure.subplots(), dict[str, list[Cell]](), next(iter(self.sweep.grid), "")
         for cell in self.sweep.cells:
             name = ", ".join(filter(None, (cell.variant, described(dict(cell.point[1:])))))
             lines.setdefault(name, []).append(cell)
         for at, (name, cells) in enumerate(lines.items()):
             means, scale = [self.interval(cell) for cell in cells], self.metric.scale
-            xs = [(at if len(cells) == 1 else i) + 0.03 * at for i in range(len(cells))]
+            xs = [i + 0.03 * at for i in range(len(cells))] if key else [at]
             reach = [scale * (one.high - one.estimate) if one.size > 1 else 0.0 for one in means]
             marks = {"marker": "osD^vPX*"[at % 8], "capsize": 3, "color": COLOURS[at % len(COLOURS)]}
             # What the key does not change, such as a run without noise along ε, is a level to compare with.
             marks["linestyle"] = "--" if len({one.estimate for one in means}) == 1 else "-"
             axes.errorbar(xs, [scale * one.estimate for one in means], yerr=reach, label=name, **marks)
-        key = next(iter(self.sweep.grid), "")
         ticks = self.sweep.grid.get(key) or lines
-        axes.set_xticks(range(len(ticks)), [str(tick).removesuffix(".0") for tick in ticks])
-        label = {"privacy.epsilon": "privacy loss ε", "": "variant"}.get(key, key)
+        slant: dict[str, Any] = {} if key else {"rotation": 25, "ha": "right"}
+        axes.set_xticks(range(len(ticks)), [str(tick).removesuffix(".0") for tick in ticks], **slant)
+        label = "privacy loss ε" if key == "privacy.epsilon" else key
         style(axes, xlabel=label, ylabel=f"{self.metric.label}, mean and {100 * _CONFIDENCE:g} % interval")
         if len(lines) > 1 and key:
             figure.legend(loc="outside right upper", fontsize=9, frameon=False)
