@@ -35,7 +35,7 @@ epsilon = 4.0
 kind = "cgd"
 params = "lambda=0.5"
 """
-STREAM = "stream --row-level --clip-norm 1 --epsilon 8 --delta 1e-5 --rounds 30 --seed 5"
+STREAM = "stream --row-level --columns x0,x1,x2 --clip-norm 1 --epsilon 8 --delta 1e-5 --rounds 30 --seed 5"
 
 
 def start(folder: Path, arguments: list[str], **more: object) -> subprocess.Popen[str]:

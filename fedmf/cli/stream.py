@@ -67,7 +67,7 @@ def stream(
         None, "L", "λ, α or τ of the method, or the goal of joint: mean, covariance or density."
     ),
     columns: str | None = option(
-        None, "A,B", "Columns of numbers. Default: from --schema, or all that no other option names."
+        None, "A,B", "Columns of numbers. Default: from --schema; rows that are arrays need none."
     ),
     timestamp: str | None = option(
         None, "COLUMN", "Column of times to publish: each release has the value of its last row."
@@ -136,6 +136,7 @@ def stream(
         release_every=release_every,
         seed=seed,
     )
+    check_told(settings, row_level)
     rows, err = None if source == "-" else Path(source), output is None
     with (
         ExitStack() as kept,
@@ -151,7 +152,6 @@ def stream(
             progress=lambda steps, n: show(steps, n, ""),
             remembered=state is not None,
             raw=raw,
-            admit=lambda layout: check_told(settings, layout, row_level),
         ) as (run, reader),
     ):
         for line in first_lines(run.plan):

@@ -3,47 +3,32 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Final
 
 import numpy as np
 
-from fedmf.data.table_reader import InputError, shown_names
+from fedmf.data.table_reader import InputError
 from fedmf.streaming.plan import StreamPlan
 from fedmf.streaming.release import PrivateRelease
-from fedmf.streaming.rows import Layout
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import Position
 
-_SEPARATORS: Final = re.compile("[;\t|]")
-#: Names of columns that hardly hold numbers of which a mean makes sense: whose a row is, and when.
-_NO_NUMBERS: Final = re.compile(
-    r"(user|person|client|customer|patient|member|subject|device|account)s?([_ -]?(id|uid|name|number|no))?"
-    r"|id|uid|uuid|e?-?mail|name|(.*[_ -])?(time|timestamp|date|datetime|day)([_ -]utc)?",
-    re.IGNORECASE,
-)
 #: Columns that are shown one by one.
 _SHOWN: Final = 6
 #: A mean this near to the clip norm, in shares of it, is that of rows that were shortened.
 _AT_BOUND: Final = 0.9
 
 
-def check_told(settings: Settings, layout: Layout, row_level: bool) -> None:
-    """Whether the users of the rows were given, and the header can belong to rows.
+def check_told(settings: Settings, row_level: bool) -> None:
+    """Whether the users of the rows were given.
 
     Args:
-        settings: of a new stream.
-        layout: of its rows.
+        settings: of the stream.
         row_level: whether every row was said to be another user's.
 
     Raises:
         InputError: it was not, or both were.
     """
-    names = layout.columns if layout.array is None else ()
-    if settings.schema is None and len(names) == 1 and (found := _SEPARATORS.search(names[0])):
-        raise InputError(
-            f"cells must be separated by commas; got {found.group()!r} in the header {names[0][:100]!r}."
-        )
     if row_level and settings.user_column is not None:
         raise InputError(
             f"--row-level must be omitted if a column contains the users; got {settings.user_column!r}."
@@ -53,17 +38,11 @@ def check_told(settings: Settings, layout: Layout, row_level: bool) -> None:
             "the user of each row must be known: use --user-column NAME for a column of user ids, or "
             "--row-level if every row is from a different person."
         )
-    unnamed = settings.columns is None and settings.schema is None
-    if unnamed and (odd := [name for name in names if _NO_NUMBERS.fullmatch(name.strip())]):
-        raise InputError(
-            "columns of numbers must be named (--columns A,B) or declared (--schema FILE), because a column "
-            f"is called {odd[0][:100]!r}: it would be released as a number, or turn all rows into zeros."
-        )
 
 
 def first_lines(plan: StreamPlan) -> list[str]:
     """What a stream says before its first step; the same whatever the rows hold."""
-    settings, layout, lines = plan.settings, plan.layout, []
+    settings, lines = plan.settings, []
     if settings.user_column is not None:
         k, b = plan.participation.max_participations, plan.participation.min_separation
         apart = "" if k == 1 or b == 1 else f", at least {b} rows apart"
@@ -78,8 +57,6 @@ def first_lines(plan: StreamPlan) -> list[str]:
                 "means. If cells may be missing, set nullable = true in the schema."
             )
         return lines
-    if settings.columns is None and layout.array is None:
-        lines.append(f"Columns: {shown_names(layout.columns)} (all that no option names).")
     lines.append(
         f"Columns are not scaled. Rows with a norm above {settings.clip_norm:g} are scaled down to it "
         "(--clip-norm), and invalid rows count as zeros. For columns of different size, use a --schema."

@@ -72,10 +72,6 @@ def draft_schema(file: Path) -> str:
                 f"FILE must have a first line with the names of its columns; {file} has none. Write the "
                 "schema by hand."
             )
-    if len(kinds) == 1 and (found := re.search("[;\t|]", next(iter(kinds)))):
-        raise ValueError(
-            f"FILE must separate cells by commas; got {found.group()!r} in the header of {file}."
-        )
     tables = [
         f"[columns.{_key(name)}]\nkind = {json.dumps(kind)}\n{_asked(kind)}" for name, kind in kinds.items()
     ]

@@ -262,18 +262,21 @@ class Reader:
         if settings.schema is not None and isinstance(table, JsonLinesTable):
             named = tuple(settings.schema.columns)  # an object may lack some
         self.layout = layout or chosen_layout(named, settings)
-        if layout is not None:
-            self._check_same(layout)
         cells = declared_cells(settings) if settings.schema is not None else self.layout.cells
         user = [] if self.layout.user is None else [self.layout.user]
         table.select(list(dict.fromkeys([*cells, *self.layout.labels, *user])))
         first = table.read(1)
         if first is None and layout is None:
             raise InputError(_EMPTY)
-        if layout is None and settings.schema is None and len(cells) == 1 and first is not None:
+        if layout is None and settings.schema is None and first is not None:
             column = first.columns[cells[0]]
-            if is_list(column.type):
+            if len(cells) == 1 and is_list(column.type):
                 self.layout = array_layout(cells[0], int(list_lengths(column)[0]), settings)
+            elif settings.columns is None:  # which of them are numbers, private rows would have to tell
+                raise InputError(
+                    "columns of numbers must be named (--columns A,B) or declared (--schema FILE, which "
+                    f"`fedmf schema` drafts); got none. The input has {shown_names(table.names)}."
+                )
         self._first = None if first is None else self._block(first)
 
     def read(self, most: int) -> RowBlock | None:
@@ -299,20 +302,6 @@ class Reader:
             return batch_block(batch, self._settings, self.layout)
         except ValueError as error:
             raise InputError(str(error)) from None
-
-    def _check_same(self, before: Layout) -> None:
-        """Whether columns that were not named are the same as before; of JSON, where the first row may
-        lack some, whether it has none but them."""
-        if self._settings.columns is not None or self._settings.schema is not None:
-            return
-        others = (before.user, *before.labels)
-        present = [name for name in self._table.names if name not in others]
-        lenient = isinstance(self._table, JsonLinesTable) and present and set(present) <= set(before.cells)
-        if not lenient and sorted(present) != sorted(before.cells):
-            raise InputError(
-                f"columns (of numbers) must be {shown_names(before.cells)}, as in the rows before; got "
-                f"{shown_names(present)}."
-            )
 
 
 def batch_block(
@@ -379,10 +368,5 @@ def chosen_layout(names: Sequence[str], settings: Settings) -> Layout:
         raise InputError(
             "columns must be at least one, all different, and not the user's or a label's; got "
             f"{shown_names(asked)}."
-        )
-    if settings.columns is None and not all(wanted) and tuple(names) != ("",):
-        raise InputError(
-            "input must have a first line with the names of its columns; got an empty one. Name the columns "
-            "(--columns) if it is one."
         )
     return Layout(tuple(wanted), user, labels)

@@ -349,7 +349,6 @@ def open_run(
     progress: Callable[[int, int], None] | None = None,
     remembered: bool = True,
     raw: bool = False,
-    admit: Callable[[Layout], None] | None = None,
 ) -> Iterator[tuple[StreamRun, Reader]]:
     """Start or continue the stream of a state directory; returns it with the reader of its input.
 
@@ -363,7 +362,6 @@ def open_run(
         progress: called with (t, n) after each commit.
         remembered: whether this machine keeps a record of the stream outside its directory.
         raw: whether each release also contains its weighted sums and the covariance before projection.
-        admit: may refuse the layout of the rows of a new stream, before anything is written.
 
     Raises:
         LedgerError: the directory belongs to other settings, to something else, is in use, or is behind what
@@ -379,8 +377,6 @@ def open_run(
         if fresh:
             open_output(output, True, raw)
             rows = kept.enter_context(open_reader(source, settings, file_format))
-            if admit is not None:
-                admit(rows.layout)
             rounds = settings.rounds or _counted(source, settings, file_format)
             state = kept.enter_context(_begun(directory, settings, rows.layout, rounds, remembered))
         else:

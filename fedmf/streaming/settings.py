@@ -61,7 +61,8 @@ class Settings:
             default; for the joint one also what the last release is to tell, a name of
             `fedmf.moments.AIMS`: "mean", "covariance" or "density".
         adjacency: "zero-out" or "replace-one".
-        columns: names of the numbers, and with a schema of categories; None for all.
+        columns: names of the numbers, and with a schema of categories; None for all of a schema, and for rows
+            that are arrays. Other rows must name them, as only private cells would tell which are numbers.
         release_every: R; after R, 2R, … and n rows there is a release, of the sums of the rows before it.
             Noise is drawn for releases alone.
         seed: for a public key; None for one from the operating system.

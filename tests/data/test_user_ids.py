@@ -87,7 +87,7 @@ def test_five_people_take_five_steps_in_two_parts(tmp_path: Path, ending: str, f
         getattr(pd.DataFrame({"who": who, "x": 0.1}), f"to_{ending}")(
             tmp_path / f"{name}.{ending}", index=False
         )
-    settings = Settings(**{**BUDGET, "rounds": 20, "user_column": "who"})
+    settings = Settings(**{**BUDGET, "rounds": 20, "user_column": "who", "columns": ("x",)})
     run_once(tmp_path, settings, tmp_path / f"a.{ending}")
     counts = run_once(tmp_path, settings, tmp_path / f"b.{ending}", first_row=6)["counts"]
     assert (counts["steps"], counts["beyond_k"], counts["zeroed"]) == (6, 5, 1)  # one row nobody's

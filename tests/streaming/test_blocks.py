@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.covariance import covariance_fits
-from support.streams import BUDGET, releases, run_once, sample, write_rows
+from support.streams import BUDGET, named, releases, run_once, sample, write_rows
 
 from fedmf.accounting import certified_sigma
 from fedmf.mechanisms.joint import UserRange, joint_sensitivity
@@ -117,7 +117,9 @@ def test_releases_are_means_of_all_rows_before(tmp_path: Path, n: int) -> None:
 def test_a_stream_in_parts_ends_with_the_same_bytes(tmp_path: Path) -> None:
     """A process that ended between two releases is as if it had not read the rows since the last."""
     x, n = sample(23), 23
-    settings = Settings(**BUDGET, rounds=n, release_every=5, mechanisms=("blt",), timestamp="x2")
+    settings = Settings(
+        **BUDGET, rounds=n, release_every=5, mechanisms=("blt",), timestamp="x2", columns=("x0", "x1")
+    )
     source, outputs = write_rows(tmp_path / "rows.csv", x), []
     lines = source.read_text().splitlines(keepends=True)
     for name, stops in (("whole", [n]), ("parts", [3, 9, 10, 22, n])):
@@ -141,6 +143,7 @@ def test_rows_that_wait_are_nobodys_yet(tmp_path: Path) -> None:
     x, users = 0.3 * sample(14), [f"u{i}" for i in range(14)]
     settings = Settings(**BUDGET, rounds=40, release_every=4, user_column="user")
     source = write_rows(tmp_path / "rows.csv", x, users)
+    settings = named(settings, source)
     for _ in range(2):
         with open_run(tmp_path / "state", settings, source, tmp_path / "o.csv") as (run, reader):
             run.feed(reader)
@@ -169,6 +172,7 @@ def test_noise_is_that_of_the_releases(tmp_path: Path, mechanism: str) -> None:
         **{**BUDGET, "seed": None}, rounds=n, release_every=every, second_moment="trace",
         mechanisms=(mechanism,),
     )  # fmt: skip
+    settings = named(settings, source)
     for stop in (7, 8, 20, n):
         part = tmp_path / "part.csv"
         part.write_text("".join(lines[: stop + 1]))

@@ -29,7 +29,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def stream(*arguments: str) -> int:
     """The command, told whose rows they are and, of the table, which columns are numbers."""
     told = [] if "--user-column" in arguments else ["--row-level"]
-    named = ["--columns", "x,y"] if "rows.csv" in arguments and "--columns" not in arguments else []
+    table = any(name in arguments for name in ("rows.csv", "long.csv")) and "--columns" not in arguments
+    named = ["--columns", "x,y"] if table else []
     return run(["stream", *BUDGET, *told, *named, *arguments])
 
 
@@ -195,9 +196,8 @@ def test_bad_requests_are_one_line(
     ("options", "header", "message"),
     [
         ("--columns x", "user,x", "--user-column NAME for a column of user ids"),
-        ("--row-level", "user,x", "columns of numbers must be named (--columns A,B)"),
-        ("--row-level", "x,start_time", "because a column is called 'start_time'"),
-        ("--row-level", "user;x", "cells must be separated by commas; got ';'"),
+        ("--row-level", "a,Started at", "be named (--columns A,B) or declared (--schema FILE"),
+        ("--row-level", "user;x", "must separate cells by commas; its header has ';': 'user;x'"),
         ("--row-level --user-column user --columns x", "user,x", "--row-level must be omitted"),
     ],
 )

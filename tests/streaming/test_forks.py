@@ -42,6 +42,7 @@ def parts(source: Path) -> dict[int, Path]:
 
 def settings(mechanism: str, **more: object) -> Settings:
     public = {"seed": None, "rounds": STEPS, "second_moment": "trace", "mechanisms": (mechanism,), **more}
+    public["columns"] = tuple(f"x{i}" for i in range(DIMENSION))
     return Settings(**{**BUDGET, **public})
 
 

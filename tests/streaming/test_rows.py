@@ -109,7 +109,7 @@ def test_parquet_and_its_labels(tmp_path: Path) -> None:
         }
     )
     parquet.write_table(table, place)
-    with open_reader(place, settings(user_column="user", timestamp="when")) as reader:
+    with open_reader(place, settings(columns=("x",), user_column="user", timestamp="when")) as reader:
         assert reader.layout.columns == ("x",)
         blocks = [reader.read(1), reader.read(5)]
     told = [label for block in blocks if block is not None for label in block.labels]
@@ -124,7 +124,7 @@ def test_parquet_and_its_labels(tmp_path: Path) -> None:
         assert [row for _, row, _ in rows_of(reader)] == [[0.1, 0.2], BAD, BAD, [0.5, 0.6]]
     parquet.write_table(arrow.table({"x": [0.1], "when": arrow.array([["a"]])}), place)
     for more, message in (
-        ({"timestamp": "when"}, "must hold text"),
+        ({"columns": ("x",), "timestamp": "when"}, "must hold text"),
         ({"columns": ("when", "x")}, "must hold numbers"),
     ):
         with (
@@ -145,7 +145,8 @@ def test_labels_are_one_line() -> None:
     [
         ("", {}, "must have rows"),
         ("x,y\n", {}, "must have rows"),
-        ("x,,y\n1,2,3\n", {}, "names of its columns"),
+        ("x,y\n1,2\n", {}, "columns of numbers must be named .* The input has 'x', 'y'"),
+        ("1,2\n3,4\n", {}, "columns of numbers must be named .* The input has '1', '2'"),
         ("x,x\n1,2\n", {}, "column 'x' appears twice"),
         ("x,y\n1,2\n", {"columns": ("x", "z")}, "column 'z' is missing"),
         ("x,y\n1,2\n", {"user_column": "name"}, "column 'name' is missing"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,17 @@ def sample(n: int = N, d: int = D) -> np.ndarray:
     return np.random.default_rng(1).normal(size=(n, d))
 
 
+def named(settings: Settings, source: Path) -> Settings:
+    """With the columns of a file of `write_rows` as numbers, unless columns or a schema are given."""
+    if settings.columns or settings.schema or source.suffix != ".csv":
+        return settings
+    names = source.read_text().partition("\n")[0].split(",")
+    numbers = tuple(name for name in names if name not in (settings.user_column, *settings.labels.values()))
+    return replace(settings, columns=numbers)
+
+
 def run_once(folder: Path, settings: Settings, source: Path, output: str = "out.jsonl", **more: Any) -> dict:
+    settings = named(settings, source)
     with open_run(folder / "state", settings, source, folder / output, **more) as (run, reader):
         run.feed(reader, whole=True)
         return {**run.conclude(), "counts": run.position.counts()}
