@@ -29,7 +29,7 @@ def test_users_and_users_per_round_give_the_participation_of_turns(
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["max_participations"], row["min_separation"]) == (24, 10)
     assert run([*given[:-2], "--mechanism", "identity"]) == 2
-    assert "give --users and --users-per-round, or" in one_line(capsys)
+    assert "use --users and --users-per-round, or" in one_line(capsys)
 
 
 def test_all_mechanisms_are_ranked_and_compared_with_independent_noise(
