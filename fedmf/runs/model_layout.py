@@ -223,8 +223,8 @@ def _refuse_statistics(arrays: Mapping[str, NDArray[Any]], frozen: Collection[st
     if found := [name for name in found if name not in frozen]:
         some = ", ".join(map(repr, found[:3])) + (f", … ({len(found)} in all)" if len(found) > 3 else "")
         raise ConfigError(
-            f"arrays {some} hold statistics of a normalisation layer, which mix "
-            "users' examples and are no gradient: use GroupNorm or LayerNorm, or name them in frozen."
+            f"arrays {some} hold statistics of a normalisation layer, which mix users' examples and are not "
+            "gradients: use GroupNorm or LayerNorm, or name them in frozen."
         )
 
 

@@ -80,7 +80,9 @@ def _folder(path: Path) -> Path:
     """The directory of the sweep, made if it is not there, for its owner alone."""
     try:
         if path.is_dir() and any(path.iterdir()) and not (path / "finished").is_dir():
-            raise ConfigError(f"directory of the sweep {path} must be new or a sweep's; it holds others.")
+            raise ConfigError(
+                f"directory of the sweep {path} must be new or contain a sweep; it contains other files."
+            )
         for name in ("", "finished", "runs"):
             (path / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

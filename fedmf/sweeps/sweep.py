@@ -146,7 +146,7 @@ class Sweep:
                 fields["variants"] = {name: keys for name, keys in variants.items() if name in kept}
             return cls(**{name.replace("-", "_"): value for name, value in fields.items()})
         except (AttributeError, TypeError) as error:
-            raise ConfigError(f"tables and lists of the sweep {path} must be such: {error}.") from None
+            raise ConfigError(f"sweep {path} must have tables and lists as documented: {error}.") from None
 
     def __post_init__(self) -> None:
         own: dict[str, Any] = {
@@ -175,8 +175,8 @@ class Sweep:
                 raise ConfigError(f"{name} must be {least} or more different ones; got {list(seeds)}.")
         if both := sorted({*self.seeds} & {*self.tuning_seeds}):
             raise ConfigError(
-                f"tuning_seeds must share none of the reported seeds; got {both} in both. A key tuned on a "
-                "seed looks better on it than it is."
+                f"tuning_seeds must share none of the reported seeds; got {both} in both. Results on tuning "
+                "seeds are biased."
             )
         if self.tuning_seeds and not self.tuned:
             raise ConfigError("tuning_seeds is set, but the sweep has no table [tuned].")

@@ -63,7 +63,8 @@ def preflight(task: Task, local: LocalSGD) -> None:
         if moved := [name for name, state in other_states().items() if state != before[name]]:
             raise ConfigError(
                 "model and loss must draw random numbers from torch's generator alone, which is seeded "
-                f"for each user; they drew some from {' and '.join(moved)}. Use torch.rand and the like."
+                f"for each user; they drew some from {' and '.join(moved)}. Use torch.rand and similar "
+                "functions."
             )
         if not torch.isfinite(updates).all():
             raise ConfigError("update of a user must be finite; got one that is not for made-up examples.")

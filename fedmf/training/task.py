@@ -58,7 +58,7 @@ class Task:
         (name, times), *_ = names.most_common(1)
         if times > 1:
             raise ValueError(
-                f"metrics must have names of their own, none of {', '.join(RESERVED)}; got {name!r}."
+                f"metrics must have different names, none of {', '.join(RESERVED)}; got {name!r}."
             )
 
     def to(self, device: torch.device | str) -> Self:

@@ -140,7 +140,7 @@ def test_statistics_share_one_budget_and_none_goes_by_two_names() -> None:
         assert 1 - Fraction(1, 10**9) <= left <= 1
 
     for wrong in ([QuantileClipping(share=0.5), own(0.5)], [own(), own(0.1)]):
-        with pytest.raises(ValueError, match=r"must be below 1|must have names of their own"):
+        with pytest.raises(ValueError, match=r"must be below 1|must have different names"):
             check_statistics(wrong, amplified=False, paired=False)
     for amplified, paired in ((True, False), (False, True)):
         with pytest.raises(ValueError, match=r"statistic 'statistic' must be left out with"):

@@ -78,7 +78,7 @@ def test_a_file_is_the_same_sweep_and_set_goes_over_its_base(tmp_path: Path) -> 
     assert (part.grid, part.tuned) == ({"privacy.epsilon": (8.0,)}, {"server.learning-rate": (0.5,)})
     with pytest.raises(ConfigError, match="variant must be one of the sweep's"):
         Sweep.from_config(tmp_path / "sweep.toml", point, ["bisr p=3"])
-    for name, said in {"sedes": "did you mean 'seeds'", "grid": "must be such"}.items():
+    for name, said in {"sedes": "did you mean 'seeds'", "grid": "as documented"}.items():
         with pytest.raises(ConfigError, match=said):
             Sweep.from_config(tmp_path / "sweep.toml", {name: 3})
 

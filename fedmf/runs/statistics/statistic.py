@@ -121,7 +121,7 @@ def check_statistics(statistics: Sequence[Statistic], amplified: bool, paired: b
     """
     names = [statistic.name for statistic in statistics]
     if len(set(names)) < len(names):
-        raise ValueError(f"statistics (of a run) must have names of their own; got {', '.join(names)}.")
+        raise ValueError(f"statistics (of a run) must have different names; got {', '.join(names)}.")
     if _left(statistics) <= 0:
         shares = ", ".join(f"{statistic.name} {statistic.share!r}" for statistic in statistics)
         raise ValueError(f"share (b², of all statistics together) must be below 1; got {shares}.")
