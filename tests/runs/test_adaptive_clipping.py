@@ -160,4 +160,4 @@ def test_the_statement_tells_the_rule_and_the_epsilon_of_a_fixed_norm(seen, tmp_
     assert statement["noise_std"] == pytest.approx(fixed["noise_std"] / math.sqrt(0.75), rel=1e-12)
     text = account(path).render_text()
     assert "follows the noisy 0.4-quantile of norms, for 25 % of mu^2" in text
-    assert "epsilon is that of a fixed clip norm" in text
+    assert "epsilon is the same as for a fixed clip norm" in text

@@ -102,7 +102,7 @@ def test_the_contract_is_kept_and_rounds_are_as_full_as_it_allows(b: int, k: int
     assert statement["actual_max_participations"] <= k
     assert statement["epsilon_spent"] <= statement["epsilon"] == pytest.approx(8.0, rel=1e-6)
     assert statement["sampling"] == "none: available cohorts, no amplification claimed"
-    assert any("decide whether that user is connected" in text for text in statement["assumptions"])
+    assert any("determine whether that user is connected" in text for text in statement["assumptions"])
 
 
 def test_only_connected_users_are_drawn_and_the_denominator_stays(tmp_path: Path) -> None:

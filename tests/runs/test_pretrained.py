@@ -64,5 +64,5 @@ def test_files_that_do_not_suit_are_refused_in_one_line_and_leave_nothing(run: R
     with pytest.raises(ConfigError, match="cannot read"):
         fedmf.start(starting(run, tmp_path / "nowhere.pt"), tmp_path / "nowhere")
     (tmp_path / "damaged.pt").write_bytes(b"no archive")
-    with pytest.raises(ConfigError, match=r"damaged\.pt is no file of tensors"):
+    with pytest.raises(ConfigError, match=r"damaged\.pt is not a file of tensors"):
         fedmf.start(starting(run, tmp_path / "damaged.pt"), tmp_path / "damaged")
