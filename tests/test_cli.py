@@ -249,7 +249,7 @@ def test_bad_files_and_places_are_one_line(
         (["simulate"], "needs CONFIG.toml"),
         (
             ["simulate", good, "--out", str(finished)],
-            "already holds a run: resume it, or choose another directory",
+            "already holds a run: resume it (--resume), or choose another",
         ),
         (["simulate", good, "--out", str(tmp_path / "other")], "must be new or empty; it contains other"),
         (["simulate", good, "--out", "/proc/fedmf/run"], "cannot be created"),

@@ -70,20 +70,14 @@ def simulate(
         from fedmf.runs.simulation import run_in_process as train
     default = Path("runs") / f"{config.stem if config else 'run'}-{time.strftime('%Y%m%d-%H%M%S')}"
     place = resume or out or Path(run.execution.output_dir or default)
-    with going_on(lambda: _how(place)):
+    again = f"all finished rounds are kept; continue with: fedmf simulate --resume {shlex.quote(str(place))}"
+    with going_on(lambda: again if place.is_dir() else ""):
         opened = Session.start if resume is None else Session.resume
         with opened(place, run, device) as session:
             with RunProgress(session) as view:
                 train(session, view)
                 session.draw()
             _conclude(session, view, full)
-
-
-def _how(place: Path) -> str:
-    """How to continue a run that was stopped."""
-    if not place.is_dir():
-        return ""
-    return f"all finished rounds are kept; continue with: fedmf simulate --resume {shlex.quote(str(place))}"
 
 
 def _conclude(session: Session, view: RunProgress, full: bool) -> None:

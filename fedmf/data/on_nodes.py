@@ -41,9 +41,7 @@ class OnNodes(Table):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.label_columns or self.text_column:
-            raise ValueError(
-                "label_columns and text_column must be omitted on nodes, where rows have a class."
-            )
+            raise ValueError("label_columns and text_column must be omitted on nodes: rows have a class.")
 
     @property
     def holds_out_users(self) -> bool:

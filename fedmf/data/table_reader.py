@@ -224,9 +224,7 @@ class JsonLinesTable(_LineReader):
         super().__init__(lines, place)
         row = _json(self._first)
         if not isinstance(row, dict | list):
-            raise InputError(
-                f"{place} must be JSON objects or arrays, one per line; its first row is neither."
-            )
+            raise InputError(f"{place} must be JSON objects or arrays, one per line; row 1 is neither.")
         self._form = type(row)
         self._known = row if isinstance(row, dict) else {UNNAMED: row}
         self.names = tuple(self._known)

@@ -86,9 +86,7 @@ def checked_array(array: Array, name: str, dtypes: Sequence[str], shape: tuple[i
         raise ValueError(f"array {shown(name)} must be in NumPy's format 1.0 or 2.0")
     held, fortran, dtype = read(file)
     if dtype != np.dtype(array.dtype) or held != declared or len(array.data) - file.tell() != length:
-        raise ValueError(
-            f"array {shown(name)} must contain the declared type; it contains {shown(str(dtype))}"
-        )
+        raise ValueError(f"array {shown(name)} must be of the declared type; it is {shown(str(dtype))}")
     numbers = np.frombuffer(array.data, dtype=dtype, offset=file.tell())
     return numbers.reshape(shape, order="F" if fortran else "C")
 

@@ -175,7 +175,7 @@ class RunDirectory:
         path = path.resolve()
         if os.path.exists(path / LEDGER):  # False for an impossible name, which is refused below
             raise ConfigError(
-                f"output directory {path} already holds a run: resume it, or choose another directory."
+                f"output directory {path} already holds a run: resume it (--resume), or choose another."
             )
 
         def fill(building: Path) -> None:

@@ -158,10 +158,7 @@ class Session:
         cls, run: Run, task: Task, optimizer: ServerOptimizer, directory: RunDirectory, device: str
     ) -> Self:
         if task.dataset.has_examples and not len(task.dataset.test_labels):
-            _log.warning(
-                "no test examples: neither loss nor accuracy is computed. Give the data set test rows, with "
-                "finite numbers and known labels."
-            )
+            _log.warning("no test examples: loss and accuracy are not computed; give the data set test rows")
         with contextlib.ExitStack() as held:
             held.enter_context(directory)
             initial = _initial(run, task, directory)
