@@ -1,4 +1,4 @@
-"""The client app: nothing in it knows of privacy."""
+"""The client app, which contains no code for privacy."""
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
