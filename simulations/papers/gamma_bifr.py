@@ -87,7 +87,6 @@ _GAMMA: Final = "γ-BIFR p = 4"
 _LOW: Final = "γ-BIFR improves over the alternative methods in the low-privacy regime (4)"
 _ON_PAR: Final = "it performs on par with the banded-inverse methods (4); taken as within one point"
 _HIGH: Final = "only BLT achieves better performance in the high-privacy regime (4)"
-_BLT: Final = {"BLT": Line(named("blt", buffers=4))}
 _FIGURE_3: Final = Figure(
     name="gamma-bifr-fig3",
     paper=_PAPER,
@@ -147,7 +146,7 @@ _FIGURE_4: Final = Figure(
     reduced=Form(
         keys={**DIGITS, **BINS, **epochs(1438, 128, 20)},
         panels={"digits": {}},
-        lines={**_SMALL, **_BLT},
+        lines={**_SMALL, "BLT": Line(named("blt", buffers=4))},
         places=budgets(0.5, 2, 8),
         rates=_SMALL_RATES,
         seeds=10,
