@@ -15,8 +15,8 @@ from fedmf.streaming.state import Position
 
 #: Columns that are shown one by one.
 _SHOWN: Final = 6
-#: A mean this near to the clip norm, in shares of it, is that of rows that were shortened.
-_AT_BOUND: Final = 0.9
+#: How many standard deviations ζ² is at most above the mean of ‖x‖² where rows count as clipped.
+_CLIPPED: Final = 0.7
 
 
 def check_told(settings: Settings, row_level: bool) -> None:
@@ -78,21 +78,16 @@ def answer(plan: StreamPlan, position: Position, release: PrivateRelease | None,
         return "\n".join([*lines, "No release yet: too few rows."]) + "\n"
     if waiting:
         lines.append(f"{waiting} rows after row {release.t} are not released yet (--release-every).")
-    shortened = _shortened(plan, release)
-    if not shortened:
-        lines += _table(plan, release)
-        lines += _correlations(plan, release)
+    lines += _table(plan, release)
+    lines += _correlations(plan, release)
     lines += _errors(plan, release)
-    if shortened:
-        lines.append(
-            "WARNING: rows were clipped. The norm of the mean reaches the clip norm "
-            f"{plan.settings.clip_norm:g}, so these are not the means of your data. Increase --clip-norm, or "
-            "use a --schema, which scales each column."
-        )
+    if clipped := _clipped(plan, release):
+        lines.append(clipped)
     elif release.too_noisy or release.too_few:
         lines.append(
             f"WARNING: {release.too_few or release.too_noisy}.{_hidden(plan, release)} More rows, tighter "
-            "bounds, fewer columns, fewer releases (--release-every) or a larger epsilon help."
+            "bounds, fewer columns, fewer releases (--release-every), --weight covariance or a larger "
+            "epsilon help."
         )
     return "\n".join(lines) + "\n"
 
@@ -111,14 +106,15 @@ def _left_out(plan: StreamPlan, position: Position) -> list[str]:
 def _table(plan: StreamPlan, release: PrivateRelease) -> list[str]:
     names = plan.layout.columns[: len(release.mean)]
     head = f"after row {release.t:,}"
-    wide = max(len(head), *(len(name) for name in names[:_SHOWN]))
+    shown = _SHOWN if len(names) > _SHOWN + 1 else len(names)
+    wide = max(len(head), *(len(name) for name in names[:shown]))
     lines = [f"{head:<{wide}}  {'mean [95 %]':<28}  standard deviation [95 %]"]
-    for i, name in enumerate(names[:_SHOWN]):
+    for i, name in enumerate(names[:shown]):
         mean = "too few rows"
         if math.isfinite(release.mean[i]):
             mean = f"{release.mean[i]:.4g} [{release.mean_low[i]:.4g}, {release.mean_high[i]:.4g}]"
         lines.append(f"{name:<{wide}}  {mean:<28}  {_deviation(release, i)}".rstrip())
-    return [*lines, *([f"… and {len(names) - _SHOWN} more columns"] if len(names) > _SHOWN else [])]
+    return [*lines, *([f"… and {len(names) - shown} more columns"] if len(names) > shown else [])]
 
 
 def _deviation(release: PrivateRelease, i: int) -> str:
@@ -156,10 +152,14 @@ def _hidden(plan: StreamPlan, release: PrivateRelease) -> str:
     if errors is None or not np.isfinite(errors).all():
         return ""
     of_each = np.diag(errors) if errors.ndim == 2 else errors
-    at = int(np.argmax(of_each))
+    at, zeros = int(np.argmax(of_each)), ""
+    noisy = all(_deviation(release, i).startswith("too noisy") for i in range(len(release.mean)))
+    if plan.settings.schema is None and noisy and (release.mean_low * release.mean_high <= 0).all():
+        zeros = " If a column contains text or times, every row counts as zeros."
     return (
         f" A standard deviation of {plan.layout.columns[at]} below {math.sqrt(2 * of_each[at]):.3g} is "
         "hidden by noise; four times as many rows, or a four times larger epsilon, would halve this value."
+        f"{zeros}"
     )
 
 
@@ -177,10 +177,27 @@ def _errors(plan: StreamPlan, release: PrivateRelease) -> list[str]:
     ]
 
 
-def _shortened(plan: StreamPlan, release: PrivateRelease) -> bool:
-    """Whether the mean sits at the clip norm, beyond what the noise explains."""
-    if plan.settings.schema is not None:
-        return False
-    noise = float(np.sum(release.mean_standard_error**2))
-    length = math.sqrt(max(float(np.sum(release.mean**2)) - noise, 0.0))
-    return length >= _AT_BOUND * plan.settings.clip_norm and 2 * math.sqrt(noise) < length
+def _clipped(plan: StreamPlan, release: PrivateRelease) -> str | None:
+    """A warning if many rows were probably clipped; of released numbers alone, so it is post-processing.
+
+    With the released mean μ and covariance Σ of the clipped rows, ‖x‖² has mean m = ‖μ‖² + tr Σ and, for
+    Gaussian rows, variance s² = 2·tr Σ² + 4·μᵀΣμ. The rule is m + 0.7·s ≥ ζ²: one row in four would be longer
+    than ζ. Below are rows uniform in a box, or in a ball of up to 3 dimensions, that ζ just encloses; above
+    is a pair of standard normal columns at ζ = 1.5, of which a third is clipped, and rows of norm ζ.
+    """
+    covariance, errors = release.covariance, release.covariance_raw_standard_error
+    if plan.settings.schema is not None or covariance is None or errors is None:
+        return None
+    if covariance.ndim == 1:
+        covariance, errors = np.diag(covariance), np.diag(errors)
+    zeta = plan.settings.clip_norm
+    mean, covariance, errors = release.mean / zeta, covariance / zeta**2, np.diag(errors) / zeta**2
+    squares = float(mean @ mean + np.trace(covariance))
+    spread = math.sqrt(2 * np.sum(covariance**2) + 4 * mean @ covariance @ mean)
+    if squares < 3 * np.linalg.norm(errors) or squares + _CLIPPED * spread < 1:
+        return None
+    return (
+        "WARNING: many rows were probably clipped, so this table does not describe your data: the released "
+        f"root mean square norm is {math.sqrt(squares):.0%} of the clip norm {zeta:g}. Increase --clip-norm, "
+        "or use a --schema, which scales each column. Ignore this if no row can be longer than the clip norm."
+    )
