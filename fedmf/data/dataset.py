@@ -432,8 +432,8 @@ def _labels(y: Any, names: Sequence[str | None], classes: int, vocabulary: int) 
         return torch.where(labels == labels.round(), labels, -1).to(torch.int64)
     if whole and not vocabulary:
         raise ValueError(
-            "classes must be told where labels are not of a floating type: their number or their names in "
-            "order, which are public; got none."
+            "classes must be given unless labels are floating-point numbers: their number, or their names "
+            "in order, which are public; got none."
         )
     return labels.long() if vocabulary else labels.float()
 

@@ -368,9 +368,7 @@ class Schema:
         for name in self.columns:
             if times[name] > 1 or (not times[name] and name not in optional):
                 fault = "twice or more" if times[name] else "no such column"
-                raise ValueError(
-                    f"columns must each be there once; got {fault} for {name!r:.100} in {source}."
-                )
+                raise ValueError(f"columns must each occur once; got {fault} for {name!r:.100} in {source}.")
 
     def encoding(self, names: Sequence[str] | None = None) -> Encoding:
         """How rows become vectors.

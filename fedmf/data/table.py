@@ -457,8 +457,8 @@ class Table(SpreadOptions):
             label = f"one of {', '.join(self.classes[:20])}" if self.classes else "a finite number"
             raise ValueError(
                 f"test part must hold a row with a user on the user list, a label that is {label} and "
-                f"readable features; got none of {self.path}. Are ids and labels written as they are "
-                "declared, and numbers with a decimal point?"
+                f"readable features; got none of {self.path}. Check the spelling of ids and labels, and "
+                "that numbers have a decimal point."
             )
         return InMemoryDataset(
             features=x,

@@ -94,7 +94,7 @@ class TableReader(ABC):
         times = Counter(self.names)
         for name in names:
             if times[name] != 1:
-                fault = "is there more than once" if times[name] else "is missing"
+                fault = "occurs more than once" if times[name] else "is missing"
                 raise InputError(f"column {name!r} {fault}; {self.place} has {shown_names(self.names)}.")
         self.selected = tuple(names)
 

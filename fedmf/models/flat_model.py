@@ -53,7 +53,7 @@ class FlatModel:
         kept = [name for name, _ in self.module.named_buffers() if _STATISTICS.search(name)]
         if kept:
             raise ValueError(
-                f"model must keep no running statistics; got {kept[0]!r}. What BatchNorm and the like keep "
+                f"model must keep no running statistics; got {kept[0]!r}. Statistics such as BatchNorm's "
                 "would be released without clipping or noise: use GroupNorm or LayerNorm."
             )
         wrong = [name for name, p in self.trained.items() if p.dtype != torch.float32]

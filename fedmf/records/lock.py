@@ -153,7 +153,7 @@ class Mark:
                     "Wait for it to end or stop it."
                 ) from None
             except OSError as error:
-                _log.warning("%s is not writable (%s): older copies of a run cannot be told", folder, error)
+                _log.warning("%s is not writable (%s): older copies of a run go unnoticed", folder, error)
 
     @staticmethod
     def begin(ledger: Path) -> None:

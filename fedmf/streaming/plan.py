@@ -379,7 +379,7 @@ def _given(factorization: Factorization, rounds: int) -> Mechanism:
     """A factorization that came as an object, as it will be read back from its coefficients."""
     if factorization.rounds != rounds:
         raise ValueError(
-            f"C (mechanism) must have n = {rounds} rounds, a release each; got {factorization.rounds}."
+            f"C (mechanism) must have n = {rounds} rounds, one per release; got {factorization.rounds}."
         )
     return Mechanism(_named(factorization), {}, factorization_from_dict(factorization.to_dict()))
 

@@ -134,7 +134,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a user twice": ({"user_list": ["ann", " ann"]}, "must contain each user once; got 'ann' more than once"),
     "a gap on it": ({"user_list": ["ann", None]}, "must have a user id in each row; got none in row 2"),
-    "classes untold": ({"classes": None}, "classes must be told where labels are not of a floating type"),
+    "classes untold": ({"classes": None}, "classes must be given unless labels are floating-point"),
     "a class twice": ({"classes": ["no", "no"]}, "classes must be at least two different names"),
     "classes by a word": ({"classes": "all"}, "classes must be at least two different names; got 'all'"),
     "the label as feature": (

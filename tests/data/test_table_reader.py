@@ -137,7 +137,7 @@ def test_rows_are_skipped_and_found_again(tmp_path: Path, form: str) -> None:
 Name = str
 REFUSED: dict[str, tuple[Name, bytes, tuple[str, ...], str]] = {
     "an empty file": ("rows.csv", b"", (), "must have rows; got an empty table"),
-    "a header twice": ("rows.csv", b"a,a\n1,2\n", ("a",), "column 'a' is there more than once"),
+    "a header twice": ("rows.csv", b"a,a\n1,2\n", ("a",), "column 'a' occurs more than once"),
     "no such column": ("rows.csv", b"a,b\n1,2\n", ("c",), "column 'c' is missing; .* has 'a', 'b'"),
     "a latin header": ("rows.csv", b"caf\xe9,b\n1,2\n", (), "must be UTF-8 text; its first line is not"),
     "a quote in the header": ("rows.csv", b'a,"b\n1,2\n', (), "must be one line of CSV"),

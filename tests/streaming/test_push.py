@@ -360,7 +360,7 @@ def test_rows_of_a_schema_have_the_bits_of_the_command(tmp_path: Path, more: str
     with PrivateStream(tmp_path / "y", **asked) as stream:
         for change, message in (
             (lambda t: t.append_column("weight", t["speed"]), "columns must all be declared .*'weight'"),
-            (lambda t: t.drop_columns(["note"]), "columns must each be there once"),
+            (lambda t: t.drop_columns(["note"]), "columns must each occur once"),
         ):
             with pytest.raises(ValueError, match=message):
                 stream.push_many(change(pa.table(columns)), "user")
