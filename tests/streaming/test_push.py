@@ -173,7 +173,7 @@ def test_a_block_that_is_refused_has_cost_nothing(tmp_path: Path) -> None:
         (x[:2], ["a", "b"], ["k"], ValueError, r"keys \(of the rows\) must be 2; got 1"),
         (x[:2], ["a", 3], None, ValueError, "user must be a non-empty string"),
         (x[:2], ["a", ""], None, ValueError, "user must be a non-empty string"),
-        (x[:2], ["a", "\ud800"], None, ValueError, "user must be string that UTF-8 can encode"),
+        (x[:2], ["a", "\ud800"], None, ValueError, "user must be a string that UTF-8 can encode"),
         (x[:2], ["a", "b"], ["k", 3], ValueError, r"key \(of the row\) must be a non-empty string"),
         (x[:2], "who", None, ValueError, "must be a table for a column 'who'"),
         (frame, "who", None, ValueError, "column 'who' is missing"),
