@@ -262,15 +262,15 @@ class Session:
         reason = reasons.most_common(1)[0][0]
         if reason not in self._told and len(self._told) < _MOST_REASONS:
             self._told.add(reason)
+            path, spent = self.directory.path, self.plan.epsilon_after(t + 1)
             _log.warning(
-                "%sround %d: %d of %d contributions could not be used and count as zero: %s. The round still "
-                "spends its epsilon: stop the run and fix the clients. All reasons are in %s (secret).",
-                self.called,
-                t + 1,
-                failed,
-                present,
-                reason.removesuffix("."),
-                self.directory.path / FAILURES,
+                "%sround %d: %d of %d contributions could not be used and count as zero: %s. Invalid replies "
+                "never stop a run, and each round spends epsilon (%s so far). Stop it (Ctrl-C or flwr stop), "
+                "fix the clients and start it again: it continues in %s. A simulated Flower app gets another "
+                "directory, and what both spend adds up (fedmf account %s OTHER). All reasons are in %s "
+                "(secret).",
+                *(self.called, t + 1, failed, present, reason.removesuffix("."), at_least(spent, 4)),
+                *(path, path, path / FAILURES),
             )
 
     def statement(self) -> PrivacyStatement:
