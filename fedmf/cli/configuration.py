@@ -70,7 +70,7 @@ def init(
             (made / "digits_app/plain_server_app.py").replace(made / "digits_app/server_app.py")
 
         create_directory(file, "folder of the app", fill, mode=0o755)
-        typer.echo(f"Wrote {file}. Run it unchanged: fedmf.flower.run_app({str(file)!r}, num_supernodes=40)")
+        typer.echo(f"Wrote {file}. In Python: fedmf.flower.run_app({str(file)!r}, num_supernodes=40)")
         return
     if case not in CASES:
         raise ConfigError(

@@ -167,8 +167,8 @@ class CorrelatedNoise:
         execution: for how many replies, and how long, a round waits, how often checkpoints are kept; messages
             are one a user. Default: an hour for all.
         run_dir: directory of ledger, key and statement; an existing run is continued. A simulation cannot
-            be: where there is one, the next gets a directory of its own next to it. Default: a new directory
-            below ``~/.fedmf/runs``.
+            be: where there is one, the next gets a directory of its own next to it. Default, also for an
+            empty string: a new directory below ``~/.fedmf/runs``.
 
     Raises:
         ConfigError: a strategy that does not aggregate by a mean, or values that do not fit together.
@@ -327,7 +327,7 @@ def findings(inner: FedAvg) -> Iterator[str]:
 
 def _place(run_dir: str | Path | None, lasting: bool) -> Path:
     """The directory of a run: what was asked for, or one that no run has."""
-    if run_dir is None:
+    if not run_dir:
         name = f"flower-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06d}"
         return Path.home() / ".fedmf" / "runs" / name
     path = Path(run_dir).expanduser().resolve()
@@ -335,5 +335,8 @@ def _place(run_dir: str | Path | None, lasting: bool) -> Path:
         return path
     others = (path.with_name(f"{path.name}-{count}") for count in itertools.count(2))
     place = next(other for other in others if not other.exists())
-    say(f"{path} contains a simulation with nodes that no longer exist; this run is stored in {place}")
+    warn(
+        f"{path} contains a simulation with nodes that no longer exist; this run is stored in {place}. On "
+        f"the same users their epsilons add up: fedmf account {path} {place}"
+    )
     return place

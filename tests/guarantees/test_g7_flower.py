@@ -134,7 +134,8 @@ def test_a_superlink_with_keys_trains_the_same_model_and_serves_enrolled_nodes_a
     ignored = shutil.ignore_patterns("__pycache__", "plain_server_app.py")
     app_dir = Path(shutil.copytree(APP, tmp_path / "app", ignore=ignored))
     server = app_dir / "digits_app" / "server_app.py"
-    server.write_text(server.read_text().replace("fraction_evaluate=0.5", "fraction_evaluate=0.0"))
+    plain = server.read_text().replace("fraction_evaluate=0.5", "fraction_evaluate=0.0")
+    server.write_text(plain.replace("clip_norm=1.0", "clip_norm=1.0, noise_seed=1"))
     (app_dir / "digits_app" / "client_app.py").write_text(CLIENT)
     config = {"run-dir": str(tmp_path / "expected"), "num-server-rounds": 2}
     run_app(app_dir, num_supernodes=NODES, run_config=config)

@@ -15,10 +15,9 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     rounds, lr = int(context.run_config["num-server-rounds"]), float(context.run_config["learning-rate"])
     strategy = FedAvg(fraction_evaluate=0.5)
-    seed = int(context.run_config["noise-seed"])
-    strategy = CorrelatedNoise(strategy, UserLevel(epsilon=50.0, delta=1e-5, clip_norm=1.0, noise_seed=seed),
-                               CyclicCohorts(rounds=rounds, users_per_round=3), users=3,
-                               mechanism="bisr", run_dir=str(context.run_config["run-dir"]))  # fmt: skip
+    privacy = UserLevel(epsilon=50.0, delta=1e-5, clip_norm=1.0)
+    cohorts, run_dir = CyclicCohorts(rounds=rounds, users_per_round=3), str(context.run_config["run-dir"])
+    strategy = CorrelatedNoise(strategy, privacy, cohorts, users=3, mechanism="bisr", run_dir=run_dir)
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(initial_model().state_dict()),
