@@ -146,7 +146,6 @@ class Session:
         if run is None:
             run = Run.from_dict(stored)
         else:
-            Run.from_dict(stored, *run.given_objects)  # which names an object that is another one
             require_same(path, stored, run)
         task = run.task_source.build()
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
@@ -338,9 +337,10 @@ def require_same(path: Path, stored: Mapping[str, Any], run: Run) -> None:
     """
     other = difference(stored, run.to_dict())
     if other is not None:
+        hint = " Call torch.manual_seed before your module is created." if "task.parameters" in other else ""
         raise ConfigError(
             f"{path} holds another run: {other}. Choose another directory for a new run; to continue the one "
-            "there, give it the values with which it began."
+            f"there, give it the values with which it began.{hint}"
         )
 
 

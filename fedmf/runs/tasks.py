@@ -228,7 +228,7 @@ def classification(data: Data, model: Model) -> NamedTask | Task:
         model: your own module, or a named model such as `fedmf.Mlp`.
 
     Returns:
-        A task that a run records by name if both are named; otherwise a `Task`, recorded by its fingerprint.
+        A task that a run records by name if both are named; otherwise a `Task`, recorded by its parts.
 
     Raises:
         TypeError: data or model has another type.
@@ -348,11 +348,10 @@ class GivenTask(TaskSource):
         return self.task
 
     def to_dict(self) -> dict[str, Any]:
-        """Qualified name of the model and fingerprint of the task."""
+        """Qualified name of the model, seed, and what makes the task this one."""
         model = type(self.task.model.module)
         name = f"{model.__module__}.{model.__qualname__}"
-        fingerprint = self.task.fingerprint()
-        return {"kind": self.kind, "name": name, "fingerprint": fingerprint, "seed": self.seed}
+        return {"kind": self.kind, "name": name, "seed": self.seed, **self.task.identity()}
 
 
 def same(
@@ -361,18 +360,17 @@ def same(
     """An object of a user's own, after a check that it is the one that a run was started with.
 
     Raises:
-        ConfigError: none is given, or one with another name, fingerprint or seed.
+        ConfigError: none is given, or another one.
     """
     if given is None:
         raise ConfigError(
             f"this run's {what} was given as an object ({recorded['name']}): pass the same one again, "
             f"fedmf.Run.from_directory(path, {what}=...)."
         )
-    now = described(given)
-    for name in ("name", "fingerprint", "seed"):
-        if recorded.get(name) != now.get(name):
+    for name, now in described(given).items():
+        if recorded.get(name) != now:
             raise ConfigError(
-                f"{what} must be the one that the run was started with; its {name} differs. A changed {what} "
-                "needs another directory."
+                f"{what} must be the one that the run was started with; its {name} was "
+                f"{recorded.get(name)!r}, not {now!r}. A changed {what} needs another directory."
             )
     return given

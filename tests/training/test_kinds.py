@@ -51,7 +51,7 @@ def test_no_users_example_is_looked_at(kind: str) -> None:
     task = replace(open_task, dataset=Locked(open_task.dataset))
     preflight(task, LOCAL)
     LocalTrainer(task, LOCAL)
-    task.fingerprint()
+    task.identity()
 
 
 def test_metrics_by_hand() -> None:
