@@ -156,7 +156,7 @@ def shortfall(
         guess = f"accuracy is {100 * accuracy:.1f} %, no better than always predicting the commonest class"
     else:
         guess = f"loss is {_judged(metrics[t])}, no better than always predicting the shares of the classes"
-    return f"{where} {guess}. Try other rates (client.learning-rate, server.learning-rate) or more rounds."
+    return f"{where} {guess}. Scale the features, or try another client.learning-rate or more rounds."
 
 
 def _judged(row: Mapping[str, Any]) -> str:
