@@ -23,11 +23,11 @@ _GROUP_NUMBERS: Final = 1 << 20
 
 
 def json_lines(renderer: Renderer, releases: Releases) -> bytes:
-    """A JSON object a release."""
-    fields = renderer.fields(releases)
+    """A JSON object a release, with the names of its columns."""
+    fields, columns = renderer.fields(releases), {"columns": renderer.names}
     dump = json.JSONEncoder(allow_nan=False, check_circular=False).encode
     rows = zip(*map(listed, fields.values()), strict=True)
-    return "".join(dump(dict(zip(fields, row, strict=True))) + "\n" for row in rows).encode()
+    return "".join(dump(dict(zip(fields, row, strict=True)) | columns) + "\n" for row in rows).encode()
 
 
 def csv_lines(renderer: Renderer, releases: Releases) -> bytes:

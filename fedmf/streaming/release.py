@@ -13,13 +13,14 @@ and ‖m̂‖ ≤ ζ.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from fedmf.data.table_reader import shown_names
 from fedmf.moments import GaussianEstimate, NoisyMoments, describe, fieller
 from fedmf.streaming.plan import StreamPlan
 from fedmf.streaming.state import Releases
@@ -68,7 +69,7 @@ class Renderer:
         def told() -> dict[str, Any]:
             return {name: column[0] for name, column in whole.fields(releases).items()}
 
-        return PrivateRelease(int(releases.t[0]), told, self.plan.settings.clip_norm)
+        return PrivateRelease(int(releases.t[0]), told, self.names)
 
     def fields(self, releases: Releases) -> Fields:
         """What each release says, with a row per release: the fields of `PrivateRelease` that there are.
@@ -182,10 +183,11 @@ class PrivateRelease:
     Args:
         t: how many rows it is of.
         told: gives the fields by name.
-        clip_norm: ζ, which no row exceeds.
+        columns: names of the d numbers of `mean`; None if unknown.
 
     Attributes:
         t: how many rows it is of.
+        columns: names of the d numbers of `mean`; None if unknown.
         mean: of these rows, with the weights of the workload, shape (d,); with a schema in the columns' own
             units, as all but sums is; where that counts valid rows it is of these, NaN where too few.
         mean_low: lower ends of 95 % intervals of the mean, (d,): of the noise alone.
@@ -237,8 +239,11 @@ class PrivateRelease:
     timestamp: str | None
     row_id: str | None
 
-    def __init__(self, t: int, told: Callable[[], Mapping[str, Any]], clip_norm: float) -> None:
-        self.t, self.clip_norm, self._told = t, clip_norm, told
+    def __init__(
+        self, t: int, told: Callable[[], Mapping[str, Any]], columns: Sequence[str] | None = None
+    ) -> None:
+        self.t, self._told = t, told
+        self.columns = None if columns is None else tuple(columns)
 
     def __getattr__(self, name: str) -> Any:
         if name not in PrivateRelease.__annotations__:
@@ -250,22 +255,19 @@ class PrivateRelease:
         return getattr(self, name)
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any], clip_norm: float) -> Self:
-        """A release from a JSON line of `fedmf stream`, as read by `json.loads`.
-
-        Args:
-            fields: by name.
-            clip_norm: ζ of the stream.
-        """
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """A release from a JSON line of `fedmf stream`, as read by `json.loads`."""
         arrays = {
             name: np.array(value, np.float64) if isinstance(value, list) else value
             for name, value in fields.items()
+            if name != "columns"
         }
-        return cls(int(fields["t"]), lambda: arrays, clip_norm)
+        return cls(int(fields["t"]), lambda: arrays, fields.get("columns"))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able, with the fields of a line of `fedmf stream --raw`; None for what cannot be told."""
-        return {name: listed(value) for name, value in {"t": self.t, **self._told()}.items()}
+        told = {name: listed(value) for name, value in {"t": self.t, **self._told()}.items()}
+        return told if self.columns is None else told | {"columns": list(self.columns)}
 
     @property
     def estimate(self) -> GaussianEstimate:
@@ -279,10 +281,30 @@ class PrivateRelease:
         full = self.covariance if self.covariance.ndim == 2 else np.diag(self.covariance)
         return GaussianEstimate(torch.from_numpy(self.mean.copy()), torch.from_numpy(full.copy()))
 
-    def score(self, x: ArrayLike) -> Array:
-        """How strange rows are: (x − μ)ᵀΣ⁻¹(x − μ), shape (…), for x of shape (…, d) in the units of `mean`;
-        χ² with d degrees of freedom for rows of N(μ, Σ)."""
-        return self.estimate.distances(torch.from_numpy(np.array(x, np.float64))).numpy()
+    def score(self, x: Any) -> Array:
+        """How strange rows are: (x − μ)ᵀΣ⁻¹(x − μ), χ² with d degrees of freedom for rows of N(μ, Σ).
+
+        Args:
+            x: rows in the units of `mean`: an array (…, d), or a data frame with `columns` in any order.
+
+        Returns:
+            Of shape (…); NaN for a row with a missing cell.
+
+        Raises:
+            ValueError: other columns, or there is no covariance.
+        """
+        if hasattr(x, "columns"):
+            given, wanted = sorted(map(str, x.columns)), self.columns or ()
+            if given != sorted(wanted):
+                raise ValueError(
+                    f"x (rows) must have the columns of the release, {shown_names(wanted)}; got "
+                    f"{shown_names(given)}. Select them by name, or pass an array in the release's order."
+                )
+            x = x[list(wanted)]
+        rows = np.array(x, np.float64)
+        if rows.shape[-1:] != self.mean.shape:
+            raise ValueError(f"x (rows) must have {self.mean.size} numbers each; got shape {rows.shape}.")
+        return self.estimate.distances(torch.from_numpy(rows)).numpy()
 
     def threshold(self, false_alarms: float = 0.01, ordinary: ArrayLike | None = None) -> float:
         """The score from which on a row is called strange: that share of ordinary ones is above it.

@@ -142,7 +142,7 @@ def test_standard_output_and_a_public_seed(folder: Path, capfd: pytest.CaptureFi
     assert [row["t"] for row in found] == list(range(1, 13))
     assert found[0].keys() == {
         "t", "mean", "mean_low", "mean_high", "mean_standard_error", "covariance", "covariance_low",
-        "covariance_high", "too_noisy",
+        "covariance_high", "too_noisy", "columns",
     }  # fmt: skip
     assert first.err.startswith("Every row counts as a different user")
     assert "\nSimulation only, no privacy (public noise seed)." in first.err

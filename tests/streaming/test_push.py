@@ -52,12 +52,15 @@ def test_releases_are_those_of_the_command(tmp_path: Path, workloads: tuple[str,
     whole = run_once(tmp_path, settings, write_rows(tmp_path / "rows.csv", x, USERS), raw=True)
     got: list[PrivateRelease] = []
     for begin in range(0, N, 4):
-        with opened(tmp_path / "pushed", workloads=workloads, second_moment=second) as stream:
+        columns = ("x0", "x1", "x2")
+        with opened(
+            tmp_path / "pushed", workloads=workloads, second_moment=second, columns=columns
+        ) as stream:
             assert stream.t == begin
             got += [stream.push(x[i], user=USERS[i]) for i in range(begin, begin + 4)]
             assert [shown(stream.release(t)) for t in range(1, begin + 5)] == [shown(r) for r in got]
     assert [shown(release) for release in got] == releases(tmp_path / "out.jsonl")
-    read = [PrivateRelease.from_dict(line, 1.0) for line in releases(tmp_path / "out.jsonl")]
+    read = [PrivateRelease.from_dict(line) for line in releases(tmp_path / "out.jsonl")]
     assert [shown(release) for release in read] == [shown(release) for release in got]
     statement = json.loads((tmp_path / "pushed/statement.json").read_text())
     del whole["counts"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from pyarrow import parquet
@@ -179,6 +180,7 @@ def test_the_files_say_the_same(tmp_path: Path) -> None:
         with (folder / "csv/o.csv").open(newline="") as file:
             wide = list(csv.DictReader(file))[-1]
         table = parquet.read_table(folder / "parquet/o.parquet").to_pylist()[-1]
+        assert last.pop("columns") == ["x0", "x1", "x2"]
         assert table == last
         assert float(wide["mean_high:x1"]) == last["mean_high"][1]
         assert float(wide["covariance:x0:x2"]) == last["covariance"][0][2]
@@ -193,24 +195,31 @@ def test_the_files_say_the_same(tmp_path: Path) -> None:
 
 
 def test_a_release_scores_rows_and_is_a_density(tmp_path: Path) -> None:
-    with PrivateStream(tmp_path / "a", **BUDGET, dimension=2, rounds=9) as stream:
+    with PrivateStream(tmp_path / "a", **BUDGET, columns=["a", "b"], rounds=9) as stream:
         release = stream.push_many(0.3 * sample(9, 2), [f"u{i}" for i in range(9)])[-1]
     line = json.loads(json.dumps(release.to_dict()))
-    again = PrivateRelease.from_dict(line, 1.0)
+    again = PrivateRelease.from_dict(line)
     assert release.covariance is not None
     x = np.array([[0.7, -0.4], [0.1, 0.1]])
     apart = x - release.mean
     distances = np.einsum("ni,ij,nj->n", apart, np.linalg.inv(release.covariance), apart)
     np.testing.assert_allclose(release.score(x), distances, rtol=1e-9)
     np.testing.assert_allclose(again.score(x), distances, rtol=1e-9)
+    swapped = pd.DataFrame({"b": x[:, 1], "a": [0.7, np.nan]})
+    np.testing.assert_allclose(again.score(swapped), [distances[0], np.nan], rtol=1e-9)
+    for wrong in (swapped[["a"]], swapped.assign(c=1.0)):
+        with pytest.raises(ValueError, match=r"columns of the release, 'a', 'b'; got 'a'"):
+            again.score(wrong)
+    with pytest.raises(ValueError, match=r"must have 2 numbers each; got shape \(2, 3\)"):
+        again.score(swapped.assign(c=1.0).to_numpy())
     assert 0 < again.threshold(0.1) == release.threshold(0.1) < release.threshold(0.01)
     assert release.threshold(0.4, ordinary=x) == pytest.approx(distances.max(), rel=1e-9)
     with pytest.raises(AttributeError):
         release.nothing  # noqa: B018
     plain = {name: value for name, value in line.items() if not name.startswith(("sum", "covariance_raw"))}
     with pytest.raises(ValueError, match="for a density"):
-        PrivateRelease.from_dict(plain, 1.0).threshold()
-    assert PrivateRelease.from_dict(plain, 1.0).score(x).shape == (2,)
+        PrivateRelease.from_dict(plain).threshold()
+    assert PrivateRelease.from_dict(plain).score(x).shape == (2,)
     with PrivateStream(tmp_path / "b", **BUDGET, dimension=2, rounds=4, second_moment="trace") as stream:
         other = stream.push([0.5, 0.1], user="ann")
     assert other.covariance is None
