@@ -39,7 +39,8 @@ def write_pages(found: Mapping[str, Points], output: Path, names: Sequence[str])
 def page(points: Points, stem: str) -> str:
     """Verdict and tables of a figure."""
     figure, unit = points.figure, "%" if points.figure.y == "accuracy" else "nats"
-    first, tuning = next(iter(points.found.values())), len(figure.reduced.tuning_seeds)
+    seeds, form = len(next(iter(points.found.values())).accuracy), figure.reduced
+    tuning = "other data" if form.tuning else f"{len(form.tuning_seeds)} other seeds"
     digits = 2 if unit == "%" else 3
     base = f"{figure.x + ' = ' if figure.by_place else ''}{figure.baseline}"
     lines = [
@@ -47,11 +48,9 @@ def page(points: Points, stem: str) -> str:
         "",
         f"`python simulations/papers/run.py {figure.name} --reduced`",
         "",
-        f"{figure.y.capitalize()} ({unit}) after the last round: mean of {len(first.accuracy)} seeds",
-        f"(range), and gain over {base}, paired by seed, with 95 % Student interval, from which",
-        f"verdicts follow. η was tuned on {tuning} other seeds, in a grid that was extended until the best",
-        "lies inside.",
-        f"{points.runs:,} runs in {points.seconds:,.0f} s of a processor, choosing η included.",
+        f"{figure.y.capitalize()} ({unit}) after the last round: mean of {seeds} seeds (range), and gain",
+        f"over {base}, paired, with 95 % intervals. Tuning of η: {tuning}, best inside the grid.",
+        f"{points.runs:,} runs in {points.seconds:,.0f} s of a processor.",
         "",
         f"![{figure.shows}]({stem}.png)",
         "",
@@ -89,8 +88,8 @@ def page(points: Points, stem: str) -> str:
             more = "".join(f", {name} {value:g}" for name, value in point.params.items())
             lines.append(
                 f"| {spot[1]}{more} | {spot[2]} | {statistics.fmean(values):.{digits}f} "
-                f"({min(values):.{digits}f} to {max(values):.{digits}f}) | {gain} | {point.rate:g} | "
-                f"{grid[0]:g} to {grid[-1]:g} | {point.noise_std:.2f}, {point.errors[0]:.2f} |"
+                f"({min(values):.{digits}f}–{max(values):.{digits}f}) | {gain} | {point.rate:g} | "
+                f"{grid[0]:g}–{grid[-1]:g} | {point.noise_std:.2f}, {point.errors[0]:.2f} |"
                 + (f" {theirs[spot[1]]} |" if theirs else "")
             )
     return "\n".join(lines) + "\n"
