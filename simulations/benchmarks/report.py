@@ -167,18 +167,17 @@ def _dots(path: Path, found: Mapping[str, Mapping[float, Sequence[float]]], xlab
 
 def _draw(results: Path) -> None:
     """The pictures, from what is committed."""
-    words = {"Sgd": "SGD with momentum", "identity": "independent noise", "banded-toeplitz": "BandMF"}
-    words |= {"bisr p=4": "BISR", "bifr p=4": "γ-BIFR", "cgd": "DP-λCGD", "independent": "independent noise"}
+    words = {"Sgd": "SGD with momentum", "independent": "independent noise"}
     found: dict[str, dict[float, Sequence[float]]] = {}
 
     def put(name: str, epsilon: str, ends: Sequence[float]) -> None:
+        for sampling in ("Poisson", "Balls-in-Bins"):
+            name = name.replace(f", {sampling}", f", amplified ({sampling})")
         found.setdefault(words.get(name, name), {})[float(epsilon)] = ends
 
     kept = json.loads((results / "benchmark.json").read_text(encoding="utf-8"))["fashion-mnist"]
     for key, row in kept.items():
         name, epsilon = key.split(", privacy.epsilon=")
-        for sampling in ("Poisson", "Balls-in-Bins"):
-            name = name.replace(f", {sampling}", f", amplified ({sampling})")
         put(name, epsilon, [100 * end for end in mean_interval([*row["values"].values()])[:3]])
     _dots(results / "benchmark.png", found, "test accuracy (%), mean and 95 % interval")
     for page in ("jme-adam", "compare_mechanisms"):
