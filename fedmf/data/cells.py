@@ -227,19 +227,24 @@ def require_canonical(user_ids: Iterable[str]) -> None:
 def places(column: Any, known: Sequence[str], missing: str = "") -> NDArray[np.int64]:
     """Which of some names each cell is, blanks around it aside; −1 for none of them.
 
+    A cell that is none as it is written is compared as `canonical_id` writes it, as pandas writes integers
+    next to a missing cell as 1.0.
+
     Args:
         column: of text.
         known: the names, in order.
         missing: the name that stands for a missing cell; empty for none.
 
-    >>> places(["b", " a ", "c", ""], ["a", "b"]).tolist()
-    [1, 0, -1, -1]
+    >>> places(["b", " a ", "c", "", "1.0"], ["a", "b", "1"]).tolist()
+    [1, 0, -1, -1, 2]
     """
     encoded = texts(column).dictionary_encode()
-    place = {name: i for i, name in enumerate(known)}
-    words = [*encoded.dictionary.to_pylist(), ""]
-    found = np.array([place.get(word.strip() or missing, -1) for word in words], dtype=np.int64)
-    return found[encoded.indices.fill_null(len(words) - 1).to_numpy(zero_copy_only=False)]
+    place = {canonical_id(name) or name: i for i, name in enumerate(known)}
+    place |= {name: i for i, name in enumerate(known)}
+    words = [word.strip() or missing for word in [*encoded.dictionary.to_pylist(), ""]]
+    found = [place.get(word, place.get(canonical_id(word) or word, -1)) for word in words]
+    of_words = np.array(found, dtype=np.int64)
+    return of_words[encoded.indices.fill_null(len(words) - 1).to_numpy(zero_copy_only=False)]
 
 
 def require_once(names: Sequence[str | None], place: str = "") -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from pyarrow import parquet
 
 from fedmf.cli.app import run
 from fedmf.data import Schema, read_schema
+from fedmf.data.schema import Category
 from fedmf.data.schema_file import draft_schema
 
 DECLARED = {
@@ -28,6 +29,14 @@ DECLARED = {
 
 def schema(**changes: dict) -> Schema:
     return Schema.from_dict({**DECLARED, **changes})
+
+
+def test_a_category_is_the_same_number_however_it_is_written() -> None:
+    cells = ["1", "1.0", " 1 ", "0.", "", "1e300", "9007199254740993.0", "yes"]
+    for names in (["0", "1"], ["0.0", "1.0"]):
+        found = Category(categories=(*names, "9007199254740992.0")).places(cells)
+        assert found.tolist() == [1, 1, 1, 0, -1, -1, -1, -1]
+    assert Category(categories=("1", "1.0")).places(["1", "1.0", "1.00"]).tolist() == [0, 1, 0]
 
 
 def test_rows_become_bounded_coordinates_and_nothing_else_decides_them() -> None:
