@@ -27,5 +27,6 @@ def schema(
     with new_file(output, mode=0o644) as opened:
         opened.write(text.encode())
     typer.echo(
-        f"Wrote {output}. Fill in the marked values, then: fedmf stream --input {table} --schema {output} …"
+        f"Wrote {output}. Fill in the marked values, then: fedmf stream --input {table} --schema {output} … "
+        f"or, to train: fedmf init table --schema {output}"
     )

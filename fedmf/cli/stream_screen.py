@@ -53,8 +53,9 @@ def first_lines(plan: StreamPlan) -> list[str]:
     if settings.schema is not None:
         if not any(getattr(column, "nullable", False) for column in settings.schema.columns.values()):
             lines.append(
-                "A row with a missing or unreadable cell counts as the center of every column, which biases "
-                "means. If cells may be missing, set nullable = true in the schema."
+                "WARNING: no column is nullable, so a row with a missing or unreadable cell counts as the "
+                "center of all columns, which biases means. If cells may be missing, set nullable = true in "
+                "the schema."
             )
         return lines
     lines.append(

@@ -23,16 +23,21 @@ _HEAD: Final = """\
 # See docs/data-and-models.md.
 
 """
+_NULLABLE: Final = (
+    "nullable = true   # valid rows are counted, with noise; delete if no cell can be missing\n"
+)
 _GUESSES: Final = (
     (
         "user",
         re.compile(
-            "(user|patient|customer|client|person|member|subject|device|driver|student)([ _-]?(id|name))?|uid"
+            "(user|patient|customer|client|person|member|subject|device|driver|student)([ _-]?(id|name))?"
+            "|uid|idcode"
         ),
     ),
-    ("time", re.compile(r".*(time|date|timestamp).*|day|hour|month|year")),
+    ("time", re.compile(r".*(time|date).*|(.*[ _-])?at|day|hour|month")),
     ("category", re.compile(r"label|class|category|type|kind|sex|gender|city|country|state|group")),
-    ("ignore", re.compile(r"|unnamed: 0|id|index|row")),
+    ("text", re.compile(r"(.*[ _-])?(comment|note|text|description|remark|title|name)s?")),
+    ("ignore", re.compile(r"|unnamed: 0|(.*[ _-])?id|index|row")),
 )
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -83,7 +88,9 @@ def _asked(kind: str) -> str:
     fields = [(name, about) for name, about in KINDS[kind].model_fields.items() if name != "kind"]
     fields.sort(key=lambda field: not field[1].is_required())
     return "".join(
-        f"# {name} =   # {'fill in' if about.is_required() else 'optional'}: {about.description}\n"
+        _NULLABLE
+        if name == "nullable"
+        else f"# {name} =   # {'fill in' if about.is_required() else 'optional'}: {about.description}\n"
         for name, about in fields
     )
 

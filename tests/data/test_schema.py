@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from fedmf.cli.app import run
 from fedmf.data import Schema, read_schema
-from fedmf.data.schema import Category
+from fedmf.data.schema import Category, Number
 from fedmf.data.schema_file import draft_schema
 
 DECLARED = {
@@ -99,7 +99,9 @@ def test_what_is_no_schema_is_refused_by_name() -> None:
 
 def test_a_draft_asks_for_what_a_header_does_not_tell(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
-    file.write_text("user,temperature,time,label,a b\nann,7.25,2026-01-03,yes,secret\n")
+    file.write_text(
+        "user,temperature,Started at,label,a b,Comment,year,trip_id\nann,7.25,2026-01-03,yes,1,secret,7,9\n"
+    )
     draft = draft_schema(file)
     assert "7.25" not in draft
     assert "secret" not in draft
@@ -118,7 +120,11 @@ def test_a_draft_asks_for_what_a_header_does_not_tell(tmp_path: Path) -> None:
         "time",
         "category",
         "number",
+        "text",
+        "number",
+        "ignore",
     ]
+    assert declared.columns["temperature"] == Number(lower=-30, upper=45, nullable=True)
 
 
 TYPES = {
@@ -160,4 +166,4 @@ def test_a_draft_of_parquet_is_the_same_whatever_the_rows_hold(tmp_path: Path) -
         assert told not in draft
     kinds = [line.split('"')[1] for line in draft.splitlines() if line.startswith("kind")]
     assert kinds == ["user", "number", "time", "text", "number"]
-    assert all(line.startswith(("#", "[", "kind")) for line in draft.splitlines() if line)
+    assert all(line.startswith(("#", "[", "kind", "nullable")) for line in draft.splitlines() if line)
