@@ -124,7 +124,9 @@ def _table(rows: Sequence[dict[str, Any]], wide: bool) -> list[dict[str, str]]:
     """A row for each mechanism as people read it."""
     from fedmf.accounting import at_least
     from fedmf.mechanisms.errors import Objective
+    from fedmf.mechanisms.registry import families
 
+    also = {family.name: f" or {family.also[0]}" for family in families() if family.also}
     label = Objective.parse(rows[0]["objective"]).label
     errors = {row["mechanism"]: row["objective_error"] for row in rows}
     independent, best = errors.get("identity", errors.get("dp-sgd")), min(errors.values())
@@ -133,7 +135,7 @@ def _table(rows: Sequence[dict[str, Any]], wide: bool) -> list[dict[str, str]]:
         params = ", ".join(f"{name} = {value:.4g}" for name, value in row["params"].items())
         kept, drawn, error = row["memory_vectors"], row["regenerated_vectors"], row["objective_error"]
         gain = "" if independent is None else f"{100 * (error / independent - 1):+.0f} %".replace("-", "−")
-        name = row["mechanism"] + (f" ({params})" if params else "")
+        name = row["mechanism"] + also.get(row["mechanism"], "") + (f" ({params})" if params else "")
         plain = row["mechanism"] in ("identity", "dp-sgd")
         shown = {
             "mechanism": name + ("" if plain or kept or drawn else ": independent noise"),
