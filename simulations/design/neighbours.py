@@ -363,9 +363,9 @@ def page(all_rows: list[dict[str, Any]]) -> str:
         users.append([row["library"], rate, f"{20 * row['users']:,}", command])
     lines = ["## Errors", "", "`python simulations/design/neighbours.py --only designs`", ""]
     lines += table(["n, k, b", "strategy", "library", "RMSE", "sensitivity", "stated", "seconds"], designs)
-    lines += ["", "## Noise", "", "Nanoseconds a number, `neighbours.py --only timings`:", ""]
+    lines += ["", "## Noise", "", "Nanoseconds per number, `neighbours.py --only timings`:", ""]
     lines += table(["", *libraries], [row for row in times if any(row[1:])])
-    lines += ["", "## Training", "", "MLP 784-64-10, 20 images a user, two steps of 10, one core:", ""]
+    lines += ["", "## Training", "", "MLP 784-64-10, 20 images per user, two steps of 10, one core:", ""]
     lines += table(["library", "users/s", "images/s", "command, in simulations/benchmarks"], users)
     return "\n".join(lines) + "\n"
 
