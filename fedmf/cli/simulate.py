@@ -81,8 +81,7 @@ def simulate(
 
 
 def _conclude(session: Session, view: RunProgress, full: bool) -> None:
-    """The result of the run, the answer first; spent values are not private."""
-    from fedmf.accounting import at_least
+    """The result of the run, the answer first; what was spent is not private, and left to account."""
     from fedmf.runs.directory import FAILURES
 
     statement, path = session.statement(), session.directory.path
@@ -92,9 +91,4 @@ def _conclude(session: Session, view: RunProgress, full: bool) -> None:
         typer.echo(f"Model: {quality}.")
     lists = f"{len(statement['assumptions'])} assumptions, {len(statement['not_covered'])} things not covered"
     typer.echo(f"Next: fedmf account {shlex.quote(str(path))} --full ({lists}); learning curve in {path}")
-    typer.echo(f"Keep secret: noise.key, ledger.sqlite*, {FAILURES}.", nl=False)
-    if statement["epsilon"] is not None and (quantiles := statement["epsilon_spent_quantiles"]):
-        worst, median = (at_least(quantiles[share], 4) for share in ("1", "0.5"))
-        spent = f"spent ε of the worst {statement['unit']} {worst}, of the median {median}"
-        typer.echo(f" Operator only, do not publish: {spent}.", nl=False)
-    typer.echo("")
+    typer.echo(f"Keep secret: noise.key, ledger.sqlite*, {FAILURES}.")

@@ -126,7 +126,8 @@ def shortfall(
     (None, 'after round 90 of 100 the test loss is 3.1, above 0.8 of the untrained model; after round 50 it
      was 0.5 (accuracy 80.0 %): training has diverged. Lower ... or a larger epsilon.')
     >>> shortfall({0: {"loss": 0.8}, 9: {"loss": 0.6, "accuracy": 0.75}}, 9, np.array([0, 0, 0, 1]))
-    'after round 9 of 9 the test accuracy is 75.0 %, no better than always predicting the commonest class...'
+    'after round 9 of 9 the test loss is 0.6 (accuracy 75.0 %), no better than always predicting the commonest
+     class. ...'
     """
     losses = {t: row["loss"] for t, row in metrics.items() if row.get("loss") is not None}
     t = max(losses, default=0)
@@ -149,14 +150,14 @@ def shortfall(
             "client.learning-rate or server.learning-rate, scale the features, or take more users a round or "
             "a larger epsilon."
         )
-    accuracy = metrics[t].get("accuracy", math.inf)
-    if t < horizon or (accuracy > shares.max() and losses[t] < entropy):
+    common = metrics[t].get("accuracy", math.inf) <= shares.max()
+    if t < horizon or not (common or losses[t] >= entropy):
         return None
-    if accuracy <= shares.max():
-        guess = f"accuracy is {100 * accuracy:.1f} %, no better than always predicting the commonest class"
-    else:
-        guess = f"loss is {_judged(metrics[t])}, no better than always predicting the shares of the classes"
-    return f"{where} {guess}. Scale the features, or try another client.learning-rate or more rounds."
+    return (
+        f"{where} loss is {_judged(metrics[t])}, no better than always predicting the "
+        f"{'commonest class' if common else 'shares of the classes'}. Scale the features, or try other "
+        "learning rates (client and server) or more rounds."
+    )
 
 
 def _judged(row: Mapping[str, Any]) -> str:

@@ -261,15 +261,13 @@ class Session:
         reason = reasons.most_common(1)[0][0]
         if reason not in self._told and len(self._told) < _MOST_REASONS:
             self._told.add(reason)
-            path, spent = self.directory.path, self.plan.epsilon_after(t + 1)
+            path, spent = self.directory.path, at_least(self.plan.epsilon_after(t + 1), 4)
             _log.warning(
-                "%sround %d: %d of %d contributions could not be used and count as zero: %s. Invalid replies "
-                "never stop a run, and each round spends epsilon (%s so far). Stop it (Ctrl-C or flwr stop), "
-                "fix the clients and start it again: it continues in %s. A simulated Flower app gets another "
-                "directory, and what both spend adds up (fedmf account %s OTHER). All reasons are in %s "
-                "(secret).",
-                *(self.called, t + 1, failed, present, reason.removesuffix("."), at_least(spent, 4)),
-                *(path, path, path / FAILURES),
+                f"{self.called}round {t + 1}: {failed} of {present} contributions could not be used and "
+                f"count as zero: {reason.removesuffix('.')}. Invalid replies never stop a run, and each "
+                f"round spends epsilon ({spent} so far). Stop it (Ctrl-C or flwr stop), fix the clients and "
+                f"start it again: it continues in {path} or, if its nodes were simulated, starts in another "
+                f"directory with an epsilon of its own. All reasons are in {path / FAILURES} (secret)."
             )
 
     def statement(self) -> PrivacyStatement:

@@ -58,6 +58,8 @@ _MODELS_BYTES: Final = 64 * 2**20
 _MOST_USERS: Final = 64
 
 _log = logging.getLogger("fedmf")
+#: Warns of the same in the first run of a process alone.
+_warn_once: Final = cache(_log.warning)
 
 T = TypeVar("T")
 
@@ -134,12 +136,6 @@ def _fault_of(path: Path, task: Task, local: LocalSGD) -> str:
     return found[setting]
 
 
-@cache
-def _warn_once(line: str) -> None:
-    """Warn of the same in the first run of a process alone."""
-    _log.warning(line)
-
-
 def trainer_on(path: Path) -> Callable[[Task, LocalSGD], LocalTrainer]:
     """Makes trainers of one thread that train in this way."""
     return lambda task, local: LocalTrainer(task, local, path=path, threads=1)
@@ -195,7 +191,7 @@ class LocalTrainer:
             _log.debug("users are trained %s, %s", self.path, "; ".join(reasons))
         if fault:
             how = "in groups" if self.path == "groups" else self.path
-            _warn_once(f"users are trained {how}, which is slower, {fault}")
+            _warn_once("users are trained %s, which is slower, %s", how, fault)
         # A GPU has one queue: threads would part a group in small ones and wait for each other. All threads
         # share one generator of random numbers.
         alone = task.device.type != "cpu" or (self.path == "one by one" and draws_numbers(task, local))
