@@ -101,6 +101,8 @@ def _left_out(plan: StreamPlan, position: Position) -> list[str]:
         (position.within_b, f"are fewer than {b} rows after another row of their user (--min-separation)"),
     ]
     lines = [f"{position.step:,} of {position.row:,} rows count."]
+    if position.nameless:
+        lines.append(f"  {position.nameless:,} of these without a user id, as invalid rows")
     return lines + [f"  {count:,} {why}" for count, why in sorted(reasons, reverse=True) if count]
 
 

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -63,12 +63,15 @@ class RowBlock:
         users: the id of each row's user, None where it cannot be read; None without a user column.
         faults: indices of the rows that are invalid.
         labels: the texts of each row's label columns, "" where one cannot be read; empty without columns.
+        nameless: indices of the rows with an empty cell of the user; not of rows without cells, as whether a
+            line is a row is private.
     """
 
     values: NDArray[np.float64]
     users: Sequence[str | None] | None
     faults: frozenset[int] = frozenset()
     labels: Sequence[tuple[str, ...]] = ()
+    nameless: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
         return len(self.values)
@@ -321,10 +324,11 @@ def batch_block(
     columns, faults = batch.columns, set(batch.faults)
     if users is None and layout.user is not None:
         users = ids(columns[layout.user], f"column {layout.user!r}").to_pylist()
-    faults.update(i for i, user in enumerate(users or ()) if user is None)
+    nameless = frozenset(i for i, user in enumerate(users or ()) if user is None and i not in faults)
+    faults |= nameless
     if settings.encoding is not None:
         cells = {name: cells_of(columns[name], f"column {name!r}") for name in declared_cells(settings)}
-        return encoded(cells, users, faults, settings)
+        return replace(encoded(cells, users, faults, settings), nameless=nameless)
     if layout.array is not None:
         values = lists_of_numbers(columns[layout.array], layout.dimension, f"column {layout.array!r}")
     else:
@@ -333,7 +337,7 @@ def batch_block(
     faults.update(np.flatnonzero(~np.isfinite(values).all(axis=1)).tolist())
     values[list(faults)] = 0.0
     told = [map(label_of, cells_of(columns[name], f"column {name!r}")) for name in layout.labels]
-    return RowBlock(values, users, frozenset(faults), list(zip(*told, strict=True)))
+    return RowBlock(values, users, frozenset(faults), list(zip(*told, strict=True)), nameless)
 
 
 def array_layout(name: str, dimension: int, settings: Settings) -> Layout:

@@ -245,20 +245,21 @@ class StreamRun:
         room = len(block) if self.plan.every == 1 else self.plan.every - self.waiting
         room, begun = min(room, self.plan.rounds - step), at
         rows = list[int]()
-        refused = {"beyond_k": 0, "within_b": 0}
+        met = {"beyond_k": 0, "within_b": 0, "nameless": 0}
         while at < len(block):
             user = None if block.users is None else block.users[at]
             if user is not None and not users.admits(user, step + 1):
-                refused["beyond_k" if users.row(user)[1] >= most else "within_b"] += 1
+                met["beyond_k" if users.row(user)[1] >= most else "within_b"] += 1
             elif len(rows) == room:
                 break
             else:
                 step += 1
                 if user is not None:
                     users.record(user, step)
+                met["nameless"] += at in block.nameless
                 rows.append(at)
             at += 1
-        counts = {name: getattr(self.ahead, name) + more for name, more in refused.items()}
+        counts = {name: getattr(self.ahead, name) + more for name, more in met.items()}
         self.ahead = replace(self.ahead, step=step, row=self.ahead.row + at - begun, **counts)
         return rows, at
 

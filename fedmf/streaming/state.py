@@ -85,6 +85,7 @@ class Position:
         zeroed: invalid rows that counted as zero vectors.
         beyond_k: rows of users who had given k.
         within_b: rows that came less than b steps after another one of their user.
+        nameless: rows with a user column and no user id in it, which took a step as invalid rows.
     """
 
     step: int = 0
@@ -98,6 +99,7 @@ class Position:
     zeroed: int = 0
     beyond_k: int = 0
     within_b: int = 0
+    nameless: int = 0
 
     def counts(self) -> dict[str, int]:
         """What only the operator may see."""

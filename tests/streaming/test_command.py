@@ -22,7 +22,7 @@ BUDGET = ["--clip-norm", "1", "--epsilon", "8", "--delta", "1e-5"]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     x = (0.5 * np.random.default_rng(0).normal(size=(12, 2))).tolist()
-    lines = ["user,x,y", *(f"u{i % 8},{a!r},{b!r}" for i, (a, b) in enumerate(x))]
+    lines = ["user,x,y", *(f"u{i % 8},{a!r},{b!r}" for i, (a, b) in enumerate(x)), ",0.1,0.2", "u0,0.1"]
     (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in x))
     return tmp_path
@@ -56,14 +56,16 @@ def test_a_file_to_a_file_with_a_state(folder: Path, capsys: pytest.CaptureFixtu
         "against anyone who sees all that was released.\n"
     )
     assert f"\n{promise}" in shown.out
-    assert "\n8 of 12 rows count.\n  4 are over the limit of 1 per user" in shown.out
-    assert shown.out.index("8 of 12 rows") < shown.out.index("mean [95 %]") < shown.out.index(promise)
+    # The last line is no row, which is as private as what it holds: it counts for nobody, unsaid.
+    told = "\n10 of 14 rows count.\n  1 of these without a user id, as invalid rows\n  4 are over"
+    assert told in shown.out
+    assert shown.out.index(told) < shown.out.index("mean [95 %]") < shown.out.index(promise)
     assert re.search(r"\nThe noise of the means is [0-9.]+ times the noise of a single release", shown.out)
     assert shown.err == ""
     counts = json.loads((folder / "state/operator.json").read_text())
     assert counts["clipped"] > 0
     statement = json.loads((folder / "state/statement.json").read_text())
-    assert (statement["rounds"], statement["rounds_released"], statement["users_participated"]) == (8, 8, 8)
+    assert (statement["rounds"], statement["rounds_released"], statement["users_participated"]) == (10, 10, 8)
     assert any("number of its rows that count" in text for text in statement["assumptions"])
     for name in ("noise.key", "operator.json"):
         assert (folder / "state" / name).stat().st_mode & 0o077 == 0
