@@ -110,7 +110,6 @@ def stream(
 
     if scored is not None and alarms is None:
         raise typer.BadParameter(f"--score needs --alarms FILE for its result; got {scored} alone.")
-    names = None if columns is None else tuple(columns.split(","))
     declared = None if schema is None else read_schema(schema)
     settings = Settings(
         clip_norm=math.nan if clip_norm is None else clip_norm,
@@ -130,7 +129,7 @@ def stream(
         second_moment=second_moment,
         weight=_weight(weight),
         adjacency=adjacency,
-        columns=names,
+        columns=None if columns is None else tuple(columns.split(",")),
         timestamp=timestamp,
         row_id=row_id,
         release_every=release_every,

@@ -29,14 +29,10 @@ def check_told(settings: Settings, row_level: bool) -> None:
     Raises:
         InputError: it was not, or both were.
     """
-    if row_level and settings.user_column is not None:
+    if row_level == (settings.user_column is not None):
         raise InputError(
-            f"--row-level must be omitted if a column contains the users; got {settings.user_column!r}."
-        )
-    if settings.user_column is None and not row_level:
-        raise InputError(
-            "the user of each row must be known: use --user-column NAME for a column of user ids, or "
-            "--row-level if every row is from a different person."
+            "the user of each row must be given: either --user-column NAME (or a schema), or --row-level if "
+            f"every row is from a different person; got {'both' if row_level else 'neither'}."
         )
 
 

@@ -291,10 +291,9 @@ def read_user_list(path: Path, column: str) -> tuple[str, ...]:
         try:
             lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
         except (OSError, UnicodeDecodeError) as error:
-            reason = " ".join(str(error).split())
             raise ValueError(
                 f"user_list (data.user-list) must be a readable file with one id per line; got {path}: "
-                f"{reason}. Write the ids of all users into it who may take part; they become public."
+                f"{error}. Write the ids of all users into it who may take part; they become public."
             ) from None
         names += [canonical_id(line) or None for line in lines if line]
     return require_once(names, f" ({path})")

@@ -45,7 +45,6 @@ _MOST_NAMES: Final = 20
 _MOST_CHARACTERS: Final = 100
 #: A field of CSV: in quotes, each inner one doubled, or not beginning with one.
 _FIELD: Final = rb'(?:"(?:[^"]|"")*+"|[^",\r\n][^,\r\n]*+|)'
-_SEPARATORS: Final = re.compile("[;\t|]")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _BROKEN: Final = (arrow.ArrowException, OSError, EOFError, zlib.error)
 
@@ -159,7 +158,7 @@ class CsvTable(_LineReader):
             names = [name.strip() for name in next(csv.reader([self._first], strict=True))]
         except csv.Error:
             raise InputError(f"{place} (header) must be one line of CSV; got another one.") from None
-        if len(names) == 1 and (found := _SEPARATORS.search(names[0])):
+        if len(names) == 1 and (found := re.search("[;\t|]", names[0])):
             raise InputError(
                 f"{place} must separate cells by commas; its header has {found.group()!r}: {names[0]!r:.100}."
             )

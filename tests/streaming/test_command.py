@@ -220,10 +220,10 @@ def test_bad_requests_are_one_line(
 @pytest.mark.parametrize(
     ("options", "header", "message"),
     [
-        ("--columns x", "user,x", "--user-column NAME for a column of user ids"),
+        ("--columns x", "user,x", "--row-level if every row is from a different person; got neither."),
         ("--row-level", "a,Started at", "be named (--columns A,B) or declared (--schema FILE"),
         ("--row-level", "user;x", "must separate cells by commas; its header has ';': 'user;x'"),
-        ("--row-level --user-column user --columns x", "user,x", "--row-level must be omitted"),
+        ("--row-level --user-column user --columns x", "user,x", "a different person; got both."),
     ],
 )
 def test_users_and_columns_must_be_told(
