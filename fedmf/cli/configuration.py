@@ -73,9 +73,7 @@ def init(
         typer.echo(f"Wrote {file}. In Python: fedmf.flower.run_app({str(file)!r}, num_supernodes=40)")
         return
     if case not in CASES:
-        raise ConfigError(
-            f"CASE must be one of {', '.join((*CASES, APP))}; got {case!r}. See: fedmf init --list."
-        )
+        raise ConfigError(f"CASE must be one of {', '.join((*CASES, APP))} (see --list); got {case!r}.")
     text = shipped_file(f"start/{case}.toml").read_text(encoding="utf-8").replace("FILE", str(file))
     if schema is not None:
         text = _named(text, schema)
