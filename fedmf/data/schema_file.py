@@ -35,7 +35,10 @@ _GUESSES: Final = (
         ),
     ),
     ("time", re.compile(r".*(time|date).*|(.*[ _-])?at|day|hour|month")),
-    ("category", re.compile(r"label|class|category|type|kind|sex|gender|city|country|state|group")),
+    (
+        "category",
+        re.compile("(.*[ _-])?(label|class|category|type|kind|sex|gender|city|country|state|group)"),
+    ),
     ("text", re.compile(r"(.*[ _-])?(comment|note|text|description|remark|title|name)s?")),
     ("ignore", re.compile(r"|unnamed: 0|(.*[ _-])?id|index|row")),
 )
