@@ -52,10 +52,8 @@ def test_releases_are_those_of_the_command(tmp_path: Path, workloads: tuple[str,
     whole = run_once(tmp_path, settings, write_rows(tmp_path / "rows.csv", x, USERS), raw=True)
     got: list[PrivateRelease] = []
     for begin in range(0, N, 4):
-        columns = ("x0", "x1", "x2")
-        with opened(
-            tmp_path / "pushed", workloads=workloads, second_moment=second, columns=columns
-        ) as stream:
+        more = {"workloads": workloads, "second_moment": second, "columns": ("x0", "x1", "x2")}
+        with opened(tmp_path / "pushed", **more) as stream:
             assert stream.t == begin
             got += [stream.push(x[i], user=USERS[i]) for i in range(begin, begin + 4)]
             assert [shown(stream.release(t)) for t in range(1, begin + 5)] == [shown(r) for r in got]

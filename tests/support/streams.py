@@ -34,8 +34,7 @@ def named(settings: Settings, source: Path) -> Settings:
     if settings.columns or settings.schema or source.suffix != ".csv":
         return settings
     names = source.read_text().partition("\n")[0].split(",")
-    numbers = tuple(name for name in names if name not in (settings.user_column, *settings.labels.values()))
-    return replace(settings, columns=numbers)
+    return replace(settings, columns=tuple(name for name in names if name != settings.user_column))
 
 
 def run_once(folder: Path, settings: Settings, source: Path, output: str = "out.jsonl", **more: Any) -> dict:
