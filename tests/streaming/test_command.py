@@ -92,9 +92,7 @@ def test_the_screen_says_what_cannot_be_said(folder: Path, capsys: pytest.Captur
     assert stream("--input", "rows.csv", "--output", "a.csv", "--epsilon", "0.1", "--plot", "a.png") == 0
     shown = capsys.readouterr().out
     assert " too noisy" in shown
-    told = (
-        r"WARNING: too noisy to say how large the variances are\. A standard deviation of [xy] below [0-9.]+"
-    )
+    told = r"WARNING: too noisy to say how large the variances are\. A standard deviation of [xy] below [0-9]"
     assert re.search(told, shown)
     assert (folder / "a.png").read_bytes().startswith(b"\x89PNG")
 
@@ -186,10 +184,7 @@ def test_a_pipe_that_is_given_in_two_parts(folder: Path) -> None:
         ("--input rows.csv --clip-norm -1 --columns x", "zeta"),
         ("--input rows.csv --weight better", "weight must be a number, or for joint mean, cov"),
         ("--input rows.csv --columns x --score rows.csv", "--score needs --alarms FILE"),
-        (
-            "--input rows.csv --user-column user --row-id user",
-            "row_id (column) must not be that of the user ids",
-        ),
+        ("--input rows.csv --user-column user --row-id user", "(column) must not be that of the user ids"),
     ],
 )
 def test_bad_requests_are_one_line(

@@ -162,12 +162,9 @@ def test_given_factorizations_are_streamed_and_resumed(tmp_path: Path) -> None:
         outputs.append((folder / "out.jsonl").read_bytes())
     assert outputs[0] == outputs[1]
     assert statement["mechanism"] == "given toeplitz"
+    other = Settings(**BUDGET, rounds=N, mechanisms=(Toeplitz(np.array([1.0, 0.25]), N),))
     with pytest.raises(LedgerError, match=r"^mechanisms must be"):
-        run_once(
-            tmp_path / "given",
-            Settings(**BUDGET, rounds=N, mechanisms=(Toeplitz(np.array([1.0, 0.25]), N),)),
-            source,
-        )
+        run_once(tmp_path / "given", other, source)
     layout = Layout(("a", "b"))
     with pytest.raises(ValueError, match=r"C \(mechanism\) must have n = 30 rounds, .*; got 31"):
         StreamPlan.of(Settings(**BUDGET, mechanisms=(identity(N + 1),)), layout, N)
