@@ -91,7 +91,7 @@ FIGURES: Final = (
                 },
             },
             lines=_LINES,
-            places=budgets(4),
+            places=budgets(2, 4),
             rates=(0.1, 0.2, 0.4),
             seeds=10,
             tuning_seeds=(1000, 1001),
