@@ -126,7 +126,7 @@ def create_directory(
     >>> create_directory(place, "output directory", lambda folder: None)
     Traceback (most recent call last):
         ...
-    fedmf.errors.ConfigError: output directory ... must be new or empty; it holds something else.
+    fedmf.errors.ConfigError: output directory ... must be new or empty; it contains other files.
     """
     try:
         if os.path.lexists(path) and (not path.is_dir() or any(path.iterdir())):
@@ -178,7 +178,7 @@ def new_file(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
     ...     pass
     Traceback (most recent call last):
         ...
-    fedmf.errors.ConfigError: ... exists already and is not replaced. ...
+    fedmf.errors.ConfigError: ... exists already and is not overwritten. ...
     """
     require_free(path)
     try:
