@@ -129,7 +129,7 @@ def _table(rows: Sequence[dict[str, Any]], wide: bool) -> list[dict[str, str]]:
     also = {family.name: f" or {family.also[0]}" for family in families() if family.also}
     label = Objective.parse(rows[0]["objective"]).label
     errors = {row["mechanism"]: row["objective_error"] for row in rows}
-    independent, best = errors.get("identity", errors.get("dp-sgd")), min(errors.values())
+    independent = errors.get("identity", errors.get("dp-sgd"))
     table = []
     for row in rows:
         params = ", ".join(f"{name} = {value:.4g}" for name, value in row["params"].items())
@@ -141,8 +141,11 @@ def _table(rows: Sequence[dict[str, Any]], wide: bool) -> list[dict[str, str]]:
             "mechanism": name + ("" if plain or kept or drawn else ": independent noise"),
             f"error ({label})": f"{error:.5g}",
             "vs independent": "—" if plain else gain,
-            "memory": (f"{kept} × model" if kept else "none") + (f" ({drawn} regenerated)" if drawn else ""),
-            "time per parameter": f"{row['nanoseconds_per_coordinate']:.0f} ns",
+            "memory": " + ".join(
+                word for count, word in ((kept, f"{kept} × model"), (drawn, f"{drawn} regenerated")) if count
+            )
+            or "none",
+            "per parameter": f"{row['nanoseconds_per_coordinate']:.0f} ns",
         }
         if wide:
             shown |= {
@@ -155,10 +158,8 @@ def _table(rows: Sequence[dict[str, Any]], wide: bool) -> list[dict[str, str]]:
                 if row["noise_multiplier"] is None
                 else at_least(row["noise_multiplier"], 5),
             }
-        table.append({**shown, "": "best" if error == best and len(rows) > 1 else ""})
-    return [
-        {name: row[name] for name in table[0] if not name or any(one[name] for one in table)} for row in table
-    ]
+        table.append(shown)
+    return [{name: row[name] for name in table[0] if any(one[name] for one in table)} for row in table]
 
 
 def _show(rows: Sequence[dict[str, Any]], wide: bool, noise: float | None) -> None:
@@ -182,7 +183,7 @@ def _show(rows: Sequence[dict[str, Any]], wide: bool, noise: float | None) -> No
     )
     table, cells = Table(box=None, pad_edge=False), _table(rows, wide or noise is not None)
     for at, name in enumerate(cells[0]):
-        table.add_column(name, justify="right" if at else "left", no_wrap=True)
+        table.add_column(name, justify="right" if at else "left", no_wrap=at > 0)
     for row in cells:
         table.add_row(*row.values())
     wider = Console(markup=False, highlight=False, width=160)
