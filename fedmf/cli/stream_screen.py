@@ -75,6 +75,12 @@ def answer(plan: StreamPlan, position: Position, release: PrivateRelease | None,
         return "\n".join([*lines, "No release yet: too few rows."]) + "\n"
     if waiting:
         lines.append(f"{waiting} rows after row {release.t} are not released yet (--release-every).")
+    share, error = release.valid_share, release.valid_share_standard_error
+    if share is not None and error is not None and share + 2 * error < 1:
+        lines.append(
+            f"{100 * share:.0f} ± {200 * error:.2g} % of the rows that count are valid; the others have a "
+            "missing or unreadable cell, or a category that the schema does not name."
+        )
     lines += _table(plan, release)
     lines += _correlations(plan, release)
     lines += _errors(plan, release)

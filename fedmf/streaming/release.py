@@ -399,7 +399,7 @@ def calibrated_threshold(rate: float, scores: ArrayLike) -> float:
         scores: of rows that need no protection: the threshold tells something of them.
 
     Raises:
-        ValueError: the rate is out of range, or there are too few rows for it.
+        ValueError: the rate is out of range, a score is NaN, or there are too few rows.
 
     Guarantees:
         A further row of the same law, whatever that is and whatever the noise, is above it with a chance of
@@ -414,6 +414,11 @@ def calibrated_threshold(rate: float, scores: ArrayLike) -> float:
     _check(rate)
     found = np.sort(np.asarray(scores, dtype=np.float64), axis=None)
     place = math.ceil((1 - rate) * (found.size + 1))
+    if missing := int(np.isnan(found).sum()):
+        raise ValueError(
+            f"scores (of ordinary rows) must be numbers; got {missing} NaN. Leave out rows with missing "
+            "cells."
+        )
     if place > found.size:
         raise ValueError(
             f"scores (of ordinary rows) must be at least {math.ceil(1 / rate) - 1} for a rate of {rate}; got "

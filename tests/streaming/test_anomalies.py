@@ -51,3 +51,5 @@ def test_calibrated_on_rows_of_any_law() -> None:
     assert abs(alarms - 4000 * RATE) < 4.9 * (4000 * RATE * (1 - RATE)) ** 0.5
     with pytest.raises(ValueError, match=r"at least 19 for a rate of 0\.05; got 18"):
         calibrated_threshold(RATE, np.arange(18))
+    with pytest.raises(ValueError, match="Leave out rows with missing cells"):
+        calibrated_threshold(RATE, [*range(30), np.nan])
