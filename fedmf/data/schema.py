@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, Self, TypeVar, final
 
@@ -223,8 +223,8 @@ class Time(Column):
         step: width of the grid: a number of seconds, minutes, hours or days, such as "15 min" or "1 day".
 
     >>> hours = Time(start="2026-01-01", end="2026-01-02", step="1 h")
-    >>> hours.steps_of(["2026-01-01T01:59", "2025-12-31", "soon"])
-    array([ 1, -1, -1])
+    >>> hours.labels(["2026-01-01T01:59", "2026-01-01T01:59+01:00", "2025-12-31", "soon"])
+    ['2026-01-01T01:00:00', '2026-01-01T00:00:00', '', '']
     """
 
     kind: Literal["time"] = "time"
@@ -236,14 +236,9 @@ class Time(Column):
     def _grid(self) -> Self:
         if (self.start.tzinfo is None) != (self.end.tzinfo is None) or not self.start < self.end:
             raise ValueError(f"start must lie before end, in the same zone; got {self.start} and {self.end}")
-        if self.steps > _MOST_STEPS:
-            raise ValueError(f"step must leave at most {_MOST_STEPS} steps; got {self.steps}")
+        if (steps := math.ceil((self.end - self.start) / self._width)) > _MOST_STEPS:
+            raise ValueError(f"step must leave at most {_MOST_STEPS} steps; got {steps}")
         return self
-
-    @property
-    def steps(self) -> int:
-        """How many there are."""
-        return math.ceil((self.end - self.start) / self._width)
 
     @cached_property
     def _width(self) -> timedelta:
@@ -254,19 +249,19 @@ class Time(Column):
             )
         return timedelta(seconds=int(parts[1]) * _SECONDS[parts[2][0]])
 
-    def steps_of(self, cells: Any) -> NDArray[np.int64]:
-        """The step of each cell's time, from 0; −1 for a time outside the grid."""
-        first, last = self.start, self.end
-        steps = np.full(len(cells), -1, dtype=np.int64)
-        for i, cell in enumerate(cells_of(cells)):
-            at = _time(cell)
-            if at is not None and (at.tzinfo is None) == (first.tzinfo is None) and first <= at < last:
-                steps[i] = (at - first) // self._width
-        return steps
+    def labels(self, cells: Any) -> list[str]:
+        """The beginning of the step of each cell's time, in the zone of ``start``; "" outside the grid.
 
-    def label(self, step: int) -> str:
-        """The beginning of a step, or nothing for −1."""
-        return "" if step < 0 else (self.start + step * self._width).isoformat()
+        Args:
+            cells: as ISO 8601, without a zone in that of ``start``; where that has none, all are in UTC.
+        """
+        first = self.start.replace(tzinfo=self.start.tzinfo or UTC)
+        labels = []
+        for at in map(_time, cells_of(cells)):
+            passed = timedelta(-1) if at is None else at.replace(tzinfo=at.tzinfo or first.tzinfo) - first
+            inside = timedelta(0) <= passed < self.end - self.start
+            labels.append((self.start + passed // self._width * self._width).isoformat() if inside else "")
+        return labels
 
 
 @final
@@ -396,9 +391,7 @@ class Schema:
     def label_of(self, name: str, cells: Sequence[str]) -> list[str]:
         """Public labels of rows: of a column of times the beginning of a row's own step, else the cell."""
         column = self.columns.get(name)
-        if isinstance(column, Time):
-            return [column.label(step) for step in column.steps_of(cells).tolist()]
-        return list(cells)
+        return column.labels(cells) if isinstance(column, Time) else list(cells)
 
     @cached_property
     def digest(self) -> str:

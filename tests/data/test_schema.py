@@ -61,9 +61,12 @@ def test_rows_become_bounded_coordinates_and_nothing_else_decides_them() -> None
 
 def test_a_time_chooses_only_its_own_step() -> None:
     declared = schema()
-    cells = ["2026-01-01T05:59", "2025-12-31T23:00", "2026-02-01", "soon", "", "2026-01-01T05:59+00:00"]
-    assert declared.label_of("when", cells) == ["2026-01-01T05:00:00", *5 * [""]]
-    assert declared.columns["when"].steps == 31 * 24  # type: ignore[attr-defined]
+    cells = ["2025-12-31T23:00", "2026-02-01", "soon", "", "2026-01-01T00:59+01:00", "0001-01-01T00:00+23:59"]
+    assert declared.label_of("when", cells) == 6 * [""]
+    same = ["2026-01-01T05:59", "2026-01-01T05:59Z", "2026-01-01 06:59+01:00", "2025-12-31T23:59:59.5-06:00"]
+    assert declared.label_of("when", same) == 4 * ["2026-01-01T05:00:00"]
+    there = schema(when={**WHEN, "start": "2026-01-01T00:00+01:00", "end": "2026-01-02T00:00+01:00"})
+    assert there.label_of("when", same) == [f"2026-01-01T0{hour}:00:00+01:00" for hour in (5, 6, 6, 6)]
 
 
 NUMBER = {"kind": "number", "lower": 0, "upper": 3}
@@ -83,6 +86,9 @@ WRONG: dict[str, dict[str, Any]] = {
     "no control characters; got 'a": {"city": {"kind": "category", "categories": ["a\tb", "c"]}},
     "fill must be one of": {"city": {"kind": "category", "categories": ["a", "b"], "fill": "c"}},
     "valid datetime": {"when": {**WHEN, "end": "later"}},
+    "step must leave at most 1000000000 steps; got 31556908800": {
+        "when": {**WHEN, "end": "3026-01-01", "step": "1 s"}
+    },
     "step must be a number and s, min, h or d": {"when": {**WHEN, "step": "often"}},
     "at most one of users; got 'user', 'note'": {"note": {"kind": "user"}},
 }
