@@ -212,7 +212,13 @@ class Dataset(ABC):
 
         users = _columns(frame, [user], "frame")[user]
         tests = None if test is None else examples(test, "test")
-        data = Dataset.from_arrays(*examples(frame, "frame"), users, test=tests, **options)
+        x, y = examples(frame, "frame")
+        if len(x) and (wordy := [names[i] for i in np.flatnonzero(np.isnan(x).all(axis=0))]):
+            raise ValueError(
+                f"features must be columns of numbers; got no number in {', '.join(wordy)[:300]}. Name those "
+                "to use (features=[…]), or read text with a schema (docs/data-and-models.md)."
+            )
+        data = Dataset.from_arrays(x, y, users, test=tests, **options)
         tested = _ids(test[user]) if test is not None and user in test.columns else []
         if data.test_owner != "training users" and not {*data.user_ids}.isdisjoint(tested):
             raise ValueError(

@@ -141,7 +141,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"features": ["age", "ill"]},
         "column 'ill' must be in frame once and asked for once",
     ),
-    "texts as features": ({"features": ["who2"], "frame": FRAME.assign(who2="x")}, "must hold an example"),
+    "texts as features": (
+        {"frame": FRAME.assign(city="x", job=list("vwxyz"), ill=[0, 1, 1, 0, 0]), "classes": 2},
+        r"features must be columns of numbers; got no number in city, job\. .* with a schema",
+    ),
     "times as features": (
         {"features": ["at"], "frame": FRAME.assign(at=pd.Timestamp("2026-01-01"))},
         "column 'at' must hold numbers; got timestamp",
