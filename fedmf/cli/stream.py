@@ -105,7 +105,7 @@ def stream(
     from fedmf.data import read_schema
     from fedmf.runs.progress import bar
     from fedmf.streaming import Alarms, Settings, open_run
-    from fedmf.streaming.rows import open_reader
+    from fedmf.streaming.rows import open_scored
     from fedmf.values import parse_parameters
 
     if scored is not None and alarms is None:
@@ -156,14 +156,16 @@ def stream(
         for line in first_lines(run.plan):
             typer.echo(line, err=err)
         show(run.position.step, run.plan.rounds, "")
+        # Before any row is released, and before there is a file of alarms.
+        others = scored and kept.enter_context(open_scored(scored, settings, run.plan.layout))
         strange = None if alarms is None else kept.enter_context(Alarms(alarms, settings, false_alarms))
-        live = None if strange is None or scored is not None else strange
+        live = None if strange is None or others is not None else strange
         run.feed(reader, rounds is None, live and (lambda rows, first: live.watch(run.last(), rows, first)))
         statement, last = run.conclude(), run.last()
         said = answer(run.plan, run.position, last, run.waiting)
         if strange is not None:
-            if scored is not None:
-                strange.score(last, kept.enter_context(open_reader(scored, settings)))
+            if others is not None:
+                strange.score(last, others)
             said += f"Not private, for the operator only: {strange}; see {alarms}.\n"
         if plot is not None:
             from fedmf.cli.plots import draw_stream

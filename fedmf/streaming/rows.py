@@ -239,6 +239,27 @@ def open_reader(
             raise InputError(f"input must be a file; {source} is a directory.") from None
 
 
+@contextmanager
+def open_scored(source: Path, settings: Settings, layout: Layout) -> Iterator[Reader]:
+    """The rows of a file to score, of which only the numbers are read: whose they are changes no score.
+
+    Args:
+        source: the file.
+        settings: of the stream with the releases.
+        layout: of its rows.
+
+    Raises:
+        InputError: it cannot be opened, or lacks columns.
+    """
+    wanted = layout.cells if settings.encoding is None else settings.encoding.names
+    with open_table(source) as table:
+        if {*wanted}.isdisjoint(table.names):  # lines of JSON may lack some
+            got = f"got {shown_names(table.names)} in {source}"
+            raise InputError(f"columns to score must be {shown_names(wanted)}, as in the stream; {got}.")
+        unlabelled = replace(settings, timestamp=None, row_id=None)
+        yield Reader(table, unlabelled, replace(layout, user=None, labels=()))
+
+
 class Reader:
     """Rows of one input, front to back, each once.
 

@@ -86,6 +86,10 @@ def test_strange_rows_are_for_the_operator(folder: Path, capsys: pytest.CaptureF
     assert stream("--input", "long.csv", *asked, "b.csv", "--alarms", "b.txt", "--score", "new.csv") == 0
     assert [line.split(",")[0] for line in (folder / "b.txt").read_text().splitlines()] == ["row", "2"]
     assert (folder / "a.csv").read_text().count("\n") == 5
+    (folder / "bad.csv").write_text("station day\n0.1\n")
+    assert stream("--input", "long.csv", *asked, "c.csv", "--alarms", "c.txt", "--score", "bad.csv") == 2
+    assert "must be 'x', 'y', as in the stream; got 'station day' in bad.csv." in capsys.readouterr().err
+    assert not (folder / "c.txt").exists()
 
 
 def test_the_screen_says_what_cannot_be_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -259,6 +263,10 @@ def test_a_schema_scales_and_is_kept(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert line["valid_share"] == pytest.approx(0.75, abs=0.2)
     assert line["timestamp"] == "2026-01-24T00:00:00"
     assert (command("b", "rows"), capfd.readouterr().out) == (command("b", "filled"), capfd.readouterr().out)
+    (tmp_path / "new.csv").write_text("city,speed\nGraz,1e9\nLinz,20\nWels,none\n")
+    alarms = ("--alarms", str(tmp_path / "alarms.csv"), "--score", str(tmp_path / "new.csv"))
+    assert command("b", "rows", *alarms) == 0
+    assert " of 2 rows are above the threshold" in capfd.readouterr().err
     for arguments, message in (
         (("b", "rows", *state, "--release-every", "24"), "schema must be as it was when the stream"),
         (("a", "other"), "columns must all be declared in the schema; got 'Speed'"),
