@@ -56,6 +56,10 @@ class Column(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     kind: Any
 
+    def labels(self, cells: Any) -> list[str]:
+        """What is published of each cell, where a label of releases is taken from this column."""
+        return list(cells)
+
 
 class Encoded(Column, ABC):
     """A column that becomes coordinates of a vector; abstract.
@@ -378,20 +382,6 @@ class Schema:
         if not wanted or len(set(wanted)) < len(wanted):
             raise ValueError(f"columns must be different ones, at least one; got {shown_names(wanted)}.")
         return Encoding(wanted, tuple(self.column(name, Encoded, "columns (of a vector)") for name in wanted))
-
-    def check_label(self, name: str, what: str) -> None:
-        """Whether a column may be a public label.
-
-        Raises:
-            ValueError: it is neither of times nor of texts.
-        """
-        if not isinstance(self.columns.get(name), Time):
-            self.column(name, Text, what)
-
-    def label_of(self, name: str, cells: Sequence[str]) -> list[str]:
-        """Public labels of rows: of a column of times the beginning of a row's own step, else the cell."""
-        column = self.columns.get(name)
-        return column.labels(cells) if isinstance(column, Time) else list(cells)
 
     @cached_property
     def digest(self) -> str:

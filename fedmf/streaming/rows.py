@@ -123,7 +123,7 @@ def encoded(
     z[~valid] = 0.0
     if weight := settings.count_weight:
         z = np.concatenate([z, weight * valid[:, None].astype(np.float64)], axis=1)
-    labels = [map(label_of, schema.label_of(name, cells[name])) for name in settings.labels.values()]
+    labels = [map(label_of, schema.columns[name].labels(cells[name])) for name in settings.labels.values()]
     return RowBlock(z, users, frozenset(np.flatnonzero(~valid).tolist()), list(zip(*labels, strict=True)))
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Final, Self
 
 from fedmf.data import Schema
-from fedmf.data.schema import Encoding
+from fedmf.data.schema import Encoding, Text, Time
 from fedmf.mechanisms.matrix import Factorization, factorization_from_dict
 from fedmf.moments import AIMS, METHODS, MomentMethod
 from fedmf.participation import LARGEST_HORIZON, most_participations
@@ -147,7 +147,8 @@ class Settings:
                 f"user_column must be as in the schema, which declares {declared}; got {self.user_column!r}."
             )
         for name, column in self.labels.items():
-            schema.check_label(column, f"{name} (column)")
+            if not isinstance(schema.columns.get(column), Time):
+                schema.column(column, Text, f"{name} (column)")
         names = self.coordinates or ()
         if len(set(names)) < len(names):
             raise ValueError(f"coordinates must have different names; got {', '.join(names)[:200]}.")

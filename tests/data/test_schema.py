@@ -62,11 +62,11 @@ def test_rows_become_bounded_coordinates_and_nothing_else_decides_them() -> None
 def test_a_time_chooses_only_its_own_step() -> None:
     declared = schema()
     cells = ["2025-12-31T23:00", "2026-02-01", "soon", "", "2026-01-01T00:59+01:00", "0001-01-01T00:00+23:59"]
-    assert declared.label_of("when", cells) == 6 * [""]
+    assert declared.columns["when"].labels(cells) == 6 * [""]
     same = ["2026-01-01T05:59", "2026-01-01T05:59Z", "2026-01-01 06:59+01:00", "2025-12-31T23:59:59.5-06:00"]
-    assert declared.label_of("when", same) == 4 * ["2026-01-01T05:00:00"]
+    assert declared.columns["when"].labels(same) == 4 * ["2026-01-01T05:00:00"]
     there = schema(when={**WHEN, "start": "2026-01-01T00:00+01:00", "end": "2026-01-02T00:00+01:00"})
-    assert there.label_of("when", same) == [f"2026-01-01T0{hour}:00:00+01:00" for hour in (5, 6, 6, 6)]
+    assert there.columns["when"].labels(same) == [f"2026-01-01T0{hour}:00:00+01:00" for hour in (5, 6, 6, 6)]
 
 
 NUMBER = {"kind": "number", "lower": 0, "upper": 3}
