@@ -68,7 +68,7 @@ class Finished:
     """
 
     def __init__(self, folder: Path, sweep: Sweep) -> None:
-        self.runs, self.seconds = 0, 0.0
+        self.seconds: dict[str, float] = {}
         self._kept = {
             file.stem: json.loads(file.read_text()) for file in (folder / "finished").glob("*.json")
         }
@@ -91,10 +91,11 @@ class Finished:
     def _values(self, cell: Cell, tuned: Mapping[str, Any], seeds: Sequence[int]) -> dict[int, float]:
         found = {}
         for seed in seeds:
-            if kept := self._kept.get(self._sweep.planned(cell, tuned, seed).digest):
+            digest = self._sweep.planned(cell, tuned, seed).digest
+            if kept := self._kept.get(digest):
                 value = kept["metrics"][-1].get(kept["columns"][self._sweep.metric]["column"])
                 found[seed] = -1.0 if value is None or math.isnan(value) else value
-                self.runs, self.seconds = self.runs + 1, self.seconds + kept.get("seconds", 0.0)
+                self.seconds[digest] = kept.get("seconds", 0.0)
         return found
 
 
@@ -252,7 +253,7 @@ def _report(sweeps: Path, hardware: str, results: Path) -> None:
             continue
         sweep = Sweep.from_config(_ROOT / "configs" / "benchmarks" / f"{config}.toml", keys)
         done = Finished(sweeps / folder, sweep)
-        cost[folder] = done.runs, done.seconds / 3600
+        cost[folder] = len(done.seconds), sum(done.seconds.values()) / 3600
         kept[folder] = {
             str(row.cell): {"η": row.rate, "values": row.values, "tuning": row.tuning}
             for row in done.rows.values()
