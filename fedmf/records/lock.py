@@ -76,11 +76,10 @@ class WriterLock:
 class ReleaseRight:
     """The right to release under one opening: lost for good by whatever does not end well.
 
-    From the moment a row of noise is drawn for a sum until the release is durable it is unknown who saw
-    what: a commit may be there although its flush failed, a rule of the user's own has seen the noisy
-        update. Another sum must not get the same row, so the right is lost, and only a new opening, with
-        fresh random
-    bits, continues.
+    From the moment a row of noise is drawn for a sum until the release is durable, it is unknown who saw
+    what: a commit may exist although its flush failed, or a user's own rule may have seen the noisy update.
+    Another sum must not get the same row. The right is therefore lost, and only a new opening, with fresh
+    random bits, continues.
     """
 
     def __init__(self) -> None:

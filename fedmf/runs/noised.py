@@ -1,5 +1,4 @@
-"""What a run releases in addition to its sums of updates, with noise of its own: statistics and second
-moments."""
+"""Statistics and second moments, which a run releases with their own noise next to its sums of updates."""
 
 from __future__ import annotations
 
