@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -31,11 +32,14 @@ import theory
 from pictures import RESULTS, Curves, draw
 
 Array = NDArray[np.float64]
+Points = Sequence[tuple[float, ...]]
 N = 1000
 LEVELS = np.geomspace(1 / 512, 16, 53)
-LINES = [
-    "# Expected errors of the moments\n\n`python simulations/moments/second_moments.py`\n",
-    "[Figures](figures.md#jme)\n",
+LINES = ["# Expected errors of the moments\n\n`python simulations/moments/second_moments.py`\n"]
+TABLE = [
+    "\nThe σ from which the error of JME is below that of post-processing (PP); 0 means every σ shown. The",
+    "error of PP with square-root noise lies between two bounds. [Figures](figures.md#jme)\n",
+    "| figure | PP | JME | JME, not symmetrised |\n|---|---|---|---|",
 ]
 
 
@@ -84,14 +88,22 @@ def figure_1() -> None:
         )
 
 
-def crossing(curves: Curves, left: str, right: str) -> str:
-    """Where the first curve falls below the second as σ grows."""
-    gaps = [(x, math.log(a / b)) for (x, a), (_, b) in zip(curves[left], curves[right], strict=True)]
+def crossing(own: Points, rival: Points) -> float:
+    """The σ from which the first curve is below the second."""
+    gaps = [(x, math.log(a / b)) for (x, a), (_, b) in zip(own, rival, strict=True)]
     for (x, gap), (x_next, following) in pairwise(gaps):
         if gap > 0 >= following:
-            at = x * (x_next / x) ** (gap / (gap - following))
-            return f"{left} below {right} from σ = {at:.3f}"
-    return f"{left} {'below' if gaps[0][1] <= 0 else 'above'} {right} at every σ shown"
+            return x * (x_next / x) ** (gap / (gap - following))
+    return 0.0 if gaps[0][1] <= 0 else math.inf
+
+
+def say_crossings(title: str, curves: Curves) -> None:
+    """A line of the table for each curve of post-processing."""
+    own = [curves[name] for name in ("JME", "JME, not symmetrised") if name in curves]
+    for name in (label for label in curves if label.startswith("PP")):
+        found = [f"{crossing(points, curves[name]):.3g}" for points in own]
+        TABLE.append(f"| {title} | {name} | {' | '.join([*found, ''][:2])} |")
+        print(TABLE[-1])
 
 
 def against_squaring(workload: ToeplitzWorkload, C: Factorization, d: int) -> Curves:
@@ -130,9 +142,7 @@ def panels(name: str, cases: dict[str, tuple[ToeplitzWorkload, Factorization, in
     for title, (workload, C, d) in cases.items():
         curves = against_squaring(workload, C, d)
         shown[title] = (curves, "noise multiplier σ", "RMSE of the second moment")
-        for rival in (label for label in curves if label.startswith("PP")):
-            for own in (label for label in curves if label.startswith("JME")):
-                say(f"* {name}, {title}: {crossing(curves, own, rival)}.")
+        say_crossings(f"{name[3:]}, {title}", curves)
     draw(f"moments-{name}", shown, "xy")
 
 
@@ -160,7 +170,7 @@ def figure_3() -> None:
             curves.setdefault("PP debiased", []).append((sigma, (other.sum() / N) ** 0.5))
         title = f"running averages, d = {d}"
         shown[title] = (curves, "noise multiplier σ", "RMSE of the covariance")
-        say(f"* fig3, {title}: {crossing(curves, 'JME', 'PP debiased')}.")
+        say_crossings(f"3, {title}", curves)
     draw("moments-fig3", shown, "xy")
 
 
@@ -186,7 +196,7 @@ def main() -> None:
             "window of 10, square-root noise": (sliding, square_root_of(sliding), 100),
         },
     )
-    (RESULTS / "moments.md").write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    (RESULTS / "moments.md").write_text("\n".join([*LINES, *TABLE]) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
