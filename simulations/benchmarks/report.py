@@ -1,11 +1,10 @@
-"""Page, numbers and picture of the benchmark on real data, from finished runs of its sweeps.
+"""Tables, numbers and pictures of the benchmark on real data, from finished runs of its sweeps.
 
     fedmf sweep configs/benchmarks/fashion-mnist.toml --out sweeps/fashion-mnist    # and the others
-    python simulations/benchmarks/report.py sweeps --hardware "16 cores of a Xeon"
-    python simulations/benchmarks/report.py                 # the pictures again, from docs/results
+    python simulations/benchmarks/report.py sweeps          # and how long they took
+    python simulations/benchmarks/report.py                 # tables and pictures again, from docs/results
 
-A sweep that was stopped is reported with the seeds that are there. Verdicts are computed from paired 95 %
-intervals alone.
+A sweep that was stopped is reported with the seeds that are there.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import argparse
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,21 +27,31 @@ _ROOT: Final = Path(__file__).parents[2]
 #: Of a table: ε, mechanism, mean and range.
 _CELL: Final = re.compile(r"^\| (\d+) \| ([^|]+) \| \S+ \| ([\d.]+) \(([\d.]+)–([\d.]+)\)", re.MULTILINE)
 _DIRICHLET: Final = {"data.partition": "dirichlet", "data.dirichlet-alpha": 0.1}
-#: Folder of finished runs, configuration and what is set over it, and the heading of its tables.
-_SWEEPS: Final[tuple[tuple[str, str, dict[str, Any], str], ...]] = (
-    ("fashion-mnist", "fashion-mnist", {}, "Fashion-MNIST, MLP"),
-    ("fashion-mnist-dirichlet", "fashion-mnist", _DIRICHLET, "Fashion-MNIST, MLP, Dirichlet 0.1"),
-    ("fashion-mnist-cnn", "fashion-mnist-cnn", {}, "Fashion-MNIST, CNN"),
-    ("shakespeare", "shakespeare", {}, "Shakespeare, next character"),
+#: Folder of finished runs, configuration and what is set over it.
+_SWEEPS: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
+    ("fashion-mnist", "fashion-mnist", {}),
+    ("fashion-mnist-dirichlet", "fashion-mnist", _DIRICHLET),
+    ("fashion-mnist-cnn", "fashion-mnist-cnn", {}),
+    ("shakespeare", "shakespeare", {}),
+    ("jme-adam", "jme-adam", {}),
 )
+#: Tables of the page by heading: head, sweep and point of each column.
+_TABLES: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
+    "Fashion-MNIST, MLP": tuple((f"ε = {at}", "fashion-mnist", at) for at in ("1", "2", "4", "8")),
+    "Other settings, ε = 8": (
+        ("Fashion-MNIST, MLP, Dirichlet 0.1", "fashion-mnist-dirichlet", "8"),
+        ("Fashion-MNIST, CNN", "fashion-mnist-cnn", ""),
+        ("Shakespeare, LSTM", "shakespeare", ""),
+    ),
+}
+_BASELINE, _BEGIN = "independent, Poisson", "<!-- by simulations/benchmarks/report.py -->"
 
 
 @dataclass(frozen=True)
 class Row:
-    """A cell as far as it was run: its values by seed, what was tuned, and the score of each candidate."""
+    """A cell as far as it was run: its values by seed, the tuned rate, and the score of each candidate."""
 
-    cell: Cell
-    values: Mapping[int, float]
+    values: Mapping[str, float]
     rate: float
     tuning: Mapping[float, float]
 
@@ -54,9 +64,22 @@ class Row:
         ][:3]
 
     @property
-    def at_the_edge(self) -> bool:
-        """Whether the chosen rate ends those that were tried."""
-        return self.rate in (min(self.tuning), max(self.tuning))
+    def edge(self) -> str:
+        """An asterisk where the chosen rate ends those that were tried."""
+        return "*" * (self.rate in (min(self.tuning), max(self.tuning)))
+
+
+Rows = Mapping[tuple[str, str], Row]
+
+
+def _rows(kept: Mapping[str, Any]) -> dict[tuple[str, str], Row]:
+    """By mechanism and point of the grid: its ε and what follows it."""
+    found = {}
+    for key, row in kept.items():
+        variant, _, point = key.partition(", privacy.epsilon=")
+        tuning = {float(rate): score for rate, score in row["tuning"].items()}
+        found[variant, point] = Row(row["values"], row["η"], tuning)
+    return found
 
 
 class Finished:
@@ -74,10 +97,10 @@ class Finished:
         }
         self._sweep = sweep
         (self._name,) = sweep.tuned
-        made = [self._row(cell) for cell in sweep.cells]
-        self.rows = {row.cell: row for row in made if row and row.values}
+        made = {str(cell): self._row(cell) for cell in sweep.cells}
+        self.rows = {cell: row for cell, row in made.items() if row and row["values"]}
 
-    def _row(self, cell: Cell) -> Row | None:
+    def _row(self, cell: Cell) -> dict[str, Any] | None:
         sweep, scores = self._sweep, dict[float, float]()
         for tuned in sweep.candidates:
             values = self._values(cell, tuned, sweep.tuning_seeds)
@@ -86,7 +109,7 @@ class Finished:
         if len(scores) < 3:
             return None
         rate = max(scores, key=scores.__getitem__)
-        return Row(cell, self._values(cell, {self._name: rate}, sweep.seeds), rate, scores)
+        return {"η": rate, "values": self._values(cell, {self._name: rate}, sweep.seeds), "tuning": scores}
 
     def _values(self, cell: Cell, tuned: Mapping[str, Any], seeds: Sequence[int]) -> dict[int, float]:
         found = {}
@@ -112,28 +135,22 @@ def _interval(values: Sequence[float]) -> str:
     return f"{shown[0]} [{shown[1]}, {shown[2]}]" if math.isfinite(values[1]) else shown[0]
 
 
-def _sections(heading: str, done: Finished, baseline: str) -> list[str]:
-    """A table for each point of the grid."""
-    lines = []
-    for point in dict.fromkeys(cell.point for cell in done.rows):
-        rows = [row for row in done.rows.values() if row.cell.point == point]
-        base = done.rows.get(Cell(baseline, point))
-        if len(rows) < 2:
-            continue
-        lines += ["", f"## {heading}, ε = {dict(point).get('privacy.epsilon', 8.0):g}", ""]
-        lines += [
-            f"| mechanism | accuracy (%) | 95 % interval | − {baseline} | verdict | η | seeds |",
-            "|---|" + "---|" * 6,
-        ]
-        for row in rows:
-            mean, low, high, seeds = mean_interval([*row.values.values()])
-            ends = " to ".join(_percent((low, high))) if seeds > 1 else ""
-            difference = row.over(base) if base and row is not base else None
-            told = _verdict(*difference[1:]) if difference else "baseline" if row is base else ""
-            rate = f"{row.rate:g}{'*' if row.at_the_edge else ''}"
-            shown = _interval(difference) if difference else ""
-            entries = [row.cell.variant, _percent([mean])[0], ends, shown, told, rate, str(seeds)]
-            lines.append(f"| {' | '.join(entries)} |")
+def _table(heading: str, kept: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Accuracy of each mechanism and its difference from the baseline, a column for each setting."""
+    columns = [(_rows(kept[folder]), point) for _, folder, point in _TABLES[heading]]
+    heads = ["mechanism", *(head for head, *_ in _TABLES[heading]), "η"]
+    lines = ["", f"## {heading}", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for name in dict.fromkeys(variant for rows, at in columns for variant, point in rows if point == at):
+        entries, rates = [name], []
+        for rows, point in columns:
+            row, base = rows.get((name, point)), rows[_BASELINE, point]
+            if row is None:
+                entries.append("")
+                continue
+            rates.append(f"{row.rate:g}{row.edge}")
+            difference = "" if row is base else " " + _interval(row.over(base))
+            entries.append(_percent([fmean(row.values.values())])[0] + difference)
+        lines.append(f"| {' | '.join([*entries, ', '.join(rates)])} |")
     return lines
 
 
@@ -188,47 +205,40 @@ def _draw(results: Path) -> None:
         _dots(results / f"{page}.png", found, "test accuracy (%), mean and range of ten seeds")
 
 
-def _optimizers(done: Finished) -> list[str]:
+def _optimizers(kept: Mapping[str, Any]) -> list[str]:
     """Accuracies by ε, adjacency and model, and JME-Adam against the debiased rule and against SGD."""
-    variants = list(dict.fromkeys(cell.variant for cell in done.rows))
+    rows = _rows(kept)
+    variants = list(dict.fromkeys(variant for variant, _ in rows))
     pairs = [
         ("JME-Adam", "Adam, debiased"),
         ("JME-Adam, by tensor", "Adam, debiased, by tensor"),
         ("JME-Adam", "SGD"),
     ]
-    head = ["ε, adjacency, model", *variants, *(f"{a} − {b}" for a, b in pairs), "seeds"]
+    head = ["ε, adjacency, model", *variants, *(f"{a} − {b}" for a, b in pairs)]
     lines, count = (
         [f"| {' | '.join(head)} |", "|---" * len(head) + "|"],
-        {pair: dict[str, int]() for pair in pairs},
+        {pair: Counter[str]() for pair in pairs},
     )
-    for point in dict.fromkeys(cell.point for cell in done.rows):
-        at = {name: done.rows.get(Cell(name, point)) for name in variants}
-        entries = [f"{dict(point)['privacy.epsilon']:g}, " + ", ".join(str(value) for _, value in point[1:])]
-        entries += [
-            _percent([fmean(row.values.values())])[0] + "*" * row.at_the_edge if row else ""
-            for row in at.values()
-        ]
-        for pair in pairs:
-            first, second = (at.get(name) for name in pair)
-            difference = first.over(second) if first and second else [math.nan] * 3
-            entries.append("" if math.isnan(difference[0]) else _interval(difference))
-            if math.isfinite(difference[1]):
-                word = _verdict(*difference[1:])
-                count[pair][word] = count[pair].get(word, 0) + 1
-        lines.append(f"| {' | '.join(entries)} | {min(len(row.values) for row in at.values() if row)} |")
+    for point in dict.fromkeys(point for _, point in rows):
+        at = {name: rows[name, point] for name in variants}
+        entries = [re.sub(r"[\w.]+=", "", point)]
+        entries += [_percent([fmean(row.values.values())])[0] + row.edge for row in at.values()]
+        for first, second in pairs:
+            difference = at[first].over(at[second])
+            entries.append(_interval(difference))
+            count[first, second][_verdict(*difference[1:])] += 1
+        lines.append(f"| {' | '.join(entries)} |")
     lines.append("")
     for (a, b), words in count.items():
-        lines.append(
-            f"* {a} over {b}: "
-            + ", ".join(f"{word} in {words.get(word, 0)}" for word in ("ahead", "undecided", "behind"))
-        )
-    return lines
+        told = ", ".join(f"{word} in {words[word]}" for word in ("ahead", "undecided", "behind"))
+        lines.append(f"* {a} over {b}: {told}")
+    return ["", *lines]
 
 
-def _write(path: Path, begin: str, lines: Sequence[str]) -> None:
+def _write(path: Path, lines: Sequence[str]) -> None:
     """Replace what stands behind a line of a page, which says by hand what comes before."""
-    before, _, _ = path.read_text(encoding="utf-8").partition(begin)
-    path.write_text(before + begin + "\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    before, _, _ = path.read_text(encoding="utf-8").partition(_BEGIN)
+    path.write_text(before + _BEGIN + "\n" + "\n".join(lines) + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -236,47 +246,29 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("sweeps", nargs="?", type=Path, help="folder with the folders of the sweeps")
-    parser.add_argument("--hardware", default="", help="what they ran on, for the page")
     options = parser.parse_args()
     results = _ROOT / "docs" / "results"
+    numbers = results / "benchmark.json"
+    kept = json.loads(numbers.read_text(encoding="utf-8"))
     if options.sweeps:
-        _report(options.sweeps, options.hardware, results)
+        kept |= _finished(options.sweeps)
+        numbers.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        kept = json.loads(numbers.read_text(encoding="utf-8"))
+    _write(results / "benchmark.md", [line for heading in _TABLES for line in _table(heading, kept)])
+    _write(results / "jme-adam.md", _optimizers(kept["jme-adam"]))
     _draw(results)
 
 
-def _report(sweeps: Path, hardware: str, results: Path) -> None:
-    """Page and numbers."""
-    lines, kept = list[str](), dict[str, Any]()
-    cost: dict[str, tuple[int, float]] = {}
-    for folder, config, keys, heading in (*_SWEEPS, ("jme-adam", "jme-adam", {}, "")):
-        if not (sweeps / folder).is_dir():
-            continue
-        sweep = Sweep.from_config(_ROOT / "configs" / "benchmarks" / f"{config}.toml", keys)
-        done = Finished(sweeps / folder, sweep)
-        cost[folder] = len(done.seconds), sum(done.seconds.values()) / 3600
-        kept[folder] = {
-            str(row.cell): {"η": row.rate, "values": row.values, "tuning": row.tuning}
-            for row in done.rows.values()
-        }
-        if heading:
-            lines += _sections(heading, done, sweep.baseline)
-        else:
-            _write(
-                results / "jme-adam.md",
-                "<!-- by simulations/benchmarks/report.py -->",
-                ["", *_optimizers(done)],
-            )
-    told = "; ".join(f"{name} {runs} runs, {hours:.2f} h" for name, (runs, hours) in cost.items())
-    lines += [
-        "",
-        "## Cost",
-        "",
-        f"Runs, tuning included, and hours of a processor: {told}. {hardware}.",
-    ]
-    _write(results / "benchmark.md", "<!-- by simulations/benchmarks/report.py -->", lines)
-    (results / "benchmark.json").write_text(
-        json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+def _finished(sweeps: Path) -> dict[str, Any]:
+    """What was run of each sweep; prints how long it took."""
+    kept = {}
+    for folder, config, keys in _SWEEPS:
+        if (sweeps / folder).is_dir():
+            sweep = Sweep.from_config(_ROOT / "configs" / "benchmarks" / f"{config}.toml", keys)
+            done = Finished(sweeps / folder, sweep)
+            kept[folder] = done.rows
+            print(f"{folder}: {len(done.seconds)} runs, {sum(done.seconds.values()) / 3600:.2f} h")
+    return kept
 
 
 if __name__ == "__main__":
