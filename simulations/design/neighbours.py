@@ -345,28 +345,37 @@ def table(names: list[str], lines: list[list[str]]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in (names, ["---"] * len(names), *lines)]
 
 
+def cell(row: dict[str, Any] | None) -> str:
+    """RMSE and seconds of a design, and whether the library's own noise would be too small."""
+    if row is None:
+        return ""
+    return f"{row['rmse']:.3f}, {row['seconds']:.3g} s" + ", **too little noise**" * row["under-noised"]
+
+
 def page(all_rows: list[dict[str, Any]]) -> str:
     """The three tables."""
-    order, designs, users = [*STRATEGIES, "independent"], list[list[str]](), list[list[str]]()
-    strategies = [row for row in all_rows if "strategy" in row]
-    for row in sorted(strategies, key=lambda row: (row["n, k, b"], order.index(row["strategy"]))):
-        exact = f"{row['sensitivity']:.4f}{'' if row['kind'] == 'exact' else ' (bound)'}"
-        stated = "" if row["stated"] is None else f"{row['stated']:.4f}"
-        cells = [f"{row['rmse']:.3f}", exact, stated + " **too small**" * row["under-noised"]]
-        designs.append([row["n, k, b"], row["strategy"], row["library"], *cells, f"{row['seconds']:g}"])
+    order, users = [*STRATEGIES, "independent"], list[list[str]]()
+    found = {(row["n, k, b"], row["strategy"], row["library"]): row for row in all_rows if "strategy" in row}
+    makers = [*dict.fromkeys(["fedmf", *sorted(library for *_, library in found)])]
+    places = sorted({place[:2] for place in found}, key=lambda place: (place[0], order.index(place[1])))
+    designs = [[*place, *(cell(found.get((*place, library))) for library in makers)] for place in places]
     noise = {(row["noise of"], row["library"]): row["nanoseconds"] for row in all_rows if "noise of" in row}
     libraries = sorted({library for _, library in noise})
     times = [[name, *(str(noise.get((name, library), "")) for library in libraries)] for name in order]
     for row in sorted((row for row in all_rows if "users" in row), key=lambda row: -row["users"]):
-        rate = "" if row["peer"] == "opacus" else f"{row['users']:,}"
-        command = f'`engine.py --models "{MODEL}"' + f" --peers {row['peer']}" * bool(row["peer"]) + "`"
-        users.append([row["library"], rate, f"{20 * row['users']:,}", command])
-    lines = ["## Errors", "", "`python simulations/design/neighbours.py --only designs`", ""]
-    lines += table(["n, k, b", "strategy", "library", "RMSE", "sensitivity", "stated", "seconds"], designs)
+        users.append([row["library"], f"{20 * row['users']:,}"])
+    lines = [
+        "## Errors",
+        "",
+        "RMSE and seconds, `python simulations/design/neighbours.py --only designs`:",
+        "",
+    ]
+    lines += table(["n, k, b", "strategy", *makers], designs)
     lines += ["", "## Noise", "", "Nanoseconds per number, `neighbours.py --only timings`:", ""]
     lines += table(["", *libraries], [row for row in times if any(row[1:])])
-    lines += ["", "## Training", "", "MLP 784-64-10, 20 images per user, two steps of 10, one core:", ""]
-    lines += table(["library", "users/s", "images/s", "command, in simulations/benchmarks"], users)
+    lines += ["", "## Training", "", "MLP 784-64-10, 20 images per user, two steps of 10, one core,"]
+    lines += [f'`simulations/benchmarks/engine.py --models "{MODEL}" --peers NAME`:', ""]
+    lines += table(["library", "images/s"], users)
     return "\n".join(lines) + "\n"
 
 
