@@ -48,7 +48,7 @@ def page(points: Points, stem: str) -> str:
         "",
         f"`python simulations/papers/run.py {figure.name} --reduced`",
         "",
-        f"{figure.y.capitalize()} ({unit}) after the last round: mean of {seeds} seeds (range), and gain",
+        f"{figure.y.capitalize()} ({unit}) after the last round: mean of {seeds} seeds, and gain",
         f"over {base}, paired, with 95 % intervals. Tuning of η: {tuning}, best inside the grid.",
         f"{points.runs:,} runs in {points.seconds:,.0f} s of a processor.",
         "",
@@ -72,9 +72,8 @@ def page(points: Points, stem: str) -> str:
             "",
             f"## {panel}",
             "",
-            f"| line | {figure.x} | {figure.y} | gain | η | tried | noise, RMSE |"
-            + " paper |" * bool(theirs),
-            "|---|---|---|---|---|---|---|" + "---|" * bool(theirs),
+            f"| line | {figure.x} | {figure.y} | gain | η | RMSE |" + " paper |" * bool(theirs),
+            "|---|---|---|---|---|---|" + "---|" * bool(theirs),
         ]
         for spot, point in points.found.items():
             if spot[0] != panel:
@@ -84,13 +83,10 @@ def page(points: Points, stem: str) -> str:
             if spot != reference and reference in points.found:
                 mean, low, high = points.gain(spot, reference)
                 gain = f"{mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
-            grid = point.grid or [point.rate]
             more = "".join(f", {name} {value:g}" for name, value in point.params.items())
             lines.append(
-                f"| {spot[1]}{more} | {spot[2]} | {statistics.fmean(values):.{digits}f} "
-                f"({min(values):.{digits}f}–{max(values):.{digits}f}) | {gain} | {point.rate:g} | "
-                f"{grid[0]:g}–{grid[-1]:g} | {point.noise_std:.2f}, {point.errors[0]:.2f} |"
-                + (f" {theirs[spot[1]]} |" if theirs else "")
+                f"| {spot[1]}{more} | {spot[2]} | {statistics.fmean(values):.{digits}f} | {gain} | "
+                f"{point.rate:g} | {point.errors[0]:.2f} |" + (f" {theirs[spot[1]]} |" if theirs else "")
             )
     return "\n".join(lines) + "\n"
 
