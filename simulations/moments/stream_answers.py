@@ -1,14 +1,12 @@
 """What streams of real rows end in: errors beside a single release and a lower bound, intervals, methods.
 
-    python simulations/moments/stream_answers.py [--before DIR]
+    python simulations/moments/stream_answers.py
 
-With --before, flights are also streamed by the command of an earlier tree (8b0bfc9). Writes
-docs/results/stream-answers.md, which says what each table is.
+Writes docs/results/stream-answers.md, which says what each table is.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -46,11 +44,11 @@ Columns are mapped to [-1, 1] from public ranges, δ = 1e-5, running averages.
 327,346 flights of 4,037 aircraft, four columns, at most {CAP} of each, at least {APART} rows apart
 ({counted:,} count), a release every {EVERY:,} rows, zero-out, norm at most 2, the default λ, which makes
 each mean's error √2 times that of a mean alone. Standard errors of the means, known without noise;
-one-shot: a single release of all rows so far, at the same ε and cap. *Before*: 8b0bfc9 with its defaults.
-Processor seconds and memory of the whole command.
+one-shot: a single release of all rows so far, at the same ε and cap. Processor seconds and memory of the
+whole command.
 
-| ε | | final error | one-shot | ratio: final | last quarter | worst | correlations told | s | MB |
-|---|---|---|---|---|---|---|---|---|---|
+| ε | final error | one-shot | ratio: final | last quarter | worst | correlations told | s | MB |
+|---|---|---|---|---|---|---|---|---|
 {flights}
 
 **Lower bound** ([theorem](../theory/moments.md#a-lower-bound)): no mechanism that adds Gaussian noise to
@@ -83,10 +81,10 @@ width, over entries and runs; smallest eigenvalue of any covariance over its tra
 
 {ROWS:,} rows, one a user, every row released, ε = 4; root mean squared errors after the last row. Each
 method at its weight of least error of the covariance, on the rows themselves (which a stream may not do):
-`joint` λ, two separate releases (`independent`) their split, `concatenated` τ. Next to it the error of the
-covariance where the mean's error may be at most 1.05 times that of a mean alone.
+`jme` λ, `ime` its split, `cs` τ. Errors of the mean, of the covariance, and of the covariance where the
+mean's error may be at most 1.05 times that of a mean alone:
 
-| data | adjacency | method | error of the mean | of the covariance | of the covariance, mean within 1.05 |
+| data | adjacency | {names} |
 |---|---|---|---|---|---|
 {methods}
 """
@@ -99,14 +97,14 @@ def ratios(t: Array, errors: Array, plan: StreamPlan) -> tuple[Array, list[str]]
     return found, [f"{found[-1]:.2f}", f"{quarter:.2f}", f"{tenth:.2f}"]
 
 
-def command(tree: Path, folder: Path, *words: str) -> tuple[str, list[dict[str, Any]], float, float]:
-    """Screen, releases, seconds and megabytes of a stream by the command of a tree."""
-    out = folder / f"{tree.name}.jsonl"
+def command(folder: Path, *words: str) -> tuple[str, list[dict[str, Any]], float, float]:
+    """Screen, releases, seconds and megabytes of a stream by the command."""
+    out = folder / "released.jsonl"
     out.unlink(missing_ok=True)
     line = [sys.executable, "-m", "fedmf", "stream", "--output", str(out), "--delta", "1e-5", *words]
-    env = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
     with (folder / "screen").open("w+") as screen:
-        child = subprocess.Popen(line, cwd=tree, stdout=screen, stderr=subprocess.STDOUT, env=env)
+        child = subprocess.Popen(line, cwd=PROJECT, stdout=screen, stderr=subprocess.STDOUT, env=env)
         _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     text = (folder / "screen").read_text()
@@ -116,34 +114,31 @@ def command(tree: Path, folder: Path, *words: str) -> tuple[str, list[dict[str, 
     return text, [json.loads(row) for row in out.read_text().splitlines()], seconds, usage.ru_maxrss / 1024
 
 
-def flights(before: Path | None) -> dict[str, Any]:
+def flights() -> dict[str, Any]:
     rows, lines = table("flights"), []
     columns = ",".join(rows.columns[1:])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         rows.to_csv(folder / "rows.csv", index=False)
-        shared = ["--input", str(folder / "rows.csv"), "--columns", columns, "--user-column", "tailnum"]
-        shared += ["--min-separation", str(APART)]
-        old = ["--max-participations", str(CAP), "--every", str(EVERY), "--norm-bound", "2", "--density"]
-        new = ["--rows-per-user", str(CAP), "--release-every", str(EVERY), "--clip-norm", "2"]
+        asked = ["--input", str(folder / "rows.csv"), "--columns", columns, "--user-column", "tailnum"]
+        asked += ["--min-separation", str(APART), "--rows-per-user", str(CAP)]
+        asked += ["--release-every", str(EVERY), "--clip-norm", "2"]
         at_one: Any = None
         for epsilon in ("0.5", "1", "2", "4"):
             state = folder / f"state{epsilon}"
-            asked = [(PROJECT, "now", [*new, "--state-dir", str(state)])]
-            asked += [] if before is None else [(before, "before", [*old, "--state", str(state) + "-before"])]
-            for tree, word, more in asked:
-                text, told, seconds, size = command(tree, folder, *shared, "--epsilon", epsilon, *more)
-                if word == "now":
-                    with StreamState.open(state) as opened:
-                        plan = opened.plan
-                    at_one = plan if epsilon == "1" else at_one
-                t = np.array([line["t"] for line in told])
-                errors = np.array([np.max(line["mean_standard_error"]) for line in told])
-                share = re.search(r"(\d+ of \d+) correlations", text)
-                cells = [epsilon, word, f"{errors[-1]:.4f}", f"{plan.one_shot_error(int(t[-1])):.4f}"]
-                cells += [*ratios(t, errors, plan)[1], share.group(1) if share else "none"]
-                lines.append("| " + " | ".join([*cells, f"{seconds:.0f}", f"{size:.0f}"]) + " |")
-                print(lines[-1], flush=True)
+            text, told, seconds, size = command(
+                folder, *asked, "--epsilon", epsilon, "--state-dir", str(state)
+            )
+            with StreamState.open(state) as opened:
+                plan = opened.plan
+            at_one = plan if epsilon == "1" else at_one
+            t = np.array([line["t"] for line in told])
+            errors = np.array([np.max(line["mean_standard_error"]) for line in told])
+            share = re.search(r"(\d+ of \d+) correlations", text)
+            cells = [epsilon, f"{errors[-1]:.4f}", f"{plan.one_shot_error(int(t[-1])):.4f}"]
+            cells += [*ratios(t, errors, plan)[1], share.group(1) if share else "none"]
+            lines.append("| " + " | ".join([*cells, f"{seconds:.0f}", f"{size:.0f}"]) + " |")
+            print(lines[-1], flush=True)
     counts = rows["tailnum"].value_counts().to_numpy()
     return {"flights": lines, "counted": plan.rounds, **bounds(plan), **caps(counts, at_one)}
 
@@ -276,6 +271,7 @@ def methods() -> list[str]:
                 means = np.sum(x.mean(axis=0) ** 2)
                 return float(d * (d + 1) * (v_2 / 2 + v**2) + 2 * (d + 1) * v * means) ** 0.5
 
+            cells = [name, adjacency]
             for method in METHODS.values():
                 weights = [None] if method.weight is None else weight_grid(method.weight.below, d)
                 tried = []
@@ -287,10 +283,9 @@ def methods() -> list[str]:
                 best, std = min(tried)
                 near = min((e for e, s in tried if s <= 1.05 * alone.first_std), default=np.nan)
                 of_mean = (d * q) ** 0.5 * std
-                lines.append(
-                    f"| {name} | {adjacency} | {method.name} | {of_mean:.3f} | {best:.3f} | {near:.3f} |"
-                )
-                print(lines[-1], flush=True)
+                cells.append(f"{of_mean:.3f}, {best:.3f}, {near:.3f}")
+            lines.append(f"| {' | '.join(cells)} |")
+            print(lines[-1], flush=True)
     return lines
 
 
@@ -302,13 +297,11 @@ def weight_grid(below: float, d: int) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--before", type=Path)
-    before = parser.parse_args().before
-    parts = {"methods": methods(), "intervals": intervals(), **flights(before)}
+    parts = {"methods": methods(), "intervals": intervals(), **flights()}
     told = {name: "\n".join(part) if isinstance(part, list) else part for name, part in parts.items()}
     cap_text = ", ".join(f"{k} ({name})" for name, k in CAPS.items())
     shared = {"CAP": CAP, "APART": APART, "EVERY": EVERY, "RUNS": RUNS, "ROWS": ROWS, "cap_text": cap_text}
+    shared["names"] = " | ".join(METHODS)
     (RESULTS / "stream-answers.md").write_text(PAGE.format(**told, **shared), encoding="utf-8")
 
 
