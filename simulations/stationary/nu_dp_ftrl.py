@@ -10,6 +10,7 @@ in simulations/design/optimized_lti.py. Every limit is exact (see exact.py) and 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -41,17 +42,24 @@ def main() -> None:
         print("\n".join(rows), flush=True)
     draw("nu-dp-ftrl-fig2", pictures2, "xy")
     in_time, picture = rates(10 * steps)
-    curves, checks, other = anytime(steps, replicas, SEED)
+    tables, other = anytime(steps, replicas, SEED)
     panels = {"the best learning rate for T steps": picture, "one run, stopped at any step": other}
     draw("nu-dp-ftrl-finite", panels, "xy")
-    page = (Path(__file__).parent / "page.md").read_text(encoding="utf-8")
-    text = page.format(
-        replicas=replicas, ratios="\n".join(ratios), slopes="\n".join(slopes), table1="\n".join(table1()),
-        table2="\n".join(table2()), table4="\n".join(table4()), in_time="\n".join(in_time),
-        curves="\n".join(curves), checks="\n".join(checks),
-    )  # fmt: skip
-    (RESULTS / "nu-dp-ftrl.md").write_text(text, encoding="utf-8")
-    print(text)
+    tables |= {"ratios": ratios, "slopes": slopes, "in time": in_time}
+    tables |= {"table 1": table1(), "table 2": table2(), "table 4": table4()}
+    path = RESULTS / "nu-dp-ftrl.md"
+    page = re.sub(r"\d+ replicas", f"{replicas} replicas", path.read_text(encoding="utf-8"))
+    for name, rows in tables.items():
+        page = renewed(page, name, rows)
+    path.write_text(page, encoding="utf-8")
+
+
+def renewed(page: str, name: str, rows: list[str]) -> str:
+    """The table behind a comment of this name anew; its head stays unless the rows begin with one."""
+    before, comment, after = page.partition(f"<!-- {name} -->\n\n")
+    table = after[: after.index("\n\n")].splitlines()
+    head = [] if rows[1].startswith("|---") else table[:2]
+    return before + comment + "\n".join([*head, *rows]) + after[len("\n".join(table)) :]
 
 
 if __name__ == "__main__":
