@@ -2,7 +2,7 @@
 
 τ₁ and τ₂ are standard deviations of the entries of Z₁ and Z₂ (`MomentMechanism.first_std`, `second_std`) and
 Q = C₁⁻¹C₁⁻ᵀ. Errors are squared Frobenius norms, one for each step.
-docs/theory/moments.md derives each; docs/dev/errata.md lists where they differ from the paper.
+docs/theory/moments.md lists them; docs/dev/errata.md lists where they differ from the paper.
 """
 
 from __future__ import annotations
