@@ -14,7 +14,7 @@ from typing import Any
 from catalogue import FIGURES
 from figures import BEST, LEAST, Cell, Claim, Figure
 
-__all__ = ["Finding", "Points", "interval", "read_points", "write_points"]
+__all__ = ["Finding", "Points", "Spot", "interval", "read_points", "write_points"]
 
 #: Panel, line and place of a point.
 Spot = tuple[str, str, str]

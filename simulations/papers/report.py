@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from points import Points, interval
+from points import Points, Spot, interval
 
 from fedmf.figures import new_figure, style
 
@@ -66,29 +66,39 @@ def page(points: Points, stem: str) -> str:
         lines.append(f"| {sentence} | {finding.says} | {told} | {_WORDS[finding.outcome]} |")
     published, setting = figure.published
     lines += ["", setting] if setting else []
-    for panel in dict.fromkeys(spot[0] for spot in points.found):
-        theirs = next((published[start] for start in published if panel.startswith(start)), None)
-        lines += [
-            "",
-            f"## {panel}",
-            "",
-            f"| line | {figure.x} | {figure.y} | gain | η | RMSE |" + " paper |" * bool(theirs),
-            "|---|---|---|---|---|---|" + "---|" * bool(theirs),
-        ]
-        for spot, point in points.found.items():
-            if spot[0] != panel:
-                continue
-            values, reference = points.values(spot), figure.base_of(spot)
-            gain = ""
-            if spot != reference and reference in points.found:
-                mean, low, high = points.gain(spot, reference)
-                gain = f"{mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
-            more = "".join(f", {name} {value:g}" for name, value in point.params.items())
-            lines.append(
-                f"| {spot[1]}{more} | {spot[2]} | {statistics.fmean(values):.{digits}f} | {gain} | "
-                f"{point.rate:g} | {point.errors[0]:.2f} |" + (f" {theirs[spot[1]]} |" if theirs else "")
-            )
+    places = list(dict.fromkeys(spot[2] for spot in points.found))
+    heads = ["setting", "line", *(f"{figure.x} = {place}" for place in places), "η", "RMSE"]
+    heads += ["paper"] * bool(published)
+    lines += ["", f"## {figure.y.capitalize()} and gain", ""]
+    if any(point.params for point in points.found.values()):
+        lines += ["In parentheses: the parameter of least RMSE for each column.", ""]
+    lines.append(f"| {' | '.join(heads)} |")
+    lines.append("|---" * len(heads) + "|")
+    before = ""
+    for panel, line in dict.fromkeys(spot[:2] for spot in points.found):
+        spots = {place: (panel, line, place) for place in places if (panel, line, place) in points.found}
+        found = [points.found[spot] for spot in spots.values()]
+        told = {place: _cell(points, spot, digits) for place, spot in spots.items()}
+        params = ", ".join(f"{value:.3g}" for point in found for value in point.params.values())
+        entries = ["" if panel == before else panel, line + f" ({params})" * bool(params)]
+        entries += [told.get(place, "") for place in places]
+        entries.append(", ".join(f"{point.rate:g}" for point in found))
+        entries.append(", ".join(f"{point.errors[0]:.2f}" for point in found))
+        if published:
+            theirs = next((published[start] for start in published if panel.startswith(start)), {})
+            entries.append(theirs.get(line, ""))
+        lines.append(f"| {' | '.join(entries)} |")
+        before = panel
     return "\n".join(lines) + "\n"
+
+
+def _cell(points: Points, spot: Spot, digits: int) -> str:
+    """The mean of a point and its gain over the point that it is compared with."""
+    mean, reference = f"{statistics.fmean(points.values(spot)):.{digits}f}", points.figure.base_of(spot)
+    if spot == reference or reference not in points.found:
+        return mean
+    gain, low, high = points.gain(spot, reference)
+    return f"{mean} {gain:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
 
 
 def draw(points: Points, path: Path) -> None:
