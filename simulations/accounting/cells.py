@@ -29,6 +29,11 @@ class Cells:
         """The cell, if it is finished."""
         return self._cells.get(name)
 
+    @property
+    def widest(self) -> float:
+        """The largest half width of an interval, relative to its value."""
+        return max((cell["half_width"] / cell["rmse"] for cell in self._cells.values()), default=0.0)
+
     def has(self, name: str, error: float) -> bool:
         """Whether the cell is there, with a relative error of delta that is no larger than this."""
         return name in self._cells and self._cells[name]["error"] <= error
