@@ -153,12 +153,12 @@ def stream(
             raw=raw,
         ) as (run, reader),
     ):
-        for line in first_lines(run.plan):
-            typer.echo(line, err=err)
-        show(run.position.step, run.plan.rounds, "")
         # Before any row is released, and before there is a file of alarms.
         others = scored and kept.enter_context(open_scored(scored, settings, run.plan.layout))
         strange = None if alarms is None else kept.enter_context(Alarms(alarms, settings, false_alarms))
+        for line in first_lines(run.plan):
+            typer.echo(line, err=err)
+        show(run.position.step, run.plan.rounds, "")
         live = None if strange is None or others is not None else strange
         run.feed(reader, rounds is None, live and (lambda rows, first: live.watch(run.last(), rows, first)))
         statement, last = run.conclude(), run.last()

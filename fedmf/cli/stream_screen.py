@@ -47,11 +47,11 @@ def first_lines(plan: StreamPlan) -> list[str]:
     else:
         lines.append("Every row counts as a different user. A person with several rows is protected less.")
     if settings.schema is not None:
-        if not any(getattr(column, "nullable", False) for column in settings.schema.columns.values()):
+        if not settings.count_weight:
             lines.append(
-                "WARNING: no column is nullable, so a row with a missing or unreadable cell counts as the "
-                "center of all columns, which biases means. If cells may be missing, set nullable = true in "
-                "the schema."
+                "WARNING: no column in use is nullable, so a row with a missing or unreadable cell counts as "
+                "the center of all columns, which biases means. If cells may be missing, set nullable = true "
+                "in the schema."
             )
         return lines
     lines.append(
@@ -117,7 +117,7 @@ def _table(plan: StreamPlan, release: PrivateRelease) -> list[str]:
     for i, name in enumerate(names[:shown]):
         mean = "too few rows"
         if math.isfinite(release.mean[i]):
-            mean = f"{release.mean[i]:.4g} [{release.mean_low[i]:.4g}, {release.mean_high[i]:.4g}]"
+            mean = _with_ends(release.mean[i], release.mean_low[i], release.mean_high[i])
         lines.append(f"{name:<{wide}}  {mean:<28}  {_deviation(release, i)}".rstrip())
     return [*lines, *([f"… and {len(names) - shown} more columns"] if len(names) > shown else [])]
 
@@ -130,8 +130,17 @@ def _deviation(release: PrivateRelease, i: int) -> str:
     low, value, high = (math.nan if part is None else float(part[(i,) * part.ndim]) for part in parts)
     if not math.isfinite(value) or low <= 0:
         return "too noisy" + (f" (at most {math.sqrt(high):.4g})" if math.isfinite(high) else "")
-    ends = f" [{math.sqrt(low):.4g}, {math.sqrt(high):.4g}]" if low > 0 and high > 0 else ""
-    return f"{math.sqrt(value):.4g}{ends}"
+    return f"{math.sqrt(value):.4g}" if math.isnan(low) else _with_ends(*map(math.sqrt, (value, low, high)))
+
+
+def _with_ends(value: float, low: float, high: float) -> str:
+    """A number with its interval, and digits that tell the ends apart.
+
+    >>> _with_ends(12.3456, 11.5, 13.2), _with_ends(7.25, 7.2496, 7.2504)
+    ('12.35 [11.5, 13.2]', '7.25 [7.2496, 7.2504]')
+    """
+    digits = next((some for some in range(4, 18) if f"{low:.{some}g}" != f"{high:.{some}g}"), 4)
+    return f"{value:.{digits}g} [{low:.{digits}g}, {high:.{digits}g}]"
 
 
 def _correlations(plan: StreamPlan, release: PrivateRelease) -> list[str]:
@@ -202,7 +211,7 @@ def _clipped(plan: StreamPlan, release: PrivateRelease) -> str | None:
     if squares < 3 * np.linalg.norm(errors) or squares + _CLIPPED * spread < 1:
         return None
     return (
-        "WARNING: many rows were probably clipped, so this table does not describe your data: the released "
-        f"root mean square norm is {math.sqrt(squares):.0%} of the clip norm {zeta:g}. Increase --clip-norm, "
-        "or use a --schema, which scales each column. Ignore this if no row can be longer than the clip norm."
+        "WARNING: many rows were probably clipped, unless all have the clip norm: the released root mean "
+        f"square norm is {math.sqrt(squares):.0%} of {zeta:g}. This table describes clipped rows: increase "
+        "--clip-norm, or use a --schema, which scales each column."
     )

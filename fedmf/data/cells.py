@@ -159,8 +159,7 @@ def ids(column: Any, place: str = "column") -> Any:
         exact[~(np.abs(exact) < _EXACT[kind.bit_width])] = np.nan
         column = arrow.array([_as_text(number) for number in exact], arrow.large_string())
     encoded = texts(column, place).dictionary_encode()
-    names = encoded.dictionary.to_pylist()
-    known = [None if name is None or "\ufffd" in name else canonical_id(name) or None for name in names]
+    known = [canonical_id(name or "") or None for name in encoded.dictionary.to_pylist()]
     return arrow.array(known, arrow.large_string()).take(encoded.indices)
 
 
@@ -194,14 +193,15 @@ def canonical_id(text: str) -> str:
         text: of the id.
 
     Returns:
-        A fixed point of this function. An integer written as a float of 2⁵³ or more has lost digits: "".
+        A fixed point of this function. An integer written as a float of 2⁵³ or more has lost digits: "". So
+        has a text with U+FFFD, which stands for bytes that are not UTF-8; no record can hold one with NUL.
 
     >>> [canonical_id(text) for text in ("49176123450.0", "4.917612345e+10", " ann ", "007", "1e+300")]
     ['49176123450', '49176123450', 'ann', '007', '']
     """
     if not text.isascii():
         text = unicodedata.normalize("NFC", text.replace(_MARK, ""))
-    text = text.strip()
+    text = "" if "\ufffd" in text or "\0" in text else text.strip()
     if "." in text or "+" in text:
         if found := _POINT_ZERO.fullmatch(text):
             return found[1] if abs(int(found[1])) < _EXACT[64] else ""

@@ -435,7 +435,7 @@ def _labels(y: Any, names: Sequence[str | None], classes: int, vocabulary: int) 
         whole = types.is_integer(column.type) or types.is_boolean(column.type)
         whole |= len(labels) > 0 and not bool(torch.isfinite(labels).any())
     if classes:
-        return torch.where(labels == labels.round(), labels, -1).to(torch.int64)
+        return torch.where(labels == labels.double().round(), labels, -1).to(torch.int64)
     if whole and not vocabulary:
         raise ValueError(
             "classes must be given unless labels are floating-point numbers: their number, or their names "

@@ -122,7 +122,7 @@ class Number(Encoded):
     lower: Real = Field(description="the least value that counts; smaller ones count as this")
     upper: Real = Field(description="the largest value that counts")
     center: Real | None = Field(None, description="what becomes 0; else the middle")
-    scale: Annotated[float, Field(gt=0, le=1e30)] | None = Field(
+    scale: Annotated[float, Field(ge=1e-30, le=1e30)] | None = Field(
         None, description="what becomes 1; else half the width"
     )
     fill: Real | None = _FILL
@@ -455,11 +455,6 @@ class Encoding:
         """Names of the coordinates: of a number its column's, of a category one a value, "city=Graz"."""
         each = zip(self.names, self.columns, strict=True)
         return tuple(name + ending for name, column in each for ending in column.endings)
-
-    @property
-    def dimension(self) -> int:
-        """d."""
-        return len(self.coordinates)
 
     @property
     def counts(self) -> bool:

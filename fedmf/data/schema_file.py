@@ -20,6 +20,7 @@ _HEAD: Final = """\
 #   kind = "category"   categories = ["no", "yes"]
 #   kind = "time"       start = 2026-01-01, end = 2027-01-01, step = "15 min"
 #   kind = "text", "user" or "ignore": no other key
+# The column of kind "user" must identify a person; without one, each row is taken for another person's.
 # See docs/data-and-models.md.
 
 """
@@ -30,8 +31,7 @@ _GUESSES: Final = (
     (
         "user",
         re.compile(
-            "(user|patient|customer|client|person|member|subject|device|driver|student)([ _-]?(id|name))?"
-            "|uid|idcode"
+            "(user|patient|customer|client|person|member|subject|driver|student)([ _-]?(id|name))?|uid|idcode"
         ),
     ),
     ("time", re.compile(r".*(time|date).*|(.*[ _-])?at|day|hour|month")),
@@ -40,7 +40,7 @@ _GUESSES: Final = (
         re.compile("(.*[ _-])?(label|class|category|type|kind|sex|gender|city|country|state|group)"),
     ),
     ("text", re.compile(r"(.*[ _-])?(comment|note|text|description|remark|title|name)s?")),
-    ("ignore", re.compile(r"|unnamed: 0|(.*[ _-])?id|index|row")),
+    ("ignore", re.compile(r"|unnamed: 0|(.*[ _-])?id|index|row|device")),
 )
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 

@@ -22,7 +22,7 @@ from fedmf.data.options import PublicInput, SpreadOptions, in_words
 from fedmf.data.partitions import Partition, hold_out, hold_out_of_each_user, partition_by_owner
 from fedmf.data.schema import Category, Encoded, Schema, User
 from fedmf.data.schema_file import read_schema
-from fedmf.data.table_reader import open_table, table_files
+from fedmf.data.table_reader import JsonLinesTable, open_table, table_files
 from fedmf.data.tokens import Vocabulary, evenly, next_tokens, padded, public_vocabulary
 from fedmf.values import Field
 
@@ -220,7 +220,7 @@ class Table(SpreadOptions):
             ValueError: another number of entries than the columns have, where these are no lists.
         """
         names = self.features
-        width = self.declared.encoding(names).dimension if self.declared else len(names)
+        width = len(self.declared.encoding(names).coordinates) if self.declared else len(names)
         shape = self.input_shape or (width,)
         if math.prod(shape) != width and (self.declared or width > 1):
             raise ValueError(f"input-shape must multiply to the {width} entries of an example; got {shape}.")
@@ -334,11 +334,12 @@ class Table(SpreadOptions):
         Raises:
             ValueError: nothing readable there, or other columns than are asked for.
         """
+        lists = self.features if self.declared is None and len(self.features) < math.prod(self.shape) else ()
         for file in table_files(Path(self.path).expanduser()):
             with open_table(file) as table:
-                if self.declared:
+                if self.declared and not isinstance(table, JsonLinesTable):  # whose objects may lack some
                     self.declared.check_header(table.names, str(file), optional)
-                table.select([*self.features, *(name for name in self._others if name not in optional)])
+                table.select([*self.features, *(one for one in self._others if one not in optional)], lists)
                 while (batch := table.read(_ROWS)) is not None:
                     yield batch.columns
 
@@ -449,7 +450,7 @@ class Table(SpreadOptions):
         elif tests is not None:
             good = tests.readable
             if self.test_owner == "held-out users":
-                good = good & (places(tests.users, people) < 0)
+                good = good & (places(tests.users, people) < 0) & tests.users.is_valid().to_numpy()
             chosen = np.sort(rng.permutation(np.flatnonzero(good))[:MOST_TESTS])
             test_x, test_y = tests.features, tests.labels
         test_x, test_y = test_x[chosen], test_y[chosen]

@@ -60,7 +60,7 @@ class RowBatch:
     Args:
         rows: how many.
         columns: Arrow arrays by name, of those selected; null where a cell is missing. Text of CSV and JSON
-            lines as it stands there, in lists where the first row has a list; in Parquet each of its type.
+            lines as it stands there, in lists where these are selected; in Parquet each of its type.
         faults: places in this batch of rows that have no cells, as their lines are no rows.
     """
 
@@ -75,17 +75,23 @@ class TableReader(ABC):
     Attributes:
         names: of all columns, as the header or the first row has them; of rows without names `UNNAMED`.
         headed: whether the first line holds names, which then is no row.
+        first: of JSON lines the cells of the first row by name.
     """
 
     names: tuple[str, ...]
     headed: bool = False
+    first: Mapping[str, object] = {}
 
     def __init__(self, place: str) -> None:
         self.place = place
         self.selected: tuple[str, ...] = ()
 
-    def select(self, names: Sequence[str]) -> None:
+    def select(self, names: Sequence[str], lists: Sequence[str] = ()) -> None:
         """Choose the columns to read, before the first row is read.
+
+        Args:
+            names: of the columns.
+            lists: those that hold lists where the format does not say so, as in JSON lines.
 
         Raises:
             InputError: one of them is not there, or there twice.
@@ -225,12 +231,12 @@ class JsonLinesTable(_LineReader):
         if not isinstance(row, dict | list):
             raise InputError(f"{place} must be JSON objects or arrays, one per line; row 1 is neither.")
         self._form = type(row)
-        self._known = row if isinstance(row, dict) else {UNNAMED: row}
-        self.names = tuple(self._known)
+        self.first = row if isinstance(row, dict) else {UNNAMED: row}
+        self.names, self._listed = tuple(self.first), ()
 
-    def select(self, names: Sequence[str]) -> None:
+    def select(self, names: Sequence[str], lists: Sequence[str] = ()) -> None:
         """See `TableReader.select`; a name that the first object lacks is one of missing cells there."""
-        self.selected = tuple(names)
+        self.selected, self._listed = tuple(names), lists
         if self._form is list and self.selected not in ((), (UNNAMED,)):
             raise InputError(f"{self.place} must be JSON objects if columns are named; row 1 is an array.")
 
@@ -244,8 +250,8 @@ class JsonLinesTable(_LineReader):
         return RowBatch(len(lines), columns, faults)
 
     def _column(self, name: str, cells: list[Any]) -> Any:
-        """Cells of one column; one of another form than the first row's is null."""
-        if isinstance(self._known.get(name), list):
+        """Cells of one column; one that is a list where none is asked for, or none where one is, is null."""
+        if name in self._listed:
             lists = [[_text(part) for part in cell] if isinstance(cell, list) else None for cell in cells]
             return arrow.array(lists, arrow.list_(arrow.large_string()))
         return arrow.array([_text(cell) for cell in cells], arrow.large_string())

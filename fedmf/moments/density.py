@@ -247,10 +247,7 @@ def _lifted(z: Array) -> Array:
 def describe(raw: NoisyMoments) -> dict[str, Any]:
     """Arrays of what `PrivateGaussian` says of many steps at once, by the names of a release's fields."""
     covariance, rho = shrunk_covariances(raw)
-    norms = np.linalg.norm(raw.mean, axis=-1, keepdims=True)
-    mean = raw.mean * (raw.norm_bound / np.maximum(norms, raw.norm_bound))
-    fields: dict[str, Any] = {"density_mean": mean, "density_covariance": covariance, "shrinkage": rho}
-    fields["mean_low"], fields["mean_high"] = raw.mean_interval()
+    fields: dict[str, Any] = {"density_covariance": covariance, "shrinkage": rho}
     fields["covariance_low"], fields["covariance_high"] = raw.covariance_interval()
     if raw.full:
         names = ("correlation", "correlation_low", "correlation_high")

@@ -67,11 +67,6 @@ class RunningWorkload:
         self._inputs = torch.zeros(inputs, size, dtype=torch.float64, device=device)
         self._outputs = torch.zeros(outputs, size, dtype=torch.float64, device=device)
 
-    @property
-    def memory_vectors(self) -> int:
-        """How many vectors are kept."""
-        return len(self._inputs) + len(self._outputs)
-
     def update(self, value: torch.Tensor) -> torch.Tensor:
         """Row t of A times the inputs so far, as a new tensor.
 

@@ -10,7 +10,7 @@ from typing import Final, Self, final
 import numpy as np
 
 from fedmf.errors import ConfigError
-from fedmf.streaming.release import PrivateRelease
+from fedmf.streaming.release import NO_DENSITY, PrivateRelease
 from fedmf.streaming.rows import Reader, RowBlock
 from fedmf.streaming.settings import Settings
 
@@ -27,10 +27,13 @@ class Alarms:
         false_alarms: share of ordinary rows that may be in it.
 
     Raises:
-        ConfigError: the file cannot be written.
+        ConfigError: the releases of this stream have no density, or the file cannot be written.
     """
 
     def __init__(self, path: Path, settings: Settings, false_alarms: float) -> None:
+        squares = settings.moment_method.second_noise and settings.second_moment in ("full", "diagonal")
+        if not squares or settings.workloads[0] != settings.workloads[-1]:
+            raise ConfigError(NO_DENSITY)
         self._encoding, self._rate = settings.encoding, false_alarms
         self._release: PrivateRelease | None = None
         self._threshold = np.inf
@@ -51,7 +54,7 @@ class Alarms:
         self._file.close()
 
     def watch(self, release: PrivateRelease | None, block: RowBlock, first: int) -> None:
-        """Score rows by the last release before them; without one, or a covariance, none is strange.
+        """Score rows by the last release before them; without one, or one of too few rows, none is strange.
 
         Args:
             release: the last one.

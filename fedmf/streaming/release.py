@@ -34,7 +34,7 @@ NO_DENSITY: Final = (
     "moments, a full or diagonal second moment, and another method than post-processing."
 )
 #: What `describe` says that a release has from elsewhere, or by another name.
-_APART: Final = frozenset(("density_mean", "density_covariance", "mean_low", "mean_high", "shrinkage"))
+_APART: Final = frozenset(("density_covariance", "shrinkage"))
 
 
 class Renderer:

@@ -288,13 +288,17 @@ class Reader:
         self.layout = layout or chosen_layout(named, settings)
         cells = declared_cells(settings) if settings.schema is not None else self.layout.cells
         user = [] if self.layout.user is None else [self.layout.user]
-        table.select(list(dict.fromkeys([*cells, *self.layout.labels, *user])))
+        # Of rows that are arrays the form of the first of the stream decides; else no cell may hold a list.
+        alone = settings.schema is None and len(cells) == 1
+        begun = layout is None and alone and isinstance(table.first.get(cells[0]), list)
+        listed = begun or self.layout.array is not None
+        table.select(list(dict.fromkeys([*cells, *self.layout.labels, *user])), cells if listed else ())
         first = table.read(1)
         if first is None and layout is None:
             raise InputError(_EMPTY)
         if layout is None and settings.schema is None and first is not None:
             column = first.columns[cells[0]]
-            if len(cells) == 1 and is_list(column.type):
+            if alone and is_list(column.type):
                 self.layout = array_layout(cells[0], int(list_lengths(column)[0]), settings)
             elif settings.columns is None:  # which of them are numbers, private rows would have to tell
                 raise InputError(

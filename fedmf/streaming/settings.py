@@ -194,7 +194,7 @@ class Settings:
         """
         encoding = self.encoding
         counts = encoding is not None and encoding.counts
-        return self.clip_norm * encoding.dimension**-0.25 if encoding is not None and counts else 0.0
+        return self.clip_norm * len(encoding.coordinates) ** -0.25 if encoding is not None and counts else 0.0
 
     @property
     def vector_norm(self) -> float:

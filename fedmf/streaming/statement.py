@@ -49,8 +49,8 @@ _READABLE_IDS: Final = (
     "zeros in its step"
 )
 _PUBLIC_LAYOUT: Final = (
-    "the names and number of columns are public: they come from the header of the input, or from the "
-    "program that pushes rows"
+    "the names and number of columns are public: they come from the header of the input (of JSON lines the "
+    "form of the first row), or from the program that pushes rows"
 )
 _PUBLIC_LABELS: Final = (
     "{labels} of every row, and whether it can be read, was declared public and does not depend on the "

@@ -177,8 +177,9 @@ def test_arrays_must_be_of_one_length_and_labels_in_range() -> None:
         Dataset.from_arrays(np.eye(4), [0, 1, 0], list("abab"), user_list=["a"], classes=2)
     data = Dataset.from_arrays(np.eye(4), [0, 2, -1, 1], list("aaaa"), user_list=["a"], classes=2)
     assert data.owned[0].tolist() == [0, 3]
-    data = Dataset.from_arrays(np.eye(4), [0.0, 0.5, np.nan, 1.0], list("aaaa"), user_list=["a"], classes=2)
-    assert data.owned[0].tolist() == [0, 3]
+    for labels in ([0.0, 0.5, np.nan, 1.0], torch.tensor([True, False, True, True])):
+        data = Dataset.from_arrays(np.eye(4), labels, ["a", *"bb", "a"], user_list=["a"], classes=2)
+        assert data.owned[0].tolist() == [0, 3]
 
 
 def test_features_by_name_and_tokens() -> None:

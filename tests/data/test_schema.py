@@ -77,7 +77,7 @@ WRONG: dict[str, dict[str, Any]] = {
         "age": {"kind": "number", "lower": 0, "uper": 3}
     },
     "lower (bound) must be less than upper": {"age": {**NUMBER, "lower": 3}},
-    "columns.age.scale": {"age": {**NUMBER, "scale": 0}},
+    "columns.age.scale": {"age": {**NUMBER, "scale": 1e-31}},
     "fill must lie within 0.0..3.0": {"age": {**NUMBER, "fill": 4}},
     "fill must be left out with nullable": {"age": {**NUMBER, "fill": 1, "nullable": True}},
     "columns.age.mean": {"age": {**NUMBER, "mean": 1}},
@@ -105,7 +105,7 @@ def test_what_is_no_schema_is_refused_by_name() -> None:
 def test_a_draft_asks_for_what_a_header_does_not_tell(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     file.write_text(
-        "user,temperature,Started at,Car type,a b,Comment,year\nann,7.25,2026-01-03,yes,1,secret,7\n"
+        "user,temperature,Started at,Car type,a b,Comment,year,Device\nann,7.25,2026-01-03,yes,1,secret,7,9\n"
     )
     draft = draft_schema(file)
     assert "7.25" not in draft
@@ -120,7 +120,7 @@ def test_a_draft_asks_for_what_a_header_does_not_tell(tmp_path: Path) -> None:
     (tmp_path / "schema.toml").write_text(draft)
     declared = read_schema(tmp_path / "schema.toml")
     kinds = [column.kind for column in declared.columns.values()]
-    assert kinds == ["user", "number", "time", "category", "number", "text", "number"]
+    assert kinds == ["user", "number", "time", "category", "number", "text", "number", "ignore"]
     assert declared.columns["temperature"] == Number(lower=-30, upper=45, nullable=True)
 
 

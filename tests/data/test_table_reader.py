@@ -112,9 +112,11 @@ JSON: dict[str, tuple[bytes, Any]] = {
 
 
 def test_lines_of_json_are_rows_in_any_company(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_bytes(b"".join(line + b"\n" for line, _ in JSON.values()))
-    for most in (1, 4, 100):
-        assert rows_of(tmp_path / "rows.jsonl", ("who", "a"), most) == [row for _, row in JSON.values()]
+    first = [*JSON].index("a list for a number")
+    for most, at in ((1, 0), (4, first), (100, 0)):
+        lines = [*JSON.values()][at:] + [*JSON.values()][:at]
+        (tmp_path / "rows.jsonl").write_bytes(b"".join(line + b"\n" for line, _ in lines))
+        assert rows_of(tmp_path / "rows.jsonl", ("who", "a"), most) == [row for _, row in lines]
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])

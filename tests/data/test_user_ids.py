@@ -67,6 +67,12 @@ def test_large_integers_and_decimals_are_exact_and_large_floats_nobodys() -> Non
     assert [canonical_id(text) for text in ("1e+300", f"{2**53}.0", "9" * 5000)] == ["", "", "9" * 5000]
 
 
+def test_what_no_record_can_hold_names_nobody() -> None:
+    """A NUL, which ends an id in the ledger, and U+FFFD, which bytes become that are not UTF-8."""
+    assert [canonical_id(text) for text in ("a\0b", "a\ufffd")] == ["", ""]
+    assert texts_of_ids(pa.array(["a\0b", "\ufffd", "b"])) == [None, None, "b"]
+
+
 def test_dictionaries_chunks_and_what_is_no_id() -> None:
     column = pa.array(["Zoé", DECOMPOSED[0], None, "", b"\xff"], pa.binary())
     assert texts_of_ids(column.dictionary_encode(), "who") == ["Zoé", "Zoé", None, None, None]

@@ -188,6 +188,7 @@ def test_a_pipe_that_is_given_in_two_parts(folder: Path) -> None:
         ("--input rows.csv --clip-norm -1 --columns x", "zeta"),
         ("--input rows.csv --weight better", "weight must be a number, or for joint mean, cov"),
         ("--input rows.csv --columns x --score rows.csv", "--score needs --alarms FILE"),
+        ("--input rows.csv --method post-processing --alarms a.csv", "for a density: one workload"),
         ("--input rows.csv --user-column user --row-id user", "(column) must not be that of the user ids"),
     ],
 )

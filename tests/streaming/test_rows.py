@@ -16,7 +16,7 @@ from pyarrow import parquet
 from fedmf.cli.app import run
 from fedmf.data.table_reader import InputError
 from fedmf.streaming import Settings
-from fedmf.streaming.rows import Reader, label_of, open_reader
+from fedmf.streaming.rows import Layout, Reader, label_of, open_reader
 
 CSV = (
     b"user,x,y,note\n"
@@ -132,6 +132,21 @@ def test_parquet_and_its_labels(tmp_path: Path) -> None:
             open_reader(place, settings(**more)),
         ):
             pass
+
+
+def test_the_first_row_of_json_lines_decides_no_other(tmp_path: Path) -> None:
+    """A list where none is declared spoils its row alone, and so does none where an input continues lists."""
+    path, good = tmp_path / "rows.jsonl", {"user": "bob", "x": 0.5, "y": 1}
+    for bad in ({"x": [1]}, {"user": ["ann"]}, {"y": None}):
+        path.write_text(f"{json.dumps(good | bad)}\n{json.dumps(good)}\n")
+        with open_reader(path, settings(columns=("x", "y"), user_column="user")) as reader:
+            (_, _, invalid), then = rows_of(reader)
+        assert (invalid, then) == (True, ("bob", [0.5, 1.0], False))
+    path.write_text('{"user": "ann", "x": null}\n{"user": "bob", "x": [0.5, 1]}\n')
+    with open_reader(
+        path, settings(user_column="user"), layout=Layout(("x1", "x2"), "user", (), "x")
+    ) as reader:
+        assert rows_of(reader) == [("ann", BAD, True), ("bob", [0.5, 1.0], False)]
 
 
 def test_labels_are_one_line() -> None:
