@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -114,30 +115,31 @@ class ClaimedUsers(ServedUsers):
     replaced nor locked out by what others claim later, and gets the user back if it comes back under its
     own id; one that comes back under another id gets the user once the old id is gone. Users whom several
     living nodes claim, and none of them before the others, are disputed: no node is asked for them until
-    one claim is left.
+    one claim is left. Of each node its newest claim counts: one that comes back for another user would
+    otherwise take part as both.
     """
 
     def __init__(self, user_list: Sequence[str], report: Callable[[str], None] = lambda _: None) -> None:
         super().__init__(user_list, report)
         #: Nodes that are there, those of the last decision, and what was heard of nodes since then.
         self._listed, self._alive = set[int](), set[int]()
+        self._newest = dict[int, Collection[str]]()  # claims of each node
         self._heard = list[tuple[int, Collection[str]]]()
         self._accepted, self._waiting = dict[str, tuple[int, ...]](), dict[str, tuple[int, ...]]()
 
     def settle(self) -> None:
         """See `ServedUsers.settle`."""
-        heard, self._heard = [claim for claim in self._heard if claim[0] in self._listed], []
+        heard, self._heard = {node: users for node, users in self._heard if node in self._listed}, []
         if not heard and self._listed == self._alive:
             return
-        self._alive, claimed = self._listed, set[str]()
-        for node, users in heard:
-            claimed.update(users)
+        self._alive, self._newest = self._listed, self._newest | heard
+        for node, users in heard.items():
             for user in users:
                 waiting = self._waiting.get(user, ())
                 if node not in (*self._accepted.get(user, ()), *waiting):
                     self._waiting[user] = (*waiting, node)
         for user, nodes in list(self._waiting.items()):  # those of nodes that left claim again
-            living = tuple(node for node in nodes if node in self._alive)
+            living = tuple(node for node in nodes if self._claims(node, user))
             if len(living) == 1 and self._node_of(user) is None:
                 self._accepted[user] = (*self._accepted.get(user, ()), *living)
                 living = ()
@@ -145,14 +147,17 @@ class ClaimedUsers(ServedUsers):
                 self._waiting[user] = living
             else:
                 del self._waiting[user]
-        for user in sorted(claimed & self._waiting.keys())[:MOST_LINES]:
+        for user in sorted({*itertools.chain(*heard.values())} & self._waiting.keys())[:MOST_LINES]:
             node = self._node_of(user)
             who = "none is asked" if node is None else f"node {node} continues serving it"
             self.tell(f"user {user!r} is claimed by several nodes; {who}")
 
     def _node_of(self, user: str) -> int | None:
         """The living node that serves a user."""
-        return next((node for node in self._accepted.get(user, ()) if node in self._alive), None)
+        return next((node for node in self._accepted.get(user, ()) if self._claims(node, user)), None)
+
+    def _claims(self, node: int, user: str) -> bool:
+        return node in self._alive and user in self._newest[node]
 
     @property
     def missing(self) -> int:

@@ -143,6 +143,8 @@ class Reply:
                 if not isinstance(reason, Tensor):
                     total.add_parts(reason, len(self.users))
                     return {}
+                if len(reason) != len(self.users):
+                    raise ValueError(f"reply must hold {len(self.users)} rows; got {len(reason)}")
                 finite = total.add_updates(reason, self.origin).tolist()
                 lost = (user for user, good in zip(self.users, finite, strict=True) if not good)
                 return dict.fromkeys(lost, "update holds NaN or infinity")
@@ -297,7 +299,7 @@ class Rounds:
             Exception: what a callback raises; the round is kept, and the run can be continued.
         """
         server = self._server
-        server.require_right()
+        server.directory.right.require()
         last = server.horizon if last is None else last
         if last > server.horizon:
             raise ConfigError(

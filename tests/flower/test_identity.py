@@ -119,6 +119,16 @@ def test_first_claims_at_once_are_disputed_until_one_leaves(claimed: Claimed) ->
     assert served(claimed[0], world)["ann"] == 1
 
 
+def test_a_node_that_comes_back_for_another_user_serves_that_one_alone(claimed: Claimed) -> None:
+    """Its data would otherwise take part under both ids, more often than (k, b) allows."""
+    world = World({0: "ann", 1: "eve"}, [0, 1])
+    assert served(claimed[0], world) == {"ann": 0, "eve": 1}
+    world.claims[0], world.alive[:] = "bob", [1]
+    served(claimed[0], world)
+    world.alive[:] = [0, 1]
+    assert served(claimed[0], world) == {"bob": 0, "eve": 1}
+
+
 NO_IDS = [7, [1, 2], "x" * 10**6, "\x1b[2J", "mallory"]
 
 
