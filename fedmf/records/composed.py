@@ -19,6 +19,7 @@ from fedmf.records.statement import OPERATORS, SPENT_ASSUMPTION, PrivacyStatemen
 from fedmf.typing import Vector
 
 _ASSUMPTIONS: Final = (
+    "the statement of each directory holds, with all of its assumptions and secrets",
     "nothing else was released about these {many}: a release outside these directories costs them more",
     "one person has the same id in all of them, and no other id in any",
     "the noise of each (noise multiplier, mechanism, participation) was fixed before the first release",
@@ -181,7 +182,7 @@ def compose(costs: Sequence[Costs], delta: float | None = None) -> PrivacyStatem
             "public_inputs": [],
             "not_private": ["composed", *OPERATORS],
             "assumptions": [*map(UNITS[unit].say, _ASSUMPTIONS)],
-            "not_covered": [],
+            "not_covered": ["what the statement of one of the directories does not cover"],
             "secret": [],
         }
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from fedmf.runs.run import Run
     from fedmf.training import UserFailure
 
+_log = logging.getLogger("fedmf")
 #: Raised when a field changes its meaning.
 _FORMAT: Final = 1
 
@@ -81,7 +83,7 @@ class RunHeader:
             key: of its noise.
             arrays: name and shape of each tensor of the model, in the order of its flat vector.
             test_owner: the owner of the examples of the central test part, as `Dataset.test_owner`.
-            constants: what else the model holds (`Task.constant_inputs`).
+            constants: what else stays (`Task.constant_inputs`).
         """
         return cls(
             run=run.to_dict(),
@@ -262,11 +264,14 @@ def open_ledger(path: Path, read_only: bool = False) -> tuple[Ledger, RunHeader]
 @contextlib.contextmanager
 def opened_record(path: Path) -> Iterator[tuple[RunHeader, Ledger]]:
     """A run's header and ledger for reading, all reads of the same rounds: every reader has them from here. A
-    process that continues the run is not disturbed, and what it commits meanwhile is not seen.
+    process that continues the run is not disturbed, and what it commits meanwhile is not seen. Logs a warning
+    where the key is not there: anybody could have written the rows.
 
     Raises:
         ConfigError, LedgerError, ValueError: as `open_ledger`.
     """
     ledger, header = open_ledger(path, read_only=True)
     with ledger:
+        if not ledger.authenticated:
+            _log.warning("%s: without noise.key the ledger cannot be authenticated", path)
         yield header, ledger

@@ -20,7 +20,7 @@ from fedmf.records.files import write_durably
 if TYPE_CHECKING:
     from fedmf.data import Dataset
     from fedmf.runs.statistics import Statistic
-    from fedmf.training import Metric, Task
+    from fedmf.training import Task
 
 
 METRICS, PICTURE = "metrics.parquet", "learning-curve.png"
@@ -62,16 +62,14 @@ def _column(numbers: NDArray[np.float64]) -> Any:
     return pa.Array.from_buffers(pa.float64(), numbers.size, [pa.py_buffer(there), pa.py_buffer(numbers)])
 
 
-def draw_learning_curve(
-    path: Path, rows: Mapping[int, Mapping[str, Any]], title: str, metrics: Sequence[Metric]
-) -> bool:
-    """Draw a test metric, the loss and ε spent (of the worst allowed user) into ``learning-curve.png``.
+def draw_learning_curve(path: Path, rows: Mapping[int, Mapping[str, Any]], title: str, task: Task) -> bool:
+    """Draw the first metric, the loss and ε spent (of the worst allowed user) into ``learning-curve.png``.
 
     Args:
         path: the run directory.
         rows: of the metrics table by released rounds.
         title: of the picture.
-        metrics: that are drawn.
+        task: of the run.
 
     Returns:
         False if matplotlib (the extra ``report``) is not installed; nothing is drawn then.
@@ -80,11 +78,13 @@ def draw_learning_curve(
         figure = new_figure(7, 6)
     except ImportError:
         return False
-    rounds, shares = sorted(rows), {metric.name: metric.is_share for metric in metrics}
+    rounds, shares = sorted(rows), {metric.name: metric.is_share for metric in task.metrics[:1]}
     curves: list[tuple[str, list[float]]] = []
     for name in dict.fromkeys([*shares, "loss"]):
         scale, unit = (100.0, " (%)") if shares.get(name) else (1.0, "")
-        curves.append((f"test {name}{unit}", [scale * _central_value(rows[t], name) for t in rounds]))
+        column = central(name, task.dataset)
+        values = [scale * rows[t].get(column, math.nan) for t in rounds]
+        curves.append((f"test {column.replace('_', ' ')}{unit}", values))
     epsilons = [math.nan if rows[t].get("epsilon") is None else rows[t]["epsilon"] for t in rounds]
     if any(math.isfinite(epsilon) and epsilon > 0 for epsilon in epsilons):
         curves.append(("ε spent", epsilons))
@@ -101,11 +101,6 @@ def draw_learning_curve(
     figure.savefig(buffer := io.BytesIO(), format="png", dpi=150)
     write_durably(path / PICTURE, buffer.getvalue())
     return True
-
-
-def _central_value(row: Mapping[str, Any], name: str) -> float:
-    """A metric of the central test part, whatever its column says of its owner."""
-    return row.get(name, row.get(f"{name}_not_private", math.nan))
 
 
 def shortfall(

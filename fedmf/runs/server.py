@@ -178,10 +178,6 @@ class PrivateServer:
                 self._follow(released)
         return parameters
 
-    def require_right(self) -> None:
-        """Raise LedgerError if a release before did not end well: this process may release nothing more."""
-        self.directory.right.require()
-
     def _check(self, total: FixedPointSum, users: Sequence[str]) -> None:
         """Refuse what cannot be released before its row of noise is drawn, after which all must end well."""
         if total.users != len(users):

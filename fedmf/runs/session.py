@@ -98,11 +98,6 @@ class Session:
         """
         return self.run.task_source.build() if self._task is None else self._task
 
-    @property
-    def columns(self) -> list[str]:
-        """Of the metrics table, in their order."""
-        return metric_columns(self._task, self.run.statistics)
-
     @classmethod
     def start(cls, path: Path, run: Run, device: str = "cpu") -> Self:
         """Plan a run, create its directory and draw its noise key.
@@ -281,7 +276,8 @@ class Session:
             ConfigError: the disk failed.
         """
         try:
-            write_metrics(self.directory.path, self.metrics, self.columns)
+            columns = metric_columns(self._task, self.run.statistics)
+            write_metrics(self.directory.path, self.metrics, columns)
             self.statement().write(self.directory.path)
         except OSError as error:
             raise ConfigError(
@@ -295,7 +291,7 @@ class Session:
             return
         epsilon = self.run.privacy.requested_epsilon
         title = "no noise" if epsilon is None else f"{self.plan.mechanism.name}, ε = {at_least(epsilon)}"
-        draw_learning_curve(self.directory.path, self.metrics, title, self._task.metrics[:1])
+        draw_learning_curve(self.directory.path, self.metrics, title, self._task)
 
 
 def created(
@@ -366,13 +362,13 @@ def _initial(run: Run, task: Task, directory: RunDirectory) -> Tensor:
     """θ_0: the model's own, or from the file; a run with releases continues from its checkpoint.
 
     Raises:
-        ConfigError: the file cannot be used, or it or the frozen arrays differ from those at the start.
+        ConfigError: the file cannot be used; or it, the users or the frozen arrays differ from the start's.
     """
     given = None if directory.ledger.released else _from_file(run, task)
     known = [*task.constant_inputs(), *(() if given is None else run.task_source.public_inputs())]
     for entry in map(dataclasses.asdict, known):
         if entry not in directory.header.public_inputs:
             raise ConfigError(
-                f"{entry['name']} (of the model) must be what the run began with; got {entry['value']}."
+                f"{entry['name']} (of the task) must be what the run began with; got {entry['value']}."
             )
     return task.model.initial() if given is None else given

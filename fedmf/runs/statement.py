@@ -186,9 +186,8 @@ def _assumptions(header: RunHeader) -> list[str]:
     shared = execution["users_per_message"] != 1  # a reply may be that of several users
     return [
         *_ASSUMPTIONS,
-        *([_SHARED_WORKERS] if workers or shared else []),
+        *([_SHARED_WORKERS, _INEXACT_GROUPS] if workers or shared else []),
         *([_SHARED_TIME] if shared and not workers else []),
-        *([_INEXACT_GROUPS] if execution["worker_gpus"] else []),
         *([_AVAILABLE] if isinstance(header.plan.cohorts, AvailableCohorts) else []),
         SPENT_ASSUMPTION,
         *(entry for statistic in header.plan.statistics for entry in statistic.assumptions),

@@ -63,7 +63,7 @@ class MetricColumn:
     @property
     def label(self) -> str:
         """With its unit."""
-        return self.name.replace("_", " ") + (" (%)" if self.is_share else "")
+        return self.column.replace("_", " ") + (" (%)" if self.is_share else "")
 
     def shown(self, value: float, sign: str = "") -> str:
         """A value for people."""
@@ -134,8 +134,9 @@ class SweepResult:
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """Chosen values at the edge of their lists, and cells with missing seeds, in a line each."""
-        lines = []
+        """A metric that no ε covers, chosen values at the edge of their lists, cells with missing seeds."""
+        said = f"{self.metric.label} is of users' own rows: no epsilon covers it, nor what it chose"
+        lines = [said] * (self.metric.column != self.metric.name)
         for cell in self.sweep.cells:
             for name, value in self.tuned(cell).items():
                 numbers = [x for x in self.sweep.tuned[name] if isinstance(x, int | float)]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.data import Dataset, PublicInput
+from fedmf.data.dataset import NumberedUsers
 from fedmf.data.structure import ExampleStructure, Features, device_of, each, split_rows
 from fedmf.models import FlatModel
 from fedmf.training.losses import Loss
@@ -120,17 +121,17 @@ class Task:
         return {"loss": sums["loss"][0] / examples, **metrics}
 
     def constant_inputs(self) -> tuple[PublicInput, ...]:
-        """Constants of the model in addition to the trained parameters, taken as public."""
-        constants = self.model.constants
+        """What every process of a run must find again, taken as public: users in their order, by which
+        cohorts are drawn, and what the model has in addition to the trained parameters."""
+        ids, constants = self.dataset.user_ids, self.model.constants
+        order = "numbered" if isinstance(ids, NumberedUsers) else _digest(list(ids))
+        known = (PublicInput("order of users", f"{len(ids)} ids, {order}", "the data set"),)
         if not constants:
-            return ()
+            return known
         numbers = sum(tensor.numel() for tensor in constants.values())
         value = f"{numbers} numbers in {len(constants)} tensors, SHA-256 {self.model.constants_digest()}"
-        return (
-            PublicInput(
-                "frozen parameters and buffers", value, "the model, which must not be made from private rows"
-            ),
-        )
+        source = "the model, which must not be made from private rows"
+        return (*known, PublicInput("frozen parameters and buffers", value, source))
 
     def identity(self) -> dict[str, str]:
         """What makes a task this one, the same in every process: parts in words, long ones by digest.

@@ -65,6 +65,17 @@ def test_squares_of_mu_add_for_each_user(place: Path, capsys: pytest.CaptureFixt
     assert [part["epsilon_spent"] for part in told["composed"]] == pytest.approx(alone, rel=1e-8)
     assert max(alone) < told["epsilon_spent"] <= sum(alone)
     assert told["epsilon_spent"] <= told["epsilon"]
+    assert "statement of each directory holds" in told["assumptions"][0]
+    assert told["not_covered"]
+
+
+def test_a_record_without_its_key_is_read_with_a_warning(
+    place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(place / "b", tmp_path / "b")
+    (tmp_path / "b" / "noise.key").unlink()
+    assert costs_of_run(tmp_path / "b").statement == account(place / "b")
+    assert [line for line in caplog.messages if "cannot be authenticated" in line] == caplog.messages != []
 
 
 @pytest.mark.parametrize(
@@ -73,7 +84,7 @@ def test_squares_of_mu_add_for_each_user(place: Path, capsys: pytest.CaptureFixt
         (["a", "open"], "adds no noise"),
         (["a", "b", "copy of a"], "noise keys must be different"),
         (["a", "nameless/state"], "names no users (--user-column)"),
-        (["a", "a"], "must differ; got one of them twice"),
+        (["a", "a"], "noise keys must be different"),
     ],
 )
 def test_what_cannot_be_joined_is_refused_in_one_line(

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 from support.small_runs import linear_task
 
-from fedmf.runs.outputs import (
-    METRICS,
-    metric_columns,
-    write_metrics,
-)
+from fedmf.runs import outputs
+from fedmf.runs.outputs import METRICS, metric_columns, write_metrics
+from fedmf.sweeps.results import MetricColumn
 from fedmf.training.metrics import MAE, RMSE
 
 ROWS: dict[int, dict[str, Any]] = {
@@ -52,3 +51,16 @@ def test_metrics_have_the_columns_of_their_task(tmp_path: Path) -> None:
     (read,) = pd.read_parquet(tmp_path / METRICS).to_dict("records")
     assert {name: value for name, value in read.items() if not math.isnan(value)} == {"round": 0, **row}
     assert list(read) == ["round", *named]
+
+
+def test_pictures_and_tables_of_sweeps_mark_what_users_own_rows_gave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels: list[str] = []
+    monkeypatch.setattr(outputs, "style", lambda _axes, ylabel: labels.append(ylabel))
+    dataset = dataclasses.replace(TASK.dataset, test_owner="training users")  # type: ignore[type-var]
+    task = dataclasses.replace(TASK, dataset=dataset)
+    rows = {t: dict.fromkeys(metric_columns(task), 0.5) for t in (0, 1)}
+    assert outputs.draw_learning_curve(tmp_path, rows, "", task)
+    assert labels == ["test accuracy not private (%)", "test loss not private", "ε spent"]
+    assert MetricColumn("loss", "loss_not_private").label == "loss not private"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.small_runs import dotted
 
+import fedmf
 from fedmf.errors import ConfigError
 from fedmf.runs.run import Run
 from fedmf.runs.tables.configuration import run_of
@@ -53,6 +54,13 @@ def make(table):
     data = Synthetic(table.users, seed=table.seed, features=6, examples_per_user=5, classes=3)
     return classification(data.load(), Logistic().build((6,), 3, seed=table.seed))
 
+REVERSED = False
+
+def ordered(table):
+    task = make(table)
+    task.dataset.user_ids = tuple(sorted(task.dataset.user_ids, reverse=REVERSED))
+    return task
+
 def wrong(table):
     return 3
 
@@ -74,6 +82,16 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_an_own_task_is_found_in_the_current_folder(own_module: str) -> None:
     task = own(f"{own_module}:make").task_source.build()
     assert (task.model.dimension, task.dataset.users) == (21, 12)
+
+
+def test_a_run_goes_on_with_its_users_in_their_order_alone(own_module: str, tmp_path: Path) -> None:
+    """Cohorts are drawn by place: in another order users have another law, or others are held out."""
+    run = own(f"{own_module}:ordered")
+    with fedmf.start(run, tmp_path / "run") as session:
+        assert len(session.user_list) == 12
+    sys.modules[own_module].REVERSED = True  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"order of users .* must be what the run began with"):
+        fedmf.resume(run, tmp_path / "run")
 
 
 @pytest.mark.parametrize(
