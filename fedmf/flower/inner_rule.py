@@ -35,8 +35,9 @@ def check_inner(inner: FedAvg, another: bool = False) -> None:
     """Reject a strategy that does not aggregate by a mean followed by a server rule, or one that was used.
 
     A median or a trimmed mean of one reply is that reply, so looking at what it returns tells nothing: the
-    code is compared. A class that replaces a helper only to look at results, such as one that saves models,
-    has the attribute ``aggregation_is_a_mean = True``.
+    code is compared. A class that replaces a helper and still returns Flower's mean, or a function of it,
+    has the attribute ``aggregation_is_a_mean = True``. It must not save or send what it sees, as that is not
+    committed yet: if the process dies, the round is made again with other noise.
 
     Args:
         inner: the strategy.
@@ -61,7 +62,7 @@ def check_inner(inner: FedAvg, another: bool = False) -> None:
     if replaced and not getattr(inner, "aggregation_is_a_mean", False):
         raise ConfigError(
             f"strategy {name} replaces {replaced[0]} of {base.__name__}, so that its aggregation may not be "
-            "a mean. If it only looks at results, give it the attribute aggregation_is_a_mean = True."
+            "a mean. Save models in on_round; else give it the attribute aggregation_is_a_mean = True."
         )
     if any(getattr(inner, memory, None) is not None for memory in ("current_arrays", *_MEMORY)):
         raise ConfigError(f"strategy {name} must be new, but it has already aggregated. Create another one.")
