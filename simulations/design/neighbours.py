@@ -360,8 +360,11 @@ def page(all_rows: list[dict[str, Any]]) -> str:
     places = sorted({place[:2] for place in found}, key=lambda place: (place[0], order.index(place[1])))
     designs = [[*place, *(cell(found.get((*place, library))) for library in makers)] for place in places]
     noise = {(row["noise of"], row["library"]): row["nanoseconds"] for row in all_rows if "noise of" in row}
-    libraries = sorted({library for _, library in noise})
-    times = [[name, *(str(noise.get((name, library), "")) for library in libraries)] for name in order]
+    others = {name: [] for name in order if (name, "fedmf") in noise}
+    for (name, library), taken in sorted(noise.items()):
+        if library != "fedmf":
+            others[name].append(f"{library}: {taken}")
+    times = [[name, str(noise[name, "fedmf"]), ", ".join(told)] for name, told in others.items()]
     for row in sorted((row for row in all_rows if "users" in row), key=lambda row: -row["users"]):
         users.append([row["library"], f"{20 * row['users']:,}"])
     lines = [
@@ -372,7 +375,7 @@ def page(all_rows: list[dict[str, Any]]) -> str:
     ]
     lines += table(["n, k, b", "strategy", *makers], designs)
     lines += ["", "## Noise", "", "Nanoseconds per number, `neighbours.py --only timings`:", ""]
-    lines += table(["", *libraries], [row for row in times if any(row[1:])])
+    lines += table(["mechanism", "fedmf", "others"], times)
     lines += ["", "## Training", "", "MLP 784-64-10, 20 images per user, two steps of 10, one core,"]
     lines += [f'`simulations/benchmarks/engine.py --models "{MODEL}" --peers NAME`:', ""]
     lines += table(["library", "images/s"], users)
