@@ -2,8 +2,50 @@
 
 The machine code of a division or a square root of float64 numbers tests whether its operands are of ordinary
 size and calls a subroutine if not; threads part and meet again around each test. For Box–Muller they are
-always of ordinary size, so `quotient` and `root` do without. A proof that their bits agree with IEEE 754
-is in docs/theory/noise.md.
+always of ordinary size, so `quotient` and `root` do without, and their bits agree with IEEE 754.
+
+Theorem. For every float64 number m in [√½, √2), f = m − 1 and b = f + 2 rounded, `quotient` gives the
+float64 number nearest to f/b; for every float64 number w in [2⁻⁴⁰, 2¹⁰], `root` gives the nearest to √w.
+
+Proof. RN rounds to nearest, ties to even; u = 2⁻⁵³; an ulp is the spacing of float64 numbers around the
+result. No operation overflows or underflows: remainders are multiples of 2⁻²⁰⁰.
+
+Quotient, f ≠ 0 (for f = 0 all products are 0).
+
+1. The polynomial y₀ has |1 − b·y₀| < 2⁻¹²·⁷, and < 2⁻¹⁹ where |f| ≤ 2⁻¹⁰: its constant is ½ = 1/b at f = 0.
+   The cubic step leaves e = 1 − b·y₁ with |e| < 2⁻³⁸, and |e| < 2u where |f| ≤ 2⁻¹⁰.
+2. y = RN(y₁ + y₁·RN(e)), so |b·y − 1| ≤ ε = b·h + c: h = 2⁻⁵⁴ for b ≤ 2 and 2⁻⁵⁵ for b > 2 is half the
+   spacing around 1/b, and c = e² + u|e| < 2⁻⁷⁵, or < 2⁻¹⁰³ where |f| ≤ 2⁻¹⁰. So ε < 1.01u.
+3. s₀ = RN(f·y) is within 1.6 ulp of f/b. With the first correction the number before rounding is off by less
+   than 2⁻⁵⁰ ulp, so s₁ is within ½ + 2⁻⁵⁰ ulp. r = f − b·s₁ is then a multiple of ulp(b)·ulp(s₁), less than
+   2⁵³ times it: computed exactly.
+4. Before the last rounding, s₁ + r·y = f/b + (f/b − s₁)(b·y − 1): off by at most (½ + 2⁻⁵⁰)·ε ulp. It rounds
+   to the number nearest to f/b unless f/b is as near to the middle of two neighbours.
+5. With B = b/ulp(b), an integer in [2⁵², 2⁵³), A < 2⁵³ that of f, and M, odd and of 54 bits, the middle: f/b
+   is away from it by |A·2ⁱ − B·M|/B half ulps. The numerator is an integer and not 0, since B·M has an odd
+   part above 2⁵³ and A·2ⁱ has none. So by at least 1/(2B) ulp.
+6. Left to show: (1 + 2⁻⁴⁹)·ε·B < 1. For b > 2, B = 2⁵¹b and ε·B < b²/16 + 2⁻²¹ < ½. For f ≤ −2⁻¹⁰, B = 2⁵²b
+   and ε·B < b²/4 + 2⁻²² < 1 − 2⁻¹¹. For −2⁻¹⁰ < f < 0 and b = 2 − x, ε·B < 1 − x + x²/4 + 2⁻⁵⁰: enough for x
+   > 2⁻⁴⁷. Numbers m that are nearer to 1, at most 64, are among the 2,048 next to 1 that the test tries.
+
+Root.
+
+7. y₀ has |1 − w·y₀²| < 0.07, looked at in one period 1 ≤ w < 4: w → 4w halves y₀ exactly, and all after it
+   scales by powers of 2. One step of order 4 and one of order 2 leave e = 1 − w·y², |e| < 2⁻³².
+8. With g₀ = RN(w·y) = √w·√(1−e)·(1 + η), |η| ≤ u, and h₀ = y/2, r = ½ − g₀h₀ is ½(e − η + eη) but for 2⁻⁸⁵.
+   So 2h₁√w = 1 − η/2 + ρ + δ with |ρ| ≤ u, |δ| < 2⁻⁶⁴, and g₁ is √w·(1 + η/2 + δ′), |δ′| < 2⁻⁶⁴, rounded:
+   before rounding that is off by less than ½ + 2⁻¹⁰ ulp.
+9. So g₁ is within 1 + 2⁻¹⁰ ulp of √w. Before the last rounding, g₁ + (w − g₁²)·h₁ = √w + (√w − g₁)((√w +
+   g₁)h₁ − 1), which with the rounding of w − g₁² is off by at most 1.01·(1.5u + 1.01u + u + 2⁻⁶⁴) < 2⁻⁵¹
+   ulp. That rounds to the number nearest to √w unless √w is as near to a middle.
+10. If it is, g₁ is one of the two neighbours by step 8, and |√w − g₁| ≤ ½ + 2⁻⁵¹ ulp. In half ulps √w =
+    √(W·2ᵏ), W of 53 bits, k = 54 or 55, and the middle is an odd M < 2⁵⁴. w − g₁² is an integer in units of
+    ulp² and exact if it is below 2⁵³, which it is for M < 2⁵⁴ − 16. For the other M, κ = W·2ᵏ − M² is −(2⁵⁴
+    − M)²: the test tries all W with |κ| ≤ 401. Where it is exact, the number before rounding is off by at
+    most (½ + 2⁻⁵¹)(1.5u + 0.51u + 2⁻⁶⁴) < 8.1·2⁻⁵⁶ ulp.
+11. √w is away from the middle by |κ|/(√(W·2ᵏ) + M) > |κ|·2⁻⁵⁵ half ulps, and κ ≡ −1 modulo 8: by more than
+    9·2⁻⁵⁶ ulp but for κ = −1 and κ = 7. Those are tried too (roots of M² ≡ −κ modulo 2ᵏ, lifted bit by bit,
+    give all W). ∎
 """
 # pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false, reportArgumentType=false
 # pyright: reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false

@@ -156,7 +156,7 @@ def nearest_to_the_middle(distance: int, bits: int) -> list[int]:
 
 @needs_triton
 def test_quotients_and_roots_are_rounded_as_ieee_754_says(interpret):
-    """All that the proof in docs/theory/noise.md leaves to be tried, and numbers at random."""
+    """All that the proof in fedmf/noise/gpu_kernels.py leaves to be tried, and numbers at random."""
     k = np.arange(-1024, 1025)
     near = np.where(k < 0, k * 2.0**-53, k * 2.0**-52)  # m − 1 for m next to 1
     distances = range(-401, 400, 8)
