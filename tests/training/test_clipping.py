@@ -192,6 +192,12 @@ def test_a_slice_sum_that_no_clipped_users_can_make_is_refused(entries: list[int
     assert total.users == 0
 
 
+@pytest.mark.parametrize("clip_norm", [0.0, 3e-312, 1e300, math.inf, math.nan])
+def test_clip_norms_at_which_sums_are_not_what_they_say_are_refused(clip_norm: float) -> None:
+    with pytest.raises(ValueError, match=r"ζ \(clip norm\) must lie in"):
+        FixedPointSum(1, clip_norm)
+
+
 def test_more_users_than_an_int64_holds_are_refused() -> None:
     assert MAX_USERS * UNIT < 2**63
     total = FixedPointSum(1, 1.0)

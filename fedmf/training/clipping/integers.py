@@ -76,6 +76,7 @@ def clip(update: Tensor, clip_norm: float) -> Tensor:
 
 
 def check_clip_norm(clip_norm: float) -> None:
-    """Refuse a clip norm that is not positive and finite."""
-    if not (math.isfinite(clip_norm) and clip_norm > 0):
-        raise ValueError(f"ζ (clip norm) must be positive and finite; got {clip_norm}.")
+    """Refuse a clip norm with which sums would overflow, or with which ζ·2⁻⁴⁰ has no bits left: at 3e-312
+    one user would change a sum by 1.8 ζ."""
+    if not 2.0**-900 <= clip_norm <= 2.0**900:
+        raise ValueError(f"ζ (clip norm) must lie in [2⁻⁹⁰⁰, 2⁹⁰⁰]; got {clip_norm}.")
