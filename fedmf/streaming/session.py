@@ -116,8 +116,7 @@ class StreamRun:
 
         Args:
             reader: at the first row of its input.
-            whole: whether the input is all that there will be: its last rows are released even where they are
-                fewer than R.
+            whole: whether the horizon was counted in the input, so that rows after it are dealt with too.
             watch: called with rows before they are taken, and the number of the first of them.
 
         Raises:
@@ -143,9 +142,6 @@ class StreamRun:
             self.take(block)
             if self.ahead.row - before < len(block):
                 break  # a row that no step is left for
-        if whole and self.waiting:
-            self._release()
-            self._commit()
         if not self.ahead.row:
             raise InputError("input must have rows; got an empty one.")
 

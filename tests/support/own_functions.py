@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 
 
 def halves(update: Tensor) -> Tensor:
-    """Norms of both halves."""
+    """Norms of both halves, with a warning that would tell of a user."""
+    warnings.warn(f"seen: {float(update[0])}", stacklevel=1)
     middle = update.numel() // 2
     return torch.stack([update[:middle].norm(), update[middle:].norm()])
 
