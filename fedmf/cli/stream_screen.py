@@ -49,9 +49,9 @@ def first_lines(plan: StreamPlan) -> list[str]:
     if settings.schema is not None:
         if not settings.count_weight:
             lines.append(
-                "WARNING: no column in use is nullable, so a row with a missing or unreadable cell counts as "
-                "the center of all columns, which biases means. If cells may be missing, set nullable = true "
-                "in the schema."
+                "WARNING: no column is nullable, so a row with a missing or unreadable cell counts as the "
+                "center of all columns, which biases means. If cells may be missing, set nullable = true in "
+                "the schema."
             )
         return lines
     lines.append(
