@@ -105,9 +105,8 @@ def _state(value: Any) -> list[Any]:
 class OwnRule:
     """A rule that works on copies, with checked results.
 
-    A round that could not be committed is made again with the same row of noise. Were its first sum left
-    behind in parameters or state that the rule changed in place, both sums would meet in the next model, and
-    their difference has no noise.
+    A round that could not be committed is made again, with other noise. Nobody may see what was made of it
+    the first time, as they would in parameters that the rule changed in place.
 
     Args:
         rule: what the user wrote.

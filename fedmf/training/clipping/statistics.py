@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.training.barrier import pass_interrupt
+from fedmf.training.barrier import pass_interrupt, silent
 from fedmf.training.clipping.merge import FRACTION_BITS
 
 
@@ -110,7 +110,8 @@ class RowStatistic(ABC):
     def bounded(self, update: Tensor) -> Tensor:
         """The same as `plain_row`; zeros where the function fails or gives anything else."""
         try:
-            return plain_row(self.of(update), self.size)
+            with silent():
+                return plain_row(self.of(update), self.size)
         except BaseException as error:  # of that user's result alone; nobody else may notice
             pass_interrupt(error)
             return torch.zeros(self.size, dtype=torch.float64)
