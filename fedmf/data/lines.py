@@ -62,7 +62,8 @@ class Lines:
         """From here on lines of CSV that are one row, by a cell in quotes that holds line ends, are joined.
 
         A line with an odd number of quotes that is no row begins one, which ends with the next such line. If
-        they are none, or longer than a line may be, each line is for itself: a quote swallows no rows.
+        they are none, or longer than a line may be, each line is for itself: a quote that nothing closes
+        swallows no rows.
 
         Args:
             is_row: whether some lines, with line feeds between them, are a row.
