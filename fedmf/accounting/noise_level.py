@@ -27,6 +27,8 @@ _CLOSE = 0.02
 # A side whose noise by few draws is below this share of the other's is not the larger one.
 _NEAR = 0.9
 _ATTEMPTS = 6
+# With no bound below e^20 on what a draw can carry, estimates were seen to miss half of the noise and more.
+_LARGEST_LOG_BOUND = 20.0
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,15 @@ def amplified_noise(
         start: where to begin the search; by default the noise without amplification, which is an upper bound.
 
     Raises:
-        ValueError: ε or δ is out of range.
+        ValueError: ε or δ is out of range, or draws may miss most of δ: ε is large, and the user hardly ever
+            joins.
     """
     noise, slope = _root_of_both(pair, epsilon, delta, _MIDDLE, seed, start)
+    if pair.proposal(noise, epsilon, "remove").log_bound > _LARGEST_LOG_BOUND:
+        raise ValueError(
+            f"ε (privacy loss) must be smaller for this accountant and sampling; got {epsilon!r}, where its "
+            f"draws may miss most of delta={delta!r}. Use cyclic-poisson or balls-in-bins, or no sampling."
+        )
     final = estimate(pair, noise, epsilon, relative_error, max_samples, seed + 1)
     value = noise * math.exp((math.log(delta) - math.log(final.delta)) / slope)
     return Calibrated(value, value * final.relative_error / abs(slope), final)

@@ -40,6 +40,8 @@ _CHECK_SAMPLES: Final = 2**13
 _CHECK_ERRORS: Final = 6.0
 # An estimate below this share of δ may be one that misses where the loss is large.
 _CHECK_SHARE, _CHECK_STEP = 0.25, 1.25
+#: e^ε enters the accountants' sums.
+_LARGEST_EPSILON: Final = 100.0
 
 
 def check_sampling(sampling: str) -> None:
@@ -61,11 +63,16 @@ def zero_out_budget(adjacency: str, epsilon: float, delta: float) -> tuple[float
     give P ≤ e^ε P' + (1 + e^{ε/2}) δ'. Hence (ε/2, δ/(1 + e^{ε/2})) for replace-one.
 
     Raises:
-        ValueError: an unknown adjacency.
+        ValueError: an unknown adjacency, or ε > 100.
 
     >>> zero_out_budget("replace-one", 2.0, 1e-5)
     (1.0, 2.689...e-06)
     """
+    if epsilon > _LARGEST_EPSILON:
+        raise ValueError(
+            f"ε (privacy loss) must be at most {_LARGEST_EPSILON:g} with sampled cohorts; got {epsilon!r}. "
+            "Do without amplification."
+        )
     if adjacency_factor(adjacency) == 1:
         return epsilon, delta
     return epsilon / 2, delta / (1.0 + math.exp(epsilon / 2))
@@ -304,7 +311,7 @@ def amplified_run(
     samples = min(_SAMPLES, max(2**13, _MOST_DRAWN // pair.size))
     try:
         noise, limit = certified_noise(pair, epsilon, delta, failure, samples, seed)
-    except RuntimeError:  # so few draws reach no limit: a theorem's noise, or that without amplification
+    except (RuntimeError, ValueError):  # no limit by draws: a theorem's noise, or that without amplification
         noise, limit = math.inf, 1.0
     if name == "balls-in-bins":
         overlaps = BinOverlaps.of(factorization, law.participation)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.sensitivity import Sensitivity, comb_sum, monotone_envelope, quick_upper_bound
 from fedmf.mechanisms.series import multiply, padded
-from fedmf.mechanisms.streaming import Stream
 from fedmf.mechanisms.workload import ToeplitzWorkload, weighted
 from fedmf.participation import Participation
 from fedmf.typing import Vector
@@ -235,25 +234,6 @@ def errors(
     deviation = sensitivity.value * noise_multiplier
     squares = (float(variances.mean()), float(variances.max()), objective.squared_error(variances))
     return Errors(*(deviation * square**0.5 for square in squares))
-
-
-def streamed_query_variances(factorization: Factorization, queries: Stream) -> NDArray[np.float64]:
-    """‖(A C⁻¹)_{t,:}‖² for queries A that need not be Toeplitz, shape (n,), in O(n²) memory.
-
-    Args:
-        factorization: C.
-        queries: A, lower triangular, as a rule.
-
-    References:
-        McKenna (2024), Algorithm 5 and Definition D.1.
-
-    >>> from fedmf.mechanisms.closed_forms import identity
-    >>> sums = Stream(lambda shape: np.zeros(shape), lambda total, t, x: (total + x, total + x))
-    >>> streamed_query_variances(identity(3), sums)
-    array([1., 2., 3.])
-    """
-    made = (queries @ factorization.recurrence().stream()).materialize(factorization.rounds)
-    return np.einsum("ij,ij->i", made, made)
 
 
 class QuickError:

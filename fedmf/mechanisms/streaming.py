@@ -1,8 +1,8 @@
 """How C⁻¹z is streamed: [C⁻¹z]_t round by round from z_0 … z_t.
 
 A form of C⁻¹ is data, which the noise kernels read: which z a round draws and which vectors are kept. Its
-`stream` is the same as a pair of functions, the reference for them: streams compose with ``@``, and
-`materialize` gives the dense matrix of any.
+`stream` is the same as a pair of functions, the reference for them; `materialize` gives the dense matrix of
+any.
 """
 
 from __future__ import annotations
@@ -31,23 +31,13 @@ class Stream:
         McKenna (2024), Algorithm 5; jax_privacy, streaming_matrix.
 
     >>> sums = Stream(lambda shape: np.zeros(shape), lambda total, t, x: (total + x, total + x))
-    >>> sums.materialize(2), (sums @ sums).apply(np.ones(3))
-    (array([[1., 0.],
-           [1., 1.]]), array([1., 3., 6.]))
+    >>> sums.materialize(2)
+    array([[1., 0.],
+           [1., 1.]])
     """
 
     init: Callable[[tuple[int, ...]], Any]
     next: Callable[[Any, int, Array], tuple[Array, Any]]
-
-    def __matmul__(self, inner: Stream) -> Stream:
-        """The product: what the inner rule makes of x goes through this one."""
-
-        def step(states: tuple[Any, Any], t: int, x: Array) -> tuple[Array, Any]:
-            made, inside = inner.next(states[0], t, x)
-            y, outside = self.next(states[1], t, made)
-            return y, (inside, outside)
-
-        return Stream(lambda shape: (inner.init(shape), self.init(shape)), step)
 
     def apply(self, x: Array) -> Array:
         """y for x of shape (n,) or (n, d); a reference, not a fast path."""

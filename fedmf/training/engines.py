@@ -296,6 +296,10 @@ def _rows(like: Tensor, users: int) -> Tensor:
     return like.new_empty(users, -(-length // _LINE) * _LINE)[:, :length]
 
 
+#: Others that torch.func flattens so, without a check of indices.
+_FLATTENED: Final = (torch.embedding, torch.index_fill, Tensor.index_fill)
+
+
 class OwnRows(TorchFunctionMode):
     """Within, rows of an embedding are gathered, which checks that a token is one.
 
@@ -304,6 +308,8 @@ class OwnRows(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Replace the look-up and call everything else as it is."""
+        if func in _FLATTENED:
+            raise NotImplementedError(f"{func.__name__} of users together")
         if func is not F.embedding:
             return func(*args, **(kwargs or {}))
         return _embedding(*args, **(kwargs or {}))

@@ -18,6 +18,7 @@ from fedmf.accounting.min_separated import (
 )
 from fedmf.accounting.min_separated_law import SeparatedLaw
 from fedmf.accounting.monte_carlo import contributions, estimate, upper_limit
+from fedmf.accounting.noise_level import amplified_noise
 from fedmf.accounting.poisson import poisson_delta
 from fedmf.mechanisms.closed_forms import bsr, identity
 
@@ -112,6 +113,12 @@ def test_separation_one_is_poisson_sampling():
     exact = poisson_delta(0.8, 1 / 8, 24, 1.0)  # an upper bound on a fine grid
     assert pair.law.separation == 1
     assert abs(found.delta - exact) < Z * found.standard_error + 2e-3 * exact
+
+
+def test_an_estimate_that_may_miss_most_of_delta_is_refused():
+    """Here Poisson sampling needs 0.1906; the draws said 0.1204 ± 0.0009."""
+    with pytest.raises(ValueError, match="may miss most of delta"):
+        amplified_noise(MinSeparatedPair.of(identity(8), 1, 0.05), 64.0, 1e-5, 0.1, 2**12)
 
 
 def quadrature(means: np.ndarray, weights: np.ndarray, epsilon: float) -> tuple[float, float]:

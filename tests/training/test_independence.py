@@ -282,6 +282,16 @@ def test_a_token_that_is_flattened_into_a_neighbour_is_seen(monkeypatch: pytest.
     assert beside_the_token_beyond(monkeypatch, flattens=True) == (False, [])
 
 
+@pytest.mark.parametrize("flattened", [
+    lambda rows, tokens: torch.embedding(rows, tokens),
+    lambda rows, tokens: rows.index_fill(0, tokens, 0.0),
+])  # fmt: skip
+def test_functions_that_flatten_rows_of_users_are_refused(flattened: Callable[..., Tensor]) -> None:
+    """Number 4 of a table of 4 would be number 0 of the next user's."""
+    with OwnRows(), pytest.raises(NotImplementedError, match="of users together"):
+        torch.vmap(flattened)(torch.ones(3, 4, 2), torch.tensor([[0], [4], [1]]))
+
+
 @pytest.mark.parametrize("fault", ["buffers kept", "the last user's model kept", "a group of one"])
 def test_the_check_sees_an_engine_that_keeps_something(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     task, path = images(Plain(cnn())), "one by one"
