@@ -148,7 +148,7 @@ def _table(heading: str, kept: Mapping[str, Mapping[str, Any]]) -> list[str]:
                 entries.append("")
                 continue
             rates.append(f"{row.rate:g}{row.edge}")
-            difference = "" if row is base else " " + _interval(row.over(base))
+            difference = "" if row is base else ", " + _interval(row.over(base))
             entries.append(_percent([fmean(row.values.values())])[0] + difference)
         lines.append(f"| {' | '.join([*entries, ', '.join(rates)])} |")
     return lines

@@ -98,7 +98,7 @@ def _cell(points: Points, spot: Spot, digits: int) -> str:
     if spot == reference or reference not in points.found:
         return mean
     gain, low, high = points.gain(spot, reference)
-    return f"{mean} {gain:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
+    return f"{mean}, {gain:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
 
 
 def draw(points: Points, path: Path) -> None:
