@@ -311,7 +311,6 @@ class ClientReportedIdentity(ClaimedUsers):
 class Population(ClientReportedIdentity):
     """Which node of fedmf's own client app serves which user: several users a node."""
 
-    words = "as nodes of fedmf's own client app say"
     asked_by = MessageType.QUERY
     several = True
 

@@ -232,7 +232,7 @@ class PrivateAggregator:
     def _begin_round(self) -> None:
         self._cohort: list[str] | None = None
         self._total: FixedPointSum = self._open.server.new_sum()
-        self._added, self._failures = list[str](), list[UserFailure]()
+        self._added, self._failures, self._round = list[str](), list[UserFailure](), self.t
 
     def __enter__(self) -> Self:
         return self
@@ -289,8 +289,8 @@ class PrivateAggregator:
             return list(self._asked(t))
 
     def _asked(self, t: int) -> list[str]:
-        if t != self.t:
-            raise ConfigError(f"t must be the next round, {self.t}; got {t!r}.")
+        if not t == self.t == self._round:  # the latter after an interruption
+            raise ConfigError(f"t must be the next round, {self.t}, of an open run; got {t!r}.")
         if self._cohort is None:
             horizon = self._open.server.horizon
             if t >= horizon:

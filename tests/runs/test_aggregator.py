@@ -160,7 +160,13 @@ def test_an_update_that_is_wrong_in_any_way_is_zero_for_its_user_alone(tmp_path:
         assert all(np.array_equal(released[0][name], released[1][name]) for name in SHAPES)
 
 
-def test_slips_of_programs_are_refused_and_add_nothing(tmp_path: Path) -> None:
+def interrupted() -> None:
+    raise KeyboardInterrupt
+
+
+def test_slips_of_programs_are_refused_and_add_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = aggregator(tmp_path / "run")
     with pytest.raises(ConfigError, match=r"begin\(model\) must be called first"):
         run.cohort(0)
@@ -175,7 +181,7 @@ def test_slips_of_programs_are_refused_and_add_nothing(tmp_path: Path) -> None:
     with run.begin(START) as opened:
         with pytest.raises(ConfigError, match="begin must be called only once"):
             opened.begin(START)
-        with pytest.raises(ConfigError, match="t must be the next round, 0; got 1"):
+        with pytest.raises(ConfigError, match="t must be the next round, 0, of an open run; got 1"):
             opened.cohort(1)
         first = opened.cohort(0)[0]
         stranger = next(user for user in IDS if user not in opened.cohort(0))
@@ -185,7 +191,12 @@ def test_slips_of_programs_are_refused_and_add_nothing(tmp_path: Path) -> None:
                 opened.add(user, named(update_of(0)))
         with pytest.raises(LedgerError, match="process"):
             aggregator(tmp_path / "run").begin(START)
-        opened.release()
+        monkeypatch.setattr(opened._open.server, "new_sum", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            opened.release()
+        for slip in (opened.release, lambda: opened.cohort(1)):  # the sum of a round is in no other
+            with pytest.raises(ConfigError, match="t must be the next round, 1"):
+                slip()
     said = fedmf.account(tmp_path / "run").to_dict()
     assert (said["rounds_released"], said["users_participated"]) == (1, 1)
 
