@@ -32,8 +32,8 @@ def sweep(
     Writes a Markdown table, a figure and runs.parquet, with paired intervals against a baseline. If it is
     interrupted, run the same command again to continue it.
 
-    On private data, the epsilon of one run does not cover the sweep. The epsilon of all runs together is
-    printed below the results.
+    Use public data: the noise comes from public seeds, so on private data a sweep gives no privacy. The
+    epsilon that all runs would have together with secret keys is printed below the results.
 
     If --set names a key of the grid or a tuned key, only this value is used.
 

@@ -203,19 +203,18 @@ class SweepResult:
 
 
 def privacy_together(sweep: Sweep) -> str:
-    """The ε of all runs together for one user, by Gaussian composition of the largest ε of each."""
+    """The ε that all runs together would have for one user with secret keys, by Gaussian composition of the
+    largest ε of each."""
     runs, count = sweep.promises, len(sweep.promises)
     noiseless = sum(not all(isinstance(one, UserLevel) for one in run) for run in runs)
     if noiseless:
         return f"none: {noiseless} of {count} runs add no noise."
     asked = [[one for one in run if isinstance(one, UserLevel)] for run in runs]
     every = [one for run in asked for one in run]
+    seeded = "; the noise of a sweep comes from public seeds, which give no privacy on private data."
     if any(one.amplified for one in every):
-        return f"the epsilons and deltas of the {count} runs add up, as some are amplified."
+        return f"the epsilons and deltas of the {count} runs add up, as some are amplified{seeded}"
     delta = min(one.delta for one in every)
     mu = math.hypot(*(1 / min(gaussian_sigma(one.epsilon, one.delta) for one in run) for run in asked))
     epsilon = gaussian_epsilon((1 - 1e-9) / mu, delta)
-    text = f"({at_least(epsilon)}, {at_least(delta)}) for all {count} runs"
-    if any(one.noise_seed is not None for one in every):
-        text += " with secret keys; their noise comes from public seeds, which give no privacy"
-    return f"{text}."
+    return f"({at_least(epsilon)}, {at_least(delta)}) for all {count} runs with secret keys{seeded}"

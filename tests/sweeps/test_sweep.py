@@ -112,6 +112,9 @@ def test_tuning_runs_count_towards_the_epsilon_of_a_sweep() -> None:
         assert "for all 4 runs" in said
     for base, told in (
         ({"privacy.kind": "none"}, "none: 4 of 4 runs add no noise"),
-        ({"privacy.amplified": True, "cohorts.kind": "balls-in-bins"}, "add up, as some are amplified"),
+        (
+            {"privacy.amplified": True, "cohorts.kind": "balls-in-bins"},
+            "amplified; the noise of a sweep",
+        ),
     ):
         assert told in privacy_together(small_sweep(**one, base=base))
