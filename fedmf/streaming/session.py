@@ -164,9 +164,12 @@ class StreamRun:
                 values[zeroed], long[zeroed] = 0.0, False
                 self._waiting.add(values[rows], block, rows)
                 if at > begun:
+                    whole = next((i for i in reversed(range(begun, at)) if i not in block.faults), None)
+                    if whole is not None:  # a row that was cut short may be whole the next time
+                        here = self.ahead.row - (at - 1 - whole)
+                        self.ahead = replace(self.ahead, digest=self._digest(block, whole), digest_row=here)
                     self.ahead = replace(
                         self.ahead,
-                        digest="" if at - 1 in block.faults else self._digest(block, at - 1),
                         clipped=self.ahead.clipped + int(long[rows].sum()),
                         zeroed=self.ahead.zeroed + len(zeroed),
                     )
@@ -203,24 +206,31 @@ class StreamRun:
         return statement
 
     def _find_place(self, reader: Reader) -> None:
-        """Pass over rows that were dealt with, and see that the last of them is the one that was."""
-        row, first_row = self.position.row, reader.first_row
-        if first_row > row + 1:
-            raise InputError(f"row {row + 1} must come next; the input begins with row {first_row}.")
-        if first_row == row + 1:
-            return
-        before = row - first_row
-        passed = reader.skip(before)
-        last = reader.read(1) if passed == before else None
-        if last is None:
+        """Pass over rows that were dealt with, and see that the last valid one is the one that was."""
+        place, first_row, passed = self.position, reader.first_row, 0
+        following = (
+            f"Append new rows to the earlier input and pass all of it, or pass rows {place.row + 1} and "
+            f"later with --from-row {place.row + 1}."
+        )
+        if first_row > place.row + 1:
             raise InputError(
-                f"input must have the {row} rows that were dealt with before; it ends with row "
-                f"{first_row + passed - 1}. Pass it from the first row, or use --from-row."
+                f"row {place.row + 1} must come next; the input begins with row {first_row}. Rows after the "
+                f"last release are not stored. {following}"
             )
-        if self.position.digest and self._digest(last, 0) != self.position.digest:
+        if first_row <= place.digest_row:
+            passed = reader.skip(place.digest_row - first_row)
+            if (last := reader.read(1)) is not None:
+                passed += 1
+                if self._digest(last, 0) != place.digest:
+                    raise InputError(
+                        f"row {place.digest_row} of the input must be the one that was dealt with before; "
+                        f"got another. {following}"
+                    )
+        passed += reader.skip(place.row + 1 - first_row - passed)
+        if first_row + passed <= place.row:
             raise InputError(
-                f"row {row} of the input must be the one that was dealt with before; got another. "
-                "Pass the same input again, or use --from-row."
+                f"input must have the {place.row} rows that were dealt with before; it ends with row "
+                f"{first_row + passed - 1}. {following}"
             )
 
     def _bounded(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:

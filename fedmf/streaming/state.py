@@ -80,7 +80,8 @@ class Position:
         emitted: how many of them were safely in the output before this commit.
         written: bytes of the output that hold those.
         output: which output.
-        digest: keyed digest of the last row.
+        digest: keyed digest of the last of them that is valid.
+        digest_row: its number.
         clipped: rows that were longer than ζ.
         zeroed: invalid rows that counted as zero vectors.
         beyond_k: rows of users who had given k.
@@ -95,6 +96,7 @@ class Position:
     written: int = 0
     output: str = ""
     digest: str = ""
+    digest_row: int = 0
     clipped: int = 0
     zeroed: int = 0
     beyond_k: int = 0

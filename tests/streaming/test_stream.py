@@ -341,6 +341,18 @@ def test_other_rows_settings_and_records_are_refused(tmp_path: Path) -> None:
         run_once(tmp_path, settings, labelled(source, 9))
 
 
+def test_the_next_rows_alone_are_refused_also_after_an_invalid_row(tmp_path: Path) -> None:
+    settings, source = Settings(**LABELS), labelled(tmp_path / "rows.csv", 6)
+    lines = source.read_text().splitlines()
+    broken = [*lines[:-1], "k5,late,2026-01-06"]
+    source.write_text("\n".join(broken) + "\n")
+    run_once(tmp_path, settings, source)
+    with pytest.raises(InputError, match=r"row 5 of the input must be the one.*--from-row 7"):
+        run_once(tmp_path, settings, labelled(tmp_path / "next.csv", 12, begin=6))
+    source.write_text("\n".join([*lines, *(tmp_path / "next.csv").read_text().splitlines()[1:]]) + "\n")
+    assert run_once(tmp_path, settings, source)["rounds_released"] == 12  # row 6 may be whole by now
+
+
 def test_invalid_rows_count_as_zeros(tmp_path: Path) -> None:
     x = 0.3 * sample(8)
     lines = write_rows(tmp_path / "rows.csv", x).read_text().splitlines()
