@@ -88,6 +88,7 @@ def stream(
     false_alarms: float = option(0.01, "RATE", "Expected share of ordinary rows in --alarms."),
     from_row: int = option(1, "I", "Number in the stream of the first row of the input."),
     plot: Path | None = PLOT,
+    dry_run: bool = flag("--dry-run", "Show how large the noise would be, and release nothing."),
     full: bool = FULL,
     seed: int | None = option(None, "S", "Public noise seed for tests: reproducible, NOT private."),
 ) -> None:
@@ -101,7 +102,7 @@ def stream(
     """
     from rich.console import Console
 
-    from fedmf.cli.stream_screen import answer, check_told, first_lines
+    from fedmf.cli.stream_screen import answer, check_told, expected, first_lines
     from fedmf.data import read_schema
     from fedmf.runs.progress import bar
     from fedmf.streaming import Alarms, Settings, open_run
@@ -136,7 +137,9 @@ def stream(
         seed=seed,
     )
     check_told(settings, row_level)
-    rows, err = None if source == "-" else Path(source), output is None
+    if dry_run:
+        state = output = alarms = scored = None
+    rows, err = None if source == "-" else Path(source), output is None and not dry_run
     with (
         ExitStack() as kept,
         going_on(lambda: _how(state, rows)),
@@ -158,6 +161,9 @@ def stream(
         strange = None if alarms is None else kept.enter_context(Alarms(alarms, settings, false_alarms))
         for line in first_lines(run.plan):
             typer.echo(line, err=err)
+        if dry_run:
+            typer.echo(expected(run.plan), nl=False)
+            return
         show(run.position.step, run.plan.rounds, "")
         live = None if strange is None or others is not None else strange
         run.feed(reader, rounds is None, live and (lambda rows, first: live.watch(run.last(), rows, first)))

@@ -61,6 +61,38 @@ def first_lines(plan: StreamPlan) -> list[str]:
     return lines
 
 
+def expected(plan: StreamPlan) -> str:
+    """How large the noise will be: what --dry-run prints. It depends on n and the settings alone.
+
+    Args:
+        plan: of the stream.
+    """
+    at = np.unique([min(plan.every, plan.rounds), plan.rounds])
+    names = plan.layout.columns[:-1] if plan.settings.count_weight else plan.layout.columns
+    encoding = plan.settings.encoding
+    scales = np.ones(len(names)) if encoding is None else encoding.units[:, 1]
+    errors = 1.96 * np.sqrt(plan.variances(0, at)) / plan.row_sums(0, at)
+    of_squares = (
+        plan.mechanism.method.second_noise and plan.settings.workloads[0] == plan.settings.workloads[-1]
+    )
+    wide = max(10, *map(len, names))
+    head = "".join(f"  mean after row {t:,}".ljust(26) for t in at.tolist())
+    hidden = "  smallest visible standard deviation" if of_squares else ""
+    lines = [
+        f"Dry run, which spends no epsilon: {plan.rounds:,} rows count, in {plan.releases:,} releases. 95 % "
+        "noise if all of these rows are valid:",
+        f"{'column':<{wide}}{head}{hidden}",
+    ]
+    for name, scale in zip(names, scales, strict=True):
+        cells = "".join(f"  ± {scale * error:.3g}".ljust(26) for error in errors)
+        least = ""
+        if of_squares:
+            error = math.sqrt(plan.variances(1, at[-1:])[0]) / plan.row_sums(1, at[-1:])[0]
+            least = f"  {scale * math.sqrt(2 * error):.3g}"
+        lines.append(f"{name:<{wide}}{cells}{least}")
+    return "\n".join(lines) + "\n"
+
+
 def answer(plan: StreamPlan, position: Position, release: PrivateRelease | None, waiting: int) -> str:
     """The last release in words, and which rows are not in it; nothing depends on rows without noise.
 

@@ -38,8 +38,14 @@ def stream(*arguments: str) -> int:
 
 def test_a_file_to_a_file_with_a_state(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without --seed: the key is the operating system's, and counts of values are for the operator alone."""
+    files = sorted(path.name for path in folder.iterdir())
     command = ["--input", "rows.csv", "--user-column=user", "--output", "out.jsonl", "--state-dir", "state"]
+    assert stream(*command, "--dry-run") == 0
+    expected = capsys.readouterr().out
+    assert sorted(path.name for path in folder.iterdir()) == files
     assert stream(*command) == 0
+    last = json.loads((folder / "out.jsonl").read_text().splitlines()[-1])
+    assert f"± {1.96 * last['mean_standard_error'][0]:.3g} " in expected
     shown = capsys.readouterr()
     assert shown.out.startswith("At most 1 row of each user count.\n")
     promise = (
