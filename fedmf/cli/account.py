@@ -37,23 +37,19 @@ def account(
     rounds in which that user took part. The first block may be published; the second is only for the
     operator, because it depends on participation.
 
-    Several directories, each with its own noise key, are composed: users are joined by id, and their μ² add
-    up.
+    Several directories, each with its own noise key, are composed: the μ² of a user in all of them add up.
 
     Example: fedmf account runs/a --public statement-public.json
     """
     again = shlex.join(["fedmf", "account", *map(str, run_dirs), "--full"])
     if len(run_dirs) > 1:
-        if public is not None:
-            raise ConfigError("--public takes one directory; got several.")
         from fedmf.records.composed import compose
 
-        statement = compose([*map(_costs_of, run_dirs)], delta)
-        typer.echo(statement.to_json() if as_json else statement.render_text(full, again), nl=False)
-        return
-    if delta is not None:
+        statement, operator = compose([*map(_costs_of, run_dirs)], delta), dict[str, str]()
+    elif delta is not None:
         raise ConfigError("--delta takes several directories; got one.")
-    statement, operator = _of_one(run_dirs[0])
+    else:
+        statement, operator = _of_one(run_dirs[0])
     if public is not None:
         from fedmf.records.files import new_file
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedmf.accounting import UNITS, certified_epsilon, gaussian_epsilon
 from fedmf.errors import LedgerError
-from fedmf.records.statement import OPERATORS, SPENT_ASSUMPTION, PrivacyStatement
+from fedmf.records.statement import OPERATORS, SPENT_ASSUMPTION, SPENT_NOT_COVERED, PrivacyStatement
 from fedmf.typing import Vector
 
 _ASSUMPTIONS: Final = (
@@ -180,17 +180,19 @@ def compose(costs: Sequence[Costs], delta: float | None = None) -> PrivacyStatem
             "users_participated": len(joined.users),
             "noise_key_public": any(s["noise_key_public"] for s in said),
             "public_inputs": [],
-            "not_private": ["composed", *OPERATORS],
+            "not_private": [*OPERATORS],
             "assumptions": [*map(UNITS[unit].say, _ASSUMPTIONS)],
-            "not_covered": ["what the statement of one of the directories does not cover"],
+            "not_covered": ["what the statement of one of the directories does not cover", SPENT_NOT_COVERED],
             "secret": [],
         }
     )
 
 
 def _part(one: Costs) -> dict[str, Any]:
-    figures = ("noise_key", "delta", "mu_spent", "epsilon_spent", "users_participated")
-    return {"directory": one.name, **{name: one.statement[name] for name in figures}}
+    return {
+        "directory": one.name,
+        **{name: one.statement[name] for name in ("noise_key", "delta", "epsilon")},
+    }
 
 
 def _slack(costs: Sequence[Costs]) -> float:

@@ -75,13 +75,13 @@ class PrivacyStatement(dict[str, Any]):
             through lines that are marked as not private; of a statement that may be public not at all.
         """
         s = self
-        if "composed" in s:
-            lines = [headline(s), *_aligned(_composed(s))]
-        elif full:
-            lines = [headline(s), "", *_aligned(_facts(s), 16)]
+        if full:
+            facts = _composed(s) if "composed" in s else _facts(s)
+            lines = [headline(s), "", *_aligned(facts, 16)]
         else:
             left = ", ".join(f"{len(s[name])} {what}" for name, (_, what) in _LISTS.items())
-            lines = [headline(s), *_aligned([*_short(s), ("statement", f"{left}: {rest}")])]
+            facts = _composed(s) if "composed" in s else _short(s)
+            lines = [headline(s), *_aligned([*facts, ("statement", f"{left}: {rest}")])]
         if full:
             inputs = [
                 f"{entry['name']}: {entry['value']} ({entry['source']})" for entry in s["public_inputs"]
@@ -116,8 +116,8 @@ def headline(statement: Mapping[str, Any]) -> str:
     if s["epsilon"] is None:
         return "No privacy: this run added no noise."
     if "composed" in s:
-        said = f"{len(s['composed'])} runs and streams together: the worst {s['unit']} has "
-        said += f"{promise(s, s['epsilon_spent'])} against anyone who sees all that they released{_MARK}"
+        said = f"{len(s['composed'])} runs and streams together: every {s['unit']} has "
+        said += f"{promise(s, s['epsilon'])}, against anyone who sees all that they released"
     else:
         each = f"Every {_unit(s)}" if _is_stream(s) else UNITS[s["unit"]].each
         said = f"{each} has {promise(s, s['epsilon'])}, against anyone who sees all that was released"
@@ -220,17 +220,19 @@ def _spent(s: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _composed(s: Mapping[str, Any]) -> Facts:
-    spent, half = up(s["epsilon_spent"]), up(s["epsilon_spent_quantiles"]["0.5"])
-    rows = [
-        ("epsilon", f"{up(s['epsilon'])} for a {s['unit']} who takes part as often as allowed"),
-        ("epsilon spent", f"{spent} (worst {s['unit']}), half at most {half}{_MARK}"),
-        ("took part", f"{s['users_participated']:,}, joined by id{_MARK}"),
+    parts = [
+        (part["directory"], f"epsilon {up(part['epsilon'])}, delta {up(part['delta'])}, {part['noise_key']}")
+        for part in s["composed"]
     ]
-    for part in s["composed"]:
-        said = f"epsilon {up(part['epsilon_spent'])} at delta {up(part['delta'])}"
-        people = f"{part['users_participated']:,} took part"
-        rows.append((part["directory"], f"{said}, {people}, noise key {part['noise_key']}{_MARK}"))
-    return rows
+    if s.get("users_participated") is None:
+        return parts
+    spent, half = up(s["epsilon_spent"]), up(s["epsilon_spent_quantiles"]["0.5"])
+    took = f"{s['users_participated']:,} {s['unit']}s, joined by id"
+    return [
+        *parts,
+        ("epsilon spent", f"{spent} (worst {s['unit']}), half at most {half}{_MARK}"),
+        ("took part", took + _MARK),
+    ]
 
 
 def _also(s: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ import pytest
 from support.continuations import furthest
 from support.oracles import patterns
 
-from fedmf.accounting import RunRelease, gaussian_epsilon
+from fedmf.accounting import RunRelease, at_least, gaussian_epsilon
 from fedmf.errors import LedgerError
 from fedmf.mechanisms.matrix import Dense, Factorization
 from fedmf.mechanisms.toeplitz import InverseToeplitz, Toeplitz
@@ -21,11 +21,12 @@ DELTA = 1e-5
 TOLERANCE = 1e-9
 
 
-def costs(name: str, mu: dict[str, float], **changes: object) -> Costs:
+def costs(name: str, mu: dict[str, float], /, **changes: object) -> Costs:
     worst = max(mu.values(), default=0.0)
     said = {
         "unit": "user", "adjacency": "zero-out", "noise_key": f"key of {name}",
-        "noise_key_public": False, "delta": DELTA, "mu": worst, "mu_spent": worst, "epsilon_spent": worst,
+        "noise_key_public": False, "delta": DELTA, "mu": worst, "mu_spent": worst,
+        "epsilon": worst, "epsilon_spent": worst,
         "users_participated": len(mu), **changes,
     }  # fmt: skip
     return Costs(name, said, Spent(list(mu), np.array([*mu.values()], dtype=np.float64)))
@@ -118,7 +119,19 @@ def test_figures_of_the_statement_are_those_of_the_users() -> None:
     assert made["epsilon_spent"] == pytest.approx(gaussian_epsilon(1 / worst, 1e-6), rel=1e-9)
     assert made["epsilon_spent_quantiles"]["0.5"] == pytest.approx(gaussian_epsilon(1 / 0.3, 1e-6), rel=1e-9)
     assert made["epsilon"] == pytest.approx(gaussian_epsilon(1 / worst, 1e-6), rel=1e-9)
-    assert "asserted" not in made.render_text()
+    assert "(not private)" in made.render_text()
+
+
+def test_the_public_statement_of_several_tells_nothing_of_participation() -> None:
+    made = [
+        compose([costs("a", spent, mu=2.0, epsilon=1.0), costs("b", {"bob": 1.5}, mu=1.5, epsilon=1.0)])
+        for spent in ({"ann": 0.5, "bob": 1.0}, {"joe": 0.1})
+    ]
+    assert made[0].public() == made[1].public()
+    text = made[0].public().render_text()
+    promised = gaussian_epsilon(1 / 2.5, DELTA)
+    assert f"2 runs and streams together: every user has ({at_least(promised)}, 1e-05)" in text
+    assert "(not private)" not in text
 
 
 @pytest.mark.parametrize(
