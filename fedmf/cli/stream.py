@@ -137,6 +137,7 @@ def stream(
         seed=seed,
     )
     check_told(settings, row_level)
+    output = None if output == Path("-") else output
     if dry_run:
         state = output = alarms = scored = None
     rows, err = None if source == "-" else Path(source), output is None and not dry_run

@@ -143,7 +143,7 @@ def test_standard_output_and_a_public_seed(folder: Path, capfd: pytest.CaptureFi
     }  # fmt: skip
     assert first.err.startswith("Every row counts as a different user")
     assert "\nSimulation only, no privacy (public noise seed)." in first.err
-    assert stream(*command) == 0
+    assert stream(*command, "--output", "-") == 0
     assert capfd.readouterr().out == first.out
     assert sorted(path.name for path in folder.iterdir()) == ["rows.csv", "rows.jsonl"]
 
