@@ -80,7 +80,7 @@ def stream(
     ),
     raw: bool = flag("--raw", "Also release weighted sums and the unprojected covariance."),
     alarms: Path | None = option(
-        None, "FILE", "CSV for unusual rows under the previous release; not private, for the operator."
+        None, "FILE", "CSV of unusual rows, numbered from 1 below the header; not private, for the operator."
     ),
     scored: Path | None = option(
         None, "FILE", "With --alarms: score the rows of this file with the last release.", "--score"
@@ -111,14 +111,13 @@ def stream(
 
     if scored is not None and alarms is None:
         raise typer.BadParameter(f"--score needs --alarms FILE for its result; got {scored} alone.")
-    declared = None if schema is None else read_schema(schema)
     settings = Settings(
         clip_norm=math.nan if clip_norm is None else clip_norm,
-        schema=declared,
+        schema=None if schema is None else read_schema(schema),
         epsilon=epsilon,
         delta=delta,
         rounds=rounds,
-        user_column=user_column or (None if declared is None else declared.user),
+        user_column=user_column,
         max_participations=rows_per_user,
         min_separation=min_separation,
         workloads=tuple(workload),
@@ -169,7 +168,7 @@ def stream(
         live = None if strange is None or others is not None else strange
         run.feed(reader, rounds is None, live and (lambda rows, first: live.watch(run.last(), rows, first)))
         statement, last = run.conclude(), run.last()
-        said = answer(run.plan, run.position, last, run.waiting)
+        said = answer(run.plan, run.ahead, last, run.waiting)
         if strange is not None:
             if others is not None:
                 strange.score(last, others)

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedmf.data.table_reader import InputError
 from fedmf.streaming.plan import StreamPlan
-from fedmf.streaming.release import PrivateRelease
+from fedmf.streaming.release import PrivateRelease, at_bounds, hidden
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import Position
 
@@ -17,6 +17,11 @@ from fedmf.streaming.state import Position
 _SHOWN: Final = 6
 #: How many standard deviations ζ² is at most above the mean of ‖x‖² where rows count as clipped.
 _CLIPPED: Final = 0.7
+#: What may be wrong where almost no row is valid.
+_EMPTY: Final = (
+    " If a column is empty, or has a wrong name, unit or format (text, times), all of its rows are invalid: "
+    "operator.json in --state-dir counts them by column."
+)
 
 
 def check_told(settings: Settings, row_level: bool) -> None:
@@ -43,7 +48,8 @@ def first_lines(plan: StreamPlan) -> list[str]:
         k, b = plan.participation.max_participations, plan.participation.min_separation
         apart = "" if k == 1 or b == 1 else f", at least {b} rows apart"
         each = f", at most {plan.rows_of_user} of them in one release" if plan.every > 1 and k > 1 else ""
-        lines.append(f"At most {k} {'row' if k == 1 else 'rows'} of each user count{apart}{each}.")
+        count = "row of each user counts" if k == 1 else "rows of each user count"
+        lines.append(f"At most {k} {count}{apart}{each}.")
     else:
         lines.append("Every row counts as a different user. A person with several rows is protected less.")
     if settings.schema is not None:
@@ -103,15 +109,17 @@ def answer(plan: StreamPlan, position: Position, release: PrivateRelease | None,
         waiting: rows that were admitted after it.
     """
     lines = _left_out(plan, position)
-    if release is None:
-        return "\n".join([*lines, "No release yet: too few rows."]) + "\n"
     if waiting:
-        lines.append(f"{waiting} rows after row {release.t} are not released yet (--release-every).")
+        due = min(-(-position.step // plan.every) * plan.every, plan.rounds)
+        lines.append(f"{waiting:,} rows wait for the release after {due:,} rows (--release-every, --rounds).")
+    if release is None:
+        return "\n".join([*lines, "No release yet."]) + "\n"
     share, error = release.valid_share, release.valid_share_standard_error
-    if share is not None and error is not None and share + 2 * error < 1:
+    most = 1.0 if share is None or error is None else share + 2 * error
+    if share is not None and error is not None and most < 1:
         lines.append(
-            f"{100 * share:.0f} ± {200 * error:.2g} % of the rows that count are valid; the others have a "
-            "missing or unreadable cell, or a category that the schema does not name."
+            f"{100 * max(share, 0):.0f} ± {200 * error:.2g} % of the rows that count are valid; the others "
+            "have a missing or unreadable cell, or a category that the schema does not name."
         )
     lines += _table(plan, release)
     lines += _correlations(plan, release)
@@ -119,10 +127,11 @@ def answer(plan: StreamPlan, position: Position, release: PrivateRelease | None,
     if clipped := _clipped(plan, release):
         lines.append(clipped)
     elif release.too_noisy or release.too_few:
+        zeros = plan.settings.schema is None and bool((release.mean_low * release.mean_high <= 0).all())
         lines.append(
-            f"WARNING: {release.too_few or release.too_noisy}.{_hidden(plan, release)} More rows, tighter "
+            f"WARNING: {release.too_few or release.too_noisy}.{hidden(release)} More rows, tighter "
             "bounds, fewer columns, fewer releases (--release-every), --weight covariance or a larger "
-            "epsilon help."
+            f"epsilon help.{_EMPTY if zeros or most < 0.05 else ''}"
         )
     return "\n".join(lines) + "\n"
 
@@ -131,13 +140,12 @@ def _left_out(plan: StreamPlan, position: Position) -> list[str]:
     """How many rows (k, b) and the horizon left out, which depends on ids and order alone."""
     k, b = plan.participation.max_participations, plan.participation.min_separation
     reasons = [
+        (position.nameless, "of these without a user id, as invalid rows"),
         (position.beyond_k, f"are over the limit of {k} per user (--rows-per-user)"),
         (position.within_b, f"are fewer than {b} rows after another row of their user (--min-separation)"),
     ]
-    lines = [f"{position.step:,} of {position.row:,} rows count."]
-    if position.nameless:
-        lines.append(f"  {position.nameless:,} of these without a user id, as invalid rows")
-    return lines + [f"  {count:,} {why}" for count, why in sorted(reasons, reverse=True) if count]
+    counted = f"{position.step:,} of {position.row:,} rows count."
+    return [counted, *(f"  {count:,} {why}" for count, why in reasons if count)]
 
 
 def _table(plan: StreamPlan, release: PrivateRelease) -> list[str]:
@@ -149,7 +157,8 @@ def _table(plan: StreamPlan, release: PrivateRelease) -> list[str]:
     for i, name in enumerate(names[:shown]):
         mean = "too few rows"
         if math.isfinite(release.mean[i]):
-            mean = _with_ends(release.mean[i], release.mean_low[i], release.mean_high[i])
+            low, high = release.mean_low[i], release.mean_high[i]
+            mean = _with_ends(np.clip(release.mean[i], low, high), low, high)
         lines.append(f"{name:<{wide}}  {mean:<28}  {_deviation(release, i)}".rstrip())
     return [*lines, *([f"… and {len(names) - shown} more columns"] if len(names) > shown else [])]
 
@@ -189,29 +198,13 @@ def _correlations(plan: StreamPlan, release: PrivateRelease) -> list[str]:
     found = f"{pair}: {values[at]:.2f} [{low[at]:.2f}, {high[at]:.2f}]"
     if len(i) == 1:
         return [f"correlation {found}"]
-    return [f"{int(told.sum())} of {len(i)} correlations exceed the noise; the largest is {found}"]
-
-
-def _hidden(plan: StreamPlan, release: PrivateRelease) -> str:
-    """Below which standard deviation the noise hides it: two standard errors of a variance."""
-    errors = release.covariance_raw_standard_error
-    if errors is None or not np.isfinite(errors).all():
-        return ""
-    of_each = np.diag(errors) if errors.ndim == 2 else errors
-    at, zeros = int(np.argmax(of_each)), ""
-    noisy = all(_deviation(release, i).startswith("too noisy") for i in range(len(release.mean)))
-    if plan.settings.schema is None and noisy and (release.mean_low * release.mean_high <= 0).all():
-        zeros = " If a column contains text or times, every row counts as zeros."
-    return (
-        f" A standard deviation of {plan.layout.columns[at]} below {math.sqrt(2 * of_each[at]):.3g} is "
-        "hidden by noise; four times as many rows, or a four times larger epsilon, would halve this value."
-        f"{zeros}"
-    )
+    apart = int(np.sum(told & ((low > 0) | (high < 0))))
+    return [f"The 95 % intervals of {apart} of {len(i)} correlations exclude 0; the largest is {found}"]
 
 
 def _errors(plan: StreamPlan, release: PrivateRelease) -> list[str]:
     """The error of the last means, compared with one release of all rows."""
-    if plan.settings.workloads[0] != "average":
+    if plan.settings.workloads[0] != "average" or plan.releases == 1:
         return []
     at = np.array([release.t])
     error = float(np.sqrt(plan.variances(0, at)[0]) / plan.row_sums(0, at)[0])
@@ -226,13 +219,17 @@ def _errors(plan: StreamPlan, release: PrivateRelease) -> list[str]:
 def _clipped(plan: StreamPlan, release: PrivateRelease) -> str | None:
     """A warning if many rows were probably clipped; of released numbers alone, so it is post-processing.
 
+    With a schema it is for columns with a mean at a bound (`at_bounds`). Without one:
+
     With the released mean μ and covariance Σ of the clipped rows, ‖x‖² has mean m = ‖μ‖² + tr Σ and, for
     Gaussian rows, variance s² = 2·tr Σ² + 4·μᵀΣμ. The rule is m + 0.7·s ≥ ζ²: one row in four would be longer
     than ζ. Below are rows uniform in a box, or in a ball of up to 3 dimensions, that ζ just encloses; above
     is a pair of standard normal columns at ζ = 1.5, of which a third is clipped, and rows of norm ζ.
     """
+    if plan.settings.encoding is not None:
+        return at_bounds(release, plan.settings.encoding)
     covariance, errors = release.covariance, release.covariance_raw_standard_error
-    if plan.settings.schema is not None or covariance is None or errors is None:
+    if covariance is None or errors is None:
         return None
     if covariance.ndim == 1:
         covariance, errors = np.diag(covariance), np.diag(errors)

@@ -87,13 +87,13 @@ class Encoded(Column, ABC):
         return (max(upper - center, center - lower) / scale) ** 2
 
     @abstractmethod
-    def encode(self, cells: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Coordinates of each cell, shape (cells, coordinates), and which cells can be read.
+    def measure(self, cells: Any) -> Array:
+        """Coordinates of each cell before bounds apply, shape (cells, coordinates); NaN if it cannot be read.
 
         Args:
             cells: an Arrow array, or a list of text with "" for a missing cell.
 
-        Guarantees: what a cell becomes depends on that cell alone; one that cannot be read becomes zeros.
+        Guarantees: what a cell becomes depends on that cell alone.
         """
 
     @model_validator(mode="after")
@@ -105,7 +105,7 @@ class Encoded(Column, ABC):
 
 @final
 class Number(Encoded):
-    """A number, clipped into its bounds; x becomes (x − center)/scale.
+    """A number; x becomes (x − center)/scale, and `Encoding.encode` clips it into its bounds.
 
     Args:
         lower: least value that counts.
@@ -114,8 +114,8 @@ class Number(Encoded):
         scale: what becomes 1; None for half the width of the bounds.
         fill: public value that stands for a missing cell; None: its row is ignored.
 
-    >>> Number(lower=0.0, upper=10.0, fill=5.0).encode(["0", "20", "", "many"])[0].ravel().tolist()
-    [-1.0, 1.0, 0.0, 0.0]
+    >>> Number(lower=0.0, upper=10.0, fill=5.0).measure(["0", "20", "", "many"]).ravel().tolist()
+    [-1.0, 3.0, 0.0, nan]
     """
 
     kind: Literal["number"] = "number"
@@ -149,14 +149,14 @@ class Number(Encoded):
         scale = (self.upper - self.lower) / 2 if self.scale is None else self.scale
         return center, scale, self.lower, self.upper
 
-    def encode(self, cells: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """See `Encoded.encode`; a cell that is neither missing nor a finite number cannot be read."""
+    def measure(self, cells: Any) -> Array:
+        """See `Encoded.measure`; a cell that is neither missing nor a finite number cannot be read."""
         found = numbers(cells)
         if self.fill is not None:
             found = np.where([not cell for cell in cells_of(cells)], self.fill, found)
-        valid = np.isfinite(found)
         center, scale, *_ = self.units
-        return np.where(valid, (np.clip(found, self.lower, self.upper) - center) / scale, 0.0)[:, None], valid
+        with np.errstate(over="ignore"):
+            return ((np.where(np.isfinite(found), found, np.nan) - center) / scale)[:, None]
 
 
 @final
@@ -167,8 +167,8 @@ class Category(Encoded):
         categories: all values that there are, in order.
         fill: the one that stands for a missing cell; None: its row is ignored.
 
-    >>> Category(categories=("no", "yes")).encode(["yes", "perhaps"])[0].tolist()
-    [[0.0, 1.0], [0.0, 0.0]]
+    >>> Category(categories=("no", "yes")).measure(["yes", "perhaps"]).tolist()
+    [[0.0, 1.0], [nan, nan]]
     """
 
     kind: Literal["category"] = "category"
@@ -211,10 +211,10 @@ class Category(Encoded):
         """Place of each cell's value among the categories, −1 for one that is none of them."""
         return places(cells, self.categories, self.fill or "")
 
-    def encode(self, cells: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """See `Encoded.encode`; a cell that is none of the categories cannot be read."""
-        found = self.places(cells)
-        return (found[:, None] == np.arange(len(self.categories))).astype(np.float64), found >= 0
+    def measure(self, cells: Any) -> Array:
+        """See `Encoded.measure`; a cell that is none of the categories cannot be read."""
+        found = self.places(cells)[:, None]
+        return np.where(found < 0, np.nan, found == np.arange(len(self.categories)))
 
 
 @final
@@ -453,8 +453,13 @@ class Encoding:
     @cached_property
     def coordinates(self) -> tuple[str, ...]:
         """Names of the coordinates: of a number its column's, of a category one a value, "city=Graz"."""
-        each = zip(self.names, self.columns, strict=True)
-        return tuple(name + ending for name, column in each for ending in column.endings)
+        endings = [ending for column in self.columns for ending in column.endings]
+        return tuple(map(str.__add__, self.owners, endings))
+
+    @cached_property
+    def owners(self) -> tuple[str, ...]:
+        """The column of each coordinate."""
+        return tuple(name for name, of in zip(self.names, self.columns, strict=True) for _ in of.endings)
 
     @property
     def counts(self) -> bool:
@@ -471,17 +476,25 @@ class Encoding:
         """(center, scale, lower, upper) of each coordinate, shape (d, 4), as in `Encoded.units`."""
         return np.array([column.units for column in self.columns for _ in column.endings])
 
-    def encode(self, cells: Sequence[Any]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Coordinates of rows, and which rows are valid; others are zeros.
+    def measure(self, cells: Sequence[Any]) -> Array:
+        """Coordinates of rows before bounds apply, shape (rows, d); NaN where a cell cannot be read.
 
         Args:
             cells: of each column in use, Arrow arrays or lists of text, "" for a missing cell.
+        """
+        return np.concatenate([one.measure(of) for one, of in zip(self.columns, cells, strict=True)], axis=1)
+
+    def encode(self, measured: Array) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Coordinates of rows within the bounds, and which rows are valid; others are zeros.
+
+        Args:
+            measured: as `measure` gives them.
 
         Returns:
             (z, valid), shapes (rows, d) and (rows,).
 
         Guarantees: a row of z depends on that row alone and has norm `norm_bound` at most.
         """
-        parts = [column.encode(given) for column, given in zip(self.columns, cells, strict=True)]
-        valid = np.logical_and.reduce([readable for _, readable in parts])
-        return np.where(valid[:, None], np.concatenate([z for z, _ in parts], axis=1), 0.0), valid
+        valid, (centers, scales, lower, upper) = np.all(~np.isnan(measured), axis=1), self.units.T
+        z = np.clip(measured, (lower - centers) / scales, (upper - centers) / scales)
+        return np.where(valid[:, None], z, 0.0), valid

@@ -34,7 +34,7 @@ _GUESSES: Final = (
             "(user|patient|customer|client|person|member|subject|driver|student)([ _-]?(id|name))?|uid|idcode"
         ),
     ),
-    ("time", re.compile(r".*(time|date).*|(.*[ _-])?at|day|hour|month")),
+    ("time", re.compile(r"time|day|(.*[ _-])?(timestamp|datetime|date|at)|date[ _-].*")),
     (
         "category",
         re.compile("(.*[ _-])?(label|class|category|type|kind|sex|gender|city|country|state|group)"),

@@ -404,7 +404,7 @@ class Table(SpreadOptions):
         if self.declared is None:
             return np.stack([numbers(columns[name], f"column {name!r}") for name in names], axis=1)
         encoding = self.declared.encoding(names)
-        z, valid = encoding.encode([columns[name] for name in names])
+        z, valid = encoding.encode(encoding.measure([columns[name] for name in names]))
         z = np.where(valid[:, None], z, np.nan)
         return z[:, np.cumsum([len(one.endings) for one in encoding.columns]) - 1] if each_its_last else z
 

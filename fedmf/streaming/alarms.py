@@ -1,4 +1,8 @@
-"""Rows that a release finds strange, for the operator alone: nothing protects the rows that are scored."""
+"""Rows that a release finds strange, for the operator alone: nothing protects the rows that are scored.
+
+They are scored as they are, however impossible: the bounds of a schema and the clip norm apply only to what
+is released. Releases do not depend on alarms.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,8 @@ _MOST_ROWS: Final = 4096
 class Alarms:
     """A CSV file of the rows with a score above the threshold of the last release before them.
 
+    Its columns are row (1 for the first row of the input below its header), score, threshold and release (t).
+
     Args:
         path: of the file, which only the operator may read; what it has stays.
         settings: of the stream.
@@ -37,7 +43,7 @@ class Alarms:
         self._encoding, self._rate = settings.encoding, false_alarms
         self._release: PrivateRelease | None = None
         self._threshold = np.inf
-        self.rows, self.alarms = 0, 0
+        self.rows, self.missing, self.alarms = 0, 0, 0
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -65,14 +71,15 @@ class Alarms:
             return
         if self._release is None or release.t != self._release.t:
             self._release, self._threshold = release, release.threshold(self._rate)
-        values = block.values
+        values = block.measured
         if self._encoding is not None:
             centers, scales, *_ = self._encoding.units.T
-            values = centers + scales * values[:, : len(centers)]
+            with np.errstate(over="ignore"):
+                values = centers + scales * values
         scores = release.score(values)
-        readable = ~np.isin(np.arange(len(block)), list(block.faults))
-        self.rows += int(readable.sum())
-        for i in np.flatnonzero(readable & (scores > self._threshold)).tolist():
+        self.missing += (missing := int(np.isnan(scores).sum()))
+        self.rows += len(block) - missing
+        for i in np.flatnonzero(scores > self._threshold).tolist():
             self.alarms += 1
             self._lines.writerow([first + i, f"{scores[i]:.6g}", f"{self._threshold:.6g}", release.t])
 
@@ -84,5 +91,10 @@ class Alarms:
             first += len(block)
 
     def __str__(self) -> str:
-        rate = f"{100 * self._rate:g} % of ordinary ones"
-        return f"{self.alarms:,} of {self.rows:,} rows are above the threshold for {rate}"
+        if not self.rows + self.missing:
+            return (
+                "no row came after a release of enough rows; use --score FILE to score rows by the last one"
+            )
+        of_all = f"{self.alarms:,} of {self.rows:,} scored rows are above the threshold for"
+        lacking = f", {self.missing:,} have a missing or unreadable cell and no score" if self.missing else ""
+        return f"{of_all} {100 * self._rate:g} % of ordinary ones{lacking}"

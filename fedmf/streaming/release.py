@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from fedmf.data.schema import Encoding
 from fedmf.data.table_reader import shown_names
 from fedmf.moments import GaussianEstimate, NoisyMoments, describe, fieller
 from fedmf.streaming.plan import StreamPlan
@@ -29,6 +30,10 @@ from fedmf.typing import Array
 Fields = dict[str, NDArray[Any]]
 
 TOO_FEW: Final = "too few valid rows to tell"
+NO_ERRORS: Final = (
+    "covariance_raw_standard_error (of a release) must be there for a threshold; got none. Release with "
+    "--raw (raw=True in Python) and not by post-processing, or pass ordinary=rows."
+)
 NO_DENSITY: Final = (
     "covariance (of a release) must be there with noise of its own for a density: one workload for both "
     "moments, a full or diagonal second moment, and another method than post-processing."
@@ -288,7 +293,7 @@ class PrivateRelease:
             x: rows in the units of `mean`: an array (…, d), or a data frame with `columns` in any order.
 
         Returns:
-            Of shape (…); NaN for a row with a missing cell.
+            Of shape (…); NaN for a row with a missing cell. Rows are not clipped to the bounds of a schema.
 
         Raises:
             ValueError: other columns, or there is no covariance.
@@ -304,7 +309,8 @@ class PrivateRelease:
         rows = np.array(x, np.float64)
         if rows.shape[-1:] != self.mean.shape:
             raise ValueError(f"x (rows) must have {self.mean.size} numbers each; got shape {rows.shape}.")
-        return self.estimate.distances(torch.from_numpy(rows)).numpy()
+        scores = self.estimate.distances(torch.from_numpy(rows)).numpy()
+        return np.where(np.isnan(scores) & ~np.isnan(rows).any(axis=-1), np.inf, scores)  # overflows
 
     def threshold(self, false_alarms: float = 0.01, ordinary: ArrayLike | None = None) -> float:
         """The score from which on a row is called strange: that share of ordinary ones is above it.
@@ -321,12 +327,47 @@ class PrivateRelease:
         """
         if ordinary is not None:
             return calibrated_threshold(false_alarms, self.score(ordinary))
-        if self.covariance is None or self.covariance_raw_standard_error is None:
+        if self.covariance is None:
             raise ValueError(NO_DENSITY)
+        if self.covariance_raw_standard_error is None:
+            raise ValueError(NO_ERRORS)
         full = self.covariance.ndim == 2
         parts = (self.covariance, self.covariance_raw_standard_error)
         covariance, errors = (part if full else np.diag(part) for part in parts)
         return alarm_threshold(false_alarms, covariance, self.mean_standard_error, errors)
+
+
+def at_bounds(release: PrivateRelease, encoding: Encoding) -> str:
+    """A warning of numbers with a mean at a bound of the schema, as values in another unit have; or "".
+
+    At a bound is a mean within 2 % of the range, with an interval no wider than a tenth of it. Released
+    numbers alone decide, so what is said is as private as these.
+    """
+    found = []
+    for i, (name, (*_, lower, upper)) in enumerate(zip(encoding.coordinates, encoding.units, strict=True)):
+        mean, width = release.mean[i], upper - lower
+        if name in encoding.names and release.mean_high[i] - release.mean_low[i] <= 0.1 * width:
+            ends = (("lower", lower, mean - lower), ("upper", upper, upper - mean))
+            found += [
+                f"{name} is released at its {end} bound {at:g}"
+                for end, at, off in ends
+                if off <= 0.02 * width
+            ]
+    asked = "is the range in the schema in the right unit? Values outside it count as the bound."
+    return f"WARNING: {', '.join(found)}: {asked}" if found else ""
+
+
+def hidden(release: PrivateRelease) -> str:
+    """Below which standard deviation the noise hides it: two standard errors of a variance; or ""."""
+    errors = release.covariance_raw_standard_error
+    if errors is None or not np.isfinite(errors).all():
+        return ""
+    of_each = np.diag(errors) if errors.ndim == 2 else errors
+    at = int(np.argmax(of_each))
+    return (
+        f" A standard deviation of {(release.columns or ())[at]} below {math.sqrt(2 * of_each[at]):.3g} is "
+        "hidden by noise; four times as many rows, or a four times larger epsilon, would halve this value."
+    )
 
 
 def listed(values: Any) -> Any:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from fedmf.data.cells import cells_of, ids, is_list, list_lengths, lists_of_numbers, numbers
 from fedmf.data.table_reader import InputError, JsonLinesTable, RowBatch, TableReader, open_table, shown_names
 from fedmf.streaming.settings import Settings
+from fedmf.typing import Array
 
 #: Most characters of a label.
 _LONGEST_LABEL: Final = 256
@@ -61,7 +63,9 @@ class RowBlock:
     Args:
         values: shape (rows, d), float64; zeros where a row is invalid.
         users: the id of each row's user, None where it cannot be read; None without a user column.
-        faults: indices of the rows that are invalid.
+        measured: coordinates before any bound, shape (rows, d), NaN where a cell is missing or cannot be
+            read, all of them in a row that belongs to nobody: for the operator's scores and counts, never
+            for a release.
         labels: the texts of each row's label columns, "" where one cannot be read; empty without columns.
         nameless: indices of the rows with an empty cell of the user; not of rows without cells, as whether a
             line is a row is private.
@@ -69,18 +73,22 @@ class RowBlock:
 
     values: NDArray[np.float64]
     users: Sequence[str | None] | None
-    faults: frozenset[int] = frozenset()
+    measured: Array
     labels: Sequence[tuple[str, ...]] = ()
     nameless: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
         return len(self.values)
 
+    @cached_property
+    def faults(self) -> frozenset[int]:
+        """Indices of the rows that are invalid."""
+        return frozenset(np.flatnonzero(np.isnan(self.measured).any(axis=1)).tolist())
+
     def chosen(self, indices: Sequence[int]) -> RowBlock:
         """Some of the rows, without labels."""
-        users = None if self.users is None else [self.users[i] for i in indices]
-        faults = frozenset(at for at, i in enumerate(indices) if i in self.faults)
-        return RowBlock(self.values[list(indices)], users, faults)
+        users, rows = None if self.users is None else [self.users[i] for i in indices], list(indices)
+        return RowBlock(self.values[rows], users, self.measured[rows])
 
 
 def declared_cells(settings: Settings) -> tuple[str, ...]:
@@ -118,13 +126,13 @@ def encoded(
     schema, encoding = settings.schema, settings.encoding
     assert schema is not None
     assert encoding is not None
-    z, valid = encoding.encode([cells[name] for name in encoding.names])
-    valid[list(faults)] = False
-    z[~valid] = 0.0
+    measured = encoding.measure([cells[name] for name in encoding.names])
+    measured[list(faults)] = np.nan
+    z, valid = encoding.encode(measured)
     if weight := settings.count_weight:
         z = np.concatenate([z, weight * valid[:, None].astype(np.float64)], axis=1)
     labels = [map(label_of, schema.columns[name].labels(cells[name])) for name in settings.labels.values()]
-    return RowBlock(z, users, frozenset(np.flatnonzero(~valid).tolist()), list(zip(*labels, strict=True)))
+    return RowBlock(z, users, measured, list(zip(*labels, strict=True)))
 
 
 def numbered(rows: Sequence[Sequence[object]], users: Sequence[str | None] | None) -> RowBlock:
@@ -134,10 +142,21 @@ def numbered(rows: Sequence[Sequence[object]], users: Sequence[str | None] | Non
     >>> block.values.tolist(), sorted(block.faults)
     ([[1.0, 0.5], [0.0, 0.0], [0.0, 0.0]], [1, 2])
     """
-    values = np.array([[_number(entry) for entry in row] for row in rows])
-    invalid = ~np.isfinite(values).all(axis=1)
-    values[invalid] = 0.0
-    return RowBlock(values, users, frozenset(np.flatnonzero(invalid).tolist()))
+    return _unscaled(np.array([[_number(entry) for entry in row] for row in rows]), users)
+
+
+def _unscaled(
+    values: Array,
+    users: Sequence[str | None] | None,
+    faults: Collection[int] = (),
+    labels: Sequence[tuple[str, ...]] = (),
+    nameless: frozenset[int] = frozenset(),
+) -> RowBlock:
+    """Rows without a schema; one of the faults, or with an entry that is not finite, is invalid."""
+    measured = np.where(np.isfinite(values), values, np.nan)
+    measured[list(faults)] = np.nan
+    values = np.where(np.any(np.isnan(measured), axis=1, keepdims=True), 0.0, measured)
+    return RowBlock(values, users, measured, labels, nameless)
 
 
 def _number(entry: object) -> float:
@@ -359,10 +378,8 @@ def batch_block(
     else:
         of = [numbers(columns[name], f"column {name!r}") for name in layout.columns]
         values = np.column_stack([np.zeros((batch.rows, 0)), *of])
-    faults.update(np.flatnonzero(~np.isfinite(values).all(axis=1)).tolist())
-    values[list(faults)] = 0.0
     told = [map(label_of, cells_of(columns[name], f"column {name!r}")) for name in layout.labels]
-    return RowBlock(values, users, frozenset(faults), list(zip(*told, strict=True)), nameless)
+    return _unscaled(values, users, faults, list(zip(*told, strict=True)), nameless)
 
 
 def array_layout(name: str, dimension: int, settings: Settings) -> Layout:

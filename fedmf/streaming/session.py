@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -172,6 +172,7 @@ class StreamRun:
                         self.ahead,
                         clipped=self.ahead.clipped + int(long[rows].sum()),
                         zeroed=self.ahead.zeroed + len(zeroed),
+                        unreadable=self._unreadable(block, zeroed),
                     )
                 if self.plan.every == 1 or self.waiting == self.plan.every or self.done:
                     self._release()
@@ -243,6 +244,15 @@ class StreamRun:
             return clip_rows(values, settings.clip_norm)
         clipped, long = clip_rows(values[:, :-1], settings.clip_norm)
         return np.column_stack([clipped, np.where(values[:, -1] > 0, settings.count_weight, 0.0)]), long
+
+    def _unreadable(self, block: RowBlock, zeroed: Sequence[int]) -> Mapping[str, int]:
+        """`Position.unreadable` with the zeroed rows of a block."""
+        before, users = self.ahead.unreadable, block.users
+        rows = [i for i in zeroed if users is None or users[i] is not None]
+        found = np.isnan(block.measured[rows]).sum(axis=0).tolist()
+        encoding = self.plan.settings.encoding
+        columns = self.plan.layout.columns if encoding is None else encoding.owners
+        return {name: before.get(name, 0) + count for name, count in zip(columns, found, strict=True)}
 
     def _admit(self, block: RowBlock, at: int) -> tuple[list[int], int]:
         """(rows from a place on that take a step, where the block was left), up to the next release or the
@@ -347,10 +357,10 @@ class _Rows:
 
 @contextmanager
 def open_run(
-    directory: Path,
+    directory: str | Path,
     settings: Settings,
-    source: Path | None,
-    output: Path | None,
+    source: str | Path | None,
+    output: str | Path | None,
     file_format: str | None = None,
     first_row: int = 1,
     progress: Callable[[int, int], None] | None = None,
@@ -375,6 +385,8 @@ def open_run(
             this machine has seen of its stream.
         ValueError: settings, input or output are unfit.
     """
+    directory = Path(directory)
+    source, output = (None if path is None else Path(path) for path in (source, output))
     fresh = not StreamState.exists(directory)
     if fresh and first_row != 1:
         raise InputError(f"input must begin with row 1 for a new stream; got {first_row}.")
@@ -427,7 +439,7 @@ def open_pushed(directory: Path, settings: Settings, layout: Layout) -> Iterator
         yield kept.enter_context(StreamRun(state, Output()))
 
 
-def account_stream(directory: Path) -> PrivacyStatement:
+def account_stream(directory: str | Path) -> PrivacyStatement:
     """The privacy statement of the stream in a state directory, computed again from what was committed.
 
     Raises:
@@ -436,13 +448,13 @@ def account_stream(directory: Path) -> PrivacyStatement:
     return stream_costs(directory).statement
 
 
-def stream_costs(directory: Path) -> Costs:
+def stream_costs(directory: str | Path) -> Costs:
     """The privacy cost of a stream for each of its users, for composition with other streams and runs.
 
     Raises:
         LedgerError, ValueError: as for `account_stream`.
     """
-    with StreamState.open(directory) as state:
+    with StreamState.open(Path(directory)) as state:
         return costs_of(state)
 
 

@@ -43,7 +43,8 @@ class Settings:
         delta: δ.
         clip_norm: ζ, in 1e-100..1e100; with a schema by default the largest norm that its bounds allow.
         rounds: n, the largest number of rows that count; None: counted in the input.
-        user_column: name of the column of user ids; None: every row is a different user.
+        user_column: name of the column of user ids; None: that of the schema, or every row is a different
+            user.
         max_participations: k, the largest number of rows of one user that count.
         min_separation: b, the smallest number of steps between two rows of one user; None for n with k = 1,
             else 1. With R rows per release, at most ⌈R/b⌉ of a user's rows are in one.
@@ -100,6 +101,8 @@ class Settings:
     schema: Schema | None = None
 
     def __post_init__(self) -> None:
+        if self.schema is not None and self.user_column is None:
+            object.__setattr__(self, "user_column", self.schema.user)
         if self.encoding is not None and math.isnan(self.clip_norm):
             object.__setattr__(self, "clip_norm", self.encoding.norm_bound)
         if self.method not in METHOD_NAMES:

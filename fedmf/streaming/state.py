@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
@@ -87,6 +87,7 @@ class Position:
         beyond_k: rows of users who had given k.
         within_b: rows that came less than b steps after another one of their user.
         nameless: rows with a user column and no user id in it, which took a step as invalid rows.
+        unreadable: in how many other zeroed rows the cell of each column is missing or cannot be read.
     """
 
     step: int = 0
@@ -102,11 +103,13 @@ class Position:
     beyond_k: int = 0
     within_b: int = 0
     nameless: int = 0
+    unreadable: Mapping[str, int] = field(default_factory=dict)
 
     def counts(self) -> dict[str, int]:
         """What only the operator may see."""
         names = ("clipped", "zeroed", "beyond_k", "within_b")
-        return {"rows": self.row, "steps": self.step, **{name: getattr(self, name) for name in names}}
+        columns = {f"unreadable {name}": count for name, count in self.unreadable.items() if count}
+        return {"rows": self.row, "steps": self.step, **{n: getattr(self, n) for n in names}} | columns
 
 
 class StreamState:

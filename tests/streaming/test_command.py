@@ -6,6 +6,7 @@ import json
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,11 @@ import pytest
 from support.command_line import one_line
 
 from fedmf.cli.app import run
+from fedmf.cli.stream_screen import _correlations
+from fedmf.data import Schema
+from fedmf.streaming import PrivateRelease, Settings
+from fedmf.streaming.release import at_bounds
+from fedmf.streaming.rows import declared_layout
 
 PAIRS, SHARES = np.random.default_rng(3).normal(size=(1000, 2)) / 1.5, np.arange(1000)[:, None] / 1000
 CLIPPED = "WARNING: many rows were probably clipped"
@@ -47,7 +53,7 @@ def test_a_file_to_a_file_with_a_state(folder: Path, capsys: pytest.CaptureFixtu
     last = json.loads((folder / "out.jsonl").read_text().splitlines()[-1])
     assert f"± {1.96 * last['mean_standard_error'][0]:.3g} " in expected
     shown = capsys.readouterr()
-    assert shown.out.startswith("At most 1 row of each user count.\n")
+    assert shown.out.startswith("At most 1 row of each user counts.\n")
     promise = (
         "Every user (column `user`) has (8, 1e-05)-differential privacy under zero-out adjacency, "
         "against anyone who sees all that was released.\n"
@@ -84,7 +90,7 @@ def test_strange_rows_are_for_the_operator(folder: Path, capsys: pytest.CaptureF
     (folder / "long.csv").write_text("x,y\n" + "".join(f"{a},{b}\n" for a, b in x))
     asked = ["--release-every", "1000", "--false-alarms", "1e-4", "--output"]
     assert stream("--input", "long.csv", *asked, "a.csv", "--alarms", "a.txt") == 0
-    assert "Not private, for the operator only: 1 of 3,000 rows are above" in capsys.readouterr().out
+    assert "Not private, for the operator only: 1 of 3,000 scored rows are above" in capsys.readouterr().out
     header, alarm = (folder / "a.txt").read_text().splitlines()
     assert (header, alarm.split(",")[0]) == ("row,score,threshold,release", "3501")
     assert (folder / "a.txt").stat().st_mode & 0o077 == 0
@@ -92,6 +98,9 @@ def test_strange_rows_are_for_the_operator(folder: Path, capsys: pytest.CaptureF
     assert stream("--input", "long.csv", *asked, "b.csv", "--alarms", "b.txt", "--score", "new.csv") == 0
     assert [line.split(",")[0] for line in (folder / "b.txt").read_text().splitlines()] == ["row", "2"]
     assert (folder / "a.csv").read_text().count("\n") == 5
+    capsys.readouterr()
+    assert stream("--input", "new.csv", *asked, "d.csv", "--alarms", "d.txt") == 0
+    assert "no row came after a release of enough rows; use --score FILE" in capsys.readouterr().out
     (folder / "bad.csv").write_text("station day\n0.1\n")
     assert stream("--input", "long.csv", *asked, "c.csv", "--alarms", "c.txt", "--score", "bad.csv") == 2
     assert "must be 'x', 'y', as in the stream; got 'station day' in bad.csv." in capsys.readouterr().err
@@ -114,7 +123,10 @@ def test_the_screen_says_what_cannot_be_said(folder: Path, capsys: pytest.Captur
         (np.where(SHARES > 0.2, 9 + PAIRS, np.nan), CLIPPED),
         (PAIRS / 2, "mean [95 %]"),
         (PAIRS / np.linalg.norm(PAIRS, axis=1)[:, None] * SHARES**0.5, "mean [95 %]"),
-        (np.full((1000, 2), "2026-01-01"), "If a column contains text or times, every row counts as zeros."),
+        (
+            np.full((1000, 2), "2026-01-01"),
+            "If a column is empty, or has a wrong name, unit or format (text, times)",
+        ),
     ],
     ids=["normal", "long or missing", "short", "disc", "text"],
 )
@@ -269,11 +281,20 @@ def test_a_schema_scales_and_is_kept(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert line["mean_low"][0] < line["mean"][0] < line["mean_high"][0]
     assert line["valid_share"] == pytest.approx(0.75, abs=0.2)
     assert line["timestamp"] == "2026-01-24T00:00:00"
+    assert json.loads((tmp_path / "state/operator.json").read_text())["unreadable speed"] == 6
+    assert command("a", "rows", "--rounds", "30", "--release-every", "99") == 0
+    told = "24 of 24 rows count.\n24 rows wait for the release after 30 rows (--release-every, --rounds).\n"
+    assert f"{told}No release yet.\n" in capfd.readouterr().err
     assert (command("b", "rows"), capfd.readouterr().out) == (command("b", "filled"), capfd.readouterr().out)
     (tmp_path / "new.csv").write_text("city,speed\nGraz,1e9\nLinz,20\nWels,none\n")
     alarms = ("--alarms", str(tmp_path / "alarms.csv"), "--score", str(tmp_path / "new.csv"))
     assert command("b", "rows", *alarms) == 0
-    assert " of 2 rows are above the threshold" in capfd.readouterr().err
+    last, told = capfd.readouterr()
+    assert " of 2 scored rows are above the threshold for 1 % of ordinary ones, 1 have a missing" in told
+    # A value beyond the bounds of the schema is scored as it is, here as in Python.
+    score = PrivateRelease.from_dict(json.loads(last.splitlines()[-1])).score([[1e9]])
+    found = (tmp_path / "alarms.csv").read_text().splitlines()[1].split(",")
+    assert (found[0], float(found[1])) == ("1", pytest.approx(score[0], rel=1e-5))
     for arguments, message in (
         (("b", "rows", *state, "--release-every", "24"), "schema must be as it was when the stream"),
         (("a", "other"), "columns must all be declared in the schema; got 'Speed'"),
@@ -284,3 +305,21 @@ def test_a_schema_scales_and_is_kept(tmp_path: Path, capfd: pytest.CaptureFixtur
         capfd.readouterr()
         assert command(*arguments) == 2
         assert message in one_line(capfd)
+
+
+def test_released_numbers_tell_of_a_wrong_unit_and_of_correlations() -> None:
+    """A mean at a bound, with a narrow interval and of a number, and how many intervals exclude 0."""
+    number = {"kind": "number", "lower": 1.3, "upper": 2.1}
+    city = {"kind": "category", "categories": ["Graz", "Linz"]}
+    schema = Schema.from_dict({"who": {"kind": "user"}, "a": number, "b": number, "c": number, "city": city})
+    settings = Settings(schema=schema, epsilon=1.0, delta=1e-5)
+    assert settings.user_column == "who"
+    mean, half = np.array([2.1, 1.35, 1.3, 1.0, 0.0]), np.array([0.01, 0.01, 0.2, 0.0, 0.0])
+    matrix, low = np.full((5, 5), 0.1), np.full((5, 5), -0.1)
+    low[0, 1] = 0.05
+    fields = {"t": 9, "mean": mean, "mean_low": mean - half, "mean_high": mean + half}
+    fields |= {"correlation": matrix, "correlation_low": low, "correlation_high": matrix + 0.2}
+    release, plan = PrivateRelease(9, lambda: fields), SimpleNamespace(layout=declared_layout(settings))
+    told = at_bounds(release, schema.encoding())
+    assert told.startswith("WARNING: a is released at its upper bound 2.1: is the range in the schema in the")
+    assert _correlations(plan, release)[0].startswith("The 95 % intervals of 1 of 10 correlations exclude 0;")  # type: ignore[arg-type]

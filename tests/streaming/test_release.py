@@ -204,6 +204,7 @@ def test_a_release_scores_rows_and_is_a_density(tmp_path: Path) -> None:
     apart = x - release.mean
     distances = np.einsum("ni,ij,nj->n", apart, np.linalg.inv(release.covariance), apart)
     np.testing.assert_allclose(release.score(x), distances, rtol=1e-9)
+    assert release.score([1e308, -1e308]) == np.inf
     np.testing.assert_allclose(again.score(x), distances, rtol=1e-9)
     swapped = pd.DataFrame({"b": x[:, 1], "a": [0.7, np.nan]})
     np.testing.assert_allclose(again.score(swapped), [distances[0], np.nan], rtol=1e-9)
@@ -215,7 +216,7 @@ def test_a_release_scores_rows_and_is_a_density(tmp_path: Path) -> None:
     with pytest.raises(AttributeError):
         release.nothing  # noqa: B018
     plain = {name: value for name, value in line.items() if not name.startswith(("sum", "covariance_raw"))}
-    with pytest.raises(ValueError, match="for a density"):
+    with pytest.raises(ValueError, match=r"for a threshold; got none\. Release with --raw \(raw=True"):
         PrivateRelease.from_dict(plain).threshold()
     assert PrivateRelease.from_dict(plain).score(x).shape == (2,)
     with PrivateStream(tmp_path / "b", **BUDGET, dimension=2, rounds=4, second_moment="trace") as stream:

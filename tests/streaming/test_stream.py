@@ -83,7 +83,7 @@ class Pieces:
         if low == len(self._x):
             return None
         self._at = min(len(self._x), low + self._rng.randint(1, min(most, 9)))
-        return RowBlock(self._x[low : self._at].copy(), None)
+        return RowBlock(self._x[low : self._at].copy(), None, self._x[low : self._at])
 
     def where(self, row: int) -> str:
         return f"row {row}"
