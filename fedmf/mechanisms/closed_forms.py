@@ -264,15 +264,6 @@ def workload_diagonal(workload: ToeplitzWorkload) -> Diagonal:
     return Diagonal(np.maximum(squares, squares[squares > 0].min()) ** 0.25)
 
 
-def optimal_diagonal(rounds: int) -> Diagonal:
-    """C = diag((n − t)^{1/4}), t = 0 … n−1: the best independent noise for prefix sums if k = n and b = 1.
-
-    >>> optimal_diagonal(16).entries[[0, -1]]
-    array([2., 1.])
-    """
-    return workload_diagonal(prefix(check_count(rounds, "n (rounds)")))
-
-
 def _checked_power(workload: ToeplitzWorkload, gamma: float, sign: float, bands: int) -> Vector:
     check_count(bands, "p (bands)", workload.rounds)
     if not 0 < gamma <= 1:

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedmf.mechanisms.series import multiply
+from fedmf.mechanisms.series import check_count, check_leading, multiply
 from fedmf.typing import Vector
 
 #: (ρ, e, s) stands for (1 − ρx^s)^e.
@@ -74,8 +74,7 @@ class ToeplitzWorkload:
         >>> prefix(5).leading(2).rounds
         2
         """
-        if not 1 <= rounds <= self.rounds:
-            raise ValueError(f"T (leading rounds) must be between 1 and n={self.rounds}; got {rounds}.")
+        check_leading(rounds, self.rounds)
         if rounds == self.rounds:
             return self
         rows, columns = self.row_weights, self.column_weights
@@ -132,7 +131,7 @@ class ToeplitzWorkload:
 
 def prefix(rounds: int) -> ToeplitzWorkload:
     """All prefix sums: A is lower triangular with ones, what SGD with a constant learning rate releases."""
-    return ToeplitzWorkload("prefix", np.ones(_horizon(rounds)), factors=((1.0, -1.0, 1),))
+    return ToeplitzWorkload("prefix", np.ones(check_count(rounds, "n (rounds)")), factors=((1.0, -1.0, 1),))
 
 
 def exponential(decay: float, rounds: int) -> ToeplitzWorkload:
@@ -150,7 +149,7 @@ def exponential(decay: float, rounds: int) -> ToeplitzWorkload:
     """
     if not 0 < decay < 1:
         raise ValueError(f"beta (decay) must be in (0, 1); got {decay}. With beta = 1 take prefix.")
-    a = np.power(decay, np.arange(_horizon(rounds)), dtype=np.float64)
+    a = np.power(decay, np.arange(check_count(rounds, "n (rounds)")), dtype=np.float64)
     return ToeplitzWorkload(f"exponential:{decay:g}", a, factors=((decay, -1.0, 1),))
 
 
@@ -174,7 +173,7 @@ def momentum(decay: float, rounds: int, weight_decay: float = 1.0) -> ToeplitzWo
         raise ValueError(f"beta (momentum) must be in [0, 1); got {decay}. The velocity would never fade.")
     if not 0 < weight_decay <= 1:
         raise ValueError(f"alpha (weight decay factor) must be in (0, 1]; got {weight_decay}. 1 is none.")
-    n = _horizon(rounds)
+    n = check_count(rounds, "n (rounds)")
     powers = np.power(decay, np.arange(n), dtype=np.float64)
     if weight_decay == 1.0:
         a = (1.0 - decay * powers) / (1.0 - decay)
@@ -200,7 +199,7 @@ def window(width: int, rounds: int) -> ToeplitzWorkload:
     >>> window(2, 3).coefficients
     array([0.5, 0.5, 0. ])
     """
-    n = _horizon(rounds)
+    n = check_count(rounds, "n (rounds)")
     if isinstance(width, bool) or not isinstance(width, int) or not 1 <= width <= n:
         raise ValueError(f"w (window width) must be an integer between 1 and n={n}; got {width!r}.")
     a = np.where(np.arange(n) < width, 1.0 / width, 0.0)
@@ -214,7 +213,7 @@ def average(rounds: int) -> ToeplitzWorkload:
     array([[1. , 0. ],
            [0.5, 0.5]])
     """
-    rows = 1.0 / np.arange(1, _horizon(rounds) + 1)
+    rows = 1.0 / np.arange(1, check_count(rounds, "n (rounds)") + 1)
     return replace(weighted(prefix(rounds), rows=rows), name="average")
 
 
@@ -255,12 +254,6 @@ def _correlate(left: Vector, right: Vector) -> Vector:
     if (right == 1.0).all():
         return np.cumsum(left[::-1])[::-1]
     return multiply(right, left[::-1], n)[::-1]
-
-
-def _horizon(rounds: int) -> int:
-    if rounds < 1:
-        raise ValueError(f"n (rounds) must be at least 1; got {rounds}.")
-    return rounds
 
 
 def _rows(values: ArrayLike, rounds: int) -> Vector:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.oracles import prefix_sums, scalar_sensitivity
 
-from fedmf.mechanisms.closed_forms import cgd, identity, optimal_diagonal
+from fedmf.mechanisms.closed_forms import cgd, identity, workload_diagonal
 from fedmf.mechanisms.errors import errors, query_variances
 from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.mechanisms.workload import prefix
@@ -51,7 +51,7 @@ def test_lemma_2_max_error_stays_within_a_constant() -> None:
 def test_theorem_4_full_batches(n: int) -> None:
     contract, queries = Participation(n, n, 1), prefix(n)
     plain = errors(identity(n), queries, stated_sensitivity(identity(n), contract)).rmse
-    weighted = optimal_diagonal(n)
+    weighted = workload_diagonal(prefix(n))
     diagonal = errors(weighted, queries, stated_sensitivity(weighted, contract)).rmse
     assert plain == pytest.approx((n * (n + 1) / 2) ** 0.5, rel=1e-12)
     assert diagonal == pytest.approx(np.sqrt(np.arange(1, n + 1)).sum() / n**0.5, rel=1e-12)

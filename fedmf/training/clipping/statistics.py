@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Protocol, Self
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
 import torch
@@ -14,6 +14,9 @@ from torch import Tensor
 
 from fedmf.training.barrier import pass_interrupt, silent
 from fedmf.training.clipping.merge import FRACTION_BITS
+
+if TYPE_CHECKING:
+    from fedmf.training.clipping.fixed_point import FixedPointSum
 
 
 @dataclass(frozen=True)
@@ -135,31 +138,6 @@ def plain_row(given: object, size: int) -> Tensor:
     return torch.tensor(row.tolist(), dtype=torch.float64)
 
 
-class RowSum(Protocol):
-    """What clips rows to a norm and sums them: a `FixedPointSum`."""
-
-    def add_updates(self, updates: Tensor) -> Tensor:
-        """Clip and add rows."""
-        ...
-
-    def add_clipped_sum(self, total: Tensor, users: int) -> None:
-        """Add a sum of so many clipped rows, or refuse it."""
-        ...
-
-    @property
-    def fixed_point(self) -> Tensor:
-        """The total in units of the norm."""
-        ...
-
-    def total(self) -> Tensor:
-        """The total, float64."""
-        ...
-
-    def like(self) -> Self:
-        """An empty one of the same kind."""
-        ...
-
-
 class Told:
     """Sums of statistics, one each: numbers as integers, rows clipped through the same `merge` as updates.
 
@@ -168,7 +146,7 @@ class Told:
         rows: those that are functions of its clipped update, each with what sums it.
     """
 
-    def __init__(self, numbers: Sequence[Statistic], rows: Mapping[RowStatistic, RowSum]) -> None:
+    def __init__(self, numbers: Sequence[Statistic], rows: Mapping[RowStatistic, FixedPointSum]) -> None:
         self._numbers = dict.fromkeys(numbers, 0)
         self._rows = dict(rows)
 
