@@ -118,7 +118,7 @@ def main(grid: Grid, context: Context) -> None:
 
         run_on_grid(session, grid, told)
         session.draw()
-        for line in session.statement().render_text().splitlines():
+        for line in session.statement().public().render_text().splitlines():
             say(line)
 
 

@@ -149,7 +149,6 @@ class RunDirectory:
 
     def __init__(self, path: Path, header: RunHeader, key: NoiseKey, ledger: Ledger) -> None:
         self.path, self.header, self.key, self.ledger = path, header, key, ledger
-        self.right = ledger.right
 
     @classmethod
     def create(

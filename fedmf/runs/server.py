@@ -165,7 +165,7 @@ class PrivateServer:
         """
         self._check(total, users)
         t = self._t
-        with self.directory.right.exercise(f"round {t + 1}"):
+        with self.directory.ledger.right.exercise(f"round {t + 1}"):
             self.keys.open_in(self.directory.ledger)
             parameters, state = self._stepped(total)
             states = [released.after(t, total) for released in self._statistics]

@@ -16,6 +16,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
+from support.small_runs import dotted
 from support.whole_apps import (
     Ask,
     asking,
@@ -28,7 +29,7 @@ from support.whole_apps import (
 )
 
 from fedmf.errors import ConfigError
-from fedmf.flower import run_app
+from fedmf.flower import apps, run_app
 
 
 def test_what_a_client_writes_reaches_nobody_else() -> None:
@@ -243,3 +244,15 @@ def test_bad_arguments_are_refused_in_one_line(changes: dict[str, Any], error: s
     with pytest.raises(ConfigError, match=error) as caught:
         run_app(**arguments)
     assert "\n" not in str(caught.value)
+
+
+def test_our_own_app_tells_what_may_be_public(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    caplog.set_level(logging.INFO, logger="flwr")
+    run = {"rounds": 2, "mechanism": "identity", "output_dir": str(tmp_path / "run")}
+    named = dotted(dataset="synthetic", users=12, cohort_size=3, local_engine="loop", **run)
+    run_app(apps.server, apps.client, num_supernodes=2, run_config=named)
+    assert any("differential privacy" in line for line in caplog.messages)
+    assert not any("not private" in line for line in caplog.messages)
