@@ -78,9 +78,8 @@ def expected(plan: StreamPlan) -> str:
     encoding = plan.settings.encoding
     scales = np.ones(len(names)) if encoding is None else encoding.units[:, 1]
     errors = 1.96 * np.sqrt(plan.variances(0, at)) / plan.row_sums(0, at)
-    of_squares = (
-        plan.mechanism.method.second_noise and plan.settings.workloads[0] == plan.settings.workloads[-1]
-    )
+    same = plan.settings.workloads[0] == plan.settings.workloads[-1]
+    of_squares = same and plan.mechanism.method.second_noise and plan.second_moment.gives_covariance
     wide = max(10, *map(len, names))
     head = "".join(f"  mean after row {t:,}".ljust(26) for t in at.tolist())
     hidden = "  smallest visible standard deviation" if of_squares else ""

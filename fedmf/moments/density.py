@@ -8,7 +8,6 @@ from typing import Any, Self, final
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 
 from fedmf.moments.noisy_moments import Interval, NoisyMoments
 from fedmf.typing import Array
@@ -174,29 +173,13 @@ class PrivateGaussian:
 
     @property
     def estimate(self) -> GaussianEstimate:
-        """The density in torch: samples, divergences."""
+        """The density in torch: samples, divergences, distances of rows."""
         full = self.covariance if self.raw.full else np.diag(self.covariance)
         return GaussianEstimate(torch.from_numpy(self.mean.copy()), torch.from_numpy(full.copy()))
-
-    def log_density(self, x: ArrayLike) -> Array:
-        """log N(x; μ, Σ) for x of shape (…, d), shape (…)."""
-        return self.estimate.log_density(self._rows(x)).numpy()
-
-    def score(self, x: ArrayLike) -> Array:
-        """How strange x is: (x − μ)ᵀΣ⁻¹(x − μ), shape (…); χ² with d degrees of freedom for rows of N(μ, Σ).
-
-        Args:
-            x: shape (…, d), in the units of the stream's rows; not clipped.
-        """
-        return self.estimate.distances(self._rows(x)).numpy()
 
     def mean_interval(self, level: float = 0.95) -> Interval:
         """See `NoisyMoments.mean_interval`."""
         return self.raw.mean_interval(level)
-
-    def covariance_interval(self, level: float = 0.95) -> Interval:
-        """See `NoisyMoments.covariance_interval`."""
-        return self.raw.covariance_interval(level)
 
     def correlations(self, level: float = 0.95) -> tuple[Array, Array, Array]:
         """Values, lower and upper ends, shape (d, d); a value is NaN where that is too noisy to say.
@@ -212,12 +195,6 @@ class PrivateGaussian:
     def too_noisy(self) -> str:
         """What the noise leaves open of the covariance as a whole; empty where it does not."""
         return verdict(float(self.raw.trace_interval()[0]), self.shrinkage)
-
-    def _rows(self, x: ArrayLike) -> torch.Tensor:
-        rows = np.asarray(x, dtype=np.float64)
-        if not rows.ndim or rows.shape[-1] != len(self.mean):
-            raise ValueError(f"x (rows) must have shape (..., {len(self.mean)}); got {rows.shape}.")
-        return torch.from_numpy(np.ascontiguousarray(rows))
 
 
 def verdict(least_trace: float, shrinkage: float) -> str:
