@@ -143,8 +143,8 @@ def _left_out(plan: StreamPlan, position: Position) -> list[str]:
         (position.beyond_k, f"are over the limit of {k} per user (--rows-per-user)"),
         (position.within_b, f"are fewer than {b} rows after another row of their user (--min-separation)"),
     ]
-    counted = f"{position.step:,} of {position.row:,} rows count."
-    return [counted, *(f"  {count:,} {why}" for count, why in reasons if count)]
+    told = [f"  {count:,} {why}" for count, why in reasons if count]
+    return [f"{position.step:,} of {position.row:,} rows count.", *told]
 
 
 def _table(plan: StreamPlan, release: PrivateRelease) -> list[str]:
@@ -207,10 +207,11 @@ def _errors(plan: StreamPlan, release: PrivateRelease) -> list[str]:
         return []
     at = np.array([release.t])
     error = float(np.sqrt(plan.variances(0, at)[0]) / plan.row_sums(0, at)[0])
-    ratio, k = error / plan.one_shot_error(release.t), plan.participation.max_participations
+    ratio, k = f"{error / plan.one_shot_error(release.t):.2g}", plan.participation.max_participations
+    times = "that" if ratio == "1" else f"{ratio} times the noise"
     price = f" It grows with the {k} rows per user that count (--rows-per-user)." if k > 1 else ""
     return [
-        f"The noise of the means is {ratio:.2g} times the noise of a single release of all {release.t:,} "
+        f"The noise of the means is {times} of a single release of all {release.t:,} "
         f"rows at the same epsilon ({plan.releases:,} releases; --release-every).{price}"
     ]
 

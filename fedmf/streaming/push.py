@@ -46,6 +46,9 @@ _CLOSED: Final = "is closed"
 class PrivateStream:
     """Private running moments of pushed rows, stored durably; each row counts once.
 
+    Every row is released, for services that need it. The last mean is then several times noisier than a
+    single release of a whole table, for which there is `fedmf.streaming.open_run`.
+
     The state directory has the format of ``fedmf stream --state-dir``. The same call continues the stream
     after any interruption, including kill -9. Use it as a context manager; on exit, it writes the privacy
     statement to the directory.
@@ -61,8 +64,7 @@ class PrivateStream:
         schema: declaration of the columns (`fedmf.data.read_schema`), including a user column. Rows are
             then mappings or tables of raw cells, and releases in the columns' own units.
         **settings: other fields of `Settings`: epsilon, delta, max_participations, min_separation, workloads,
-            second_moment, adjacency, method, mechanisms, bands, params, weight, seed. Every row is released,
-            so `release_every` is 1.
+            second_moment, adjacency, method, mechanisms, bands, params, weight, seed.
 
     Raises:
         LedgerError: the directory belongs to another stream, is in use by another process, or is older than
@@ -106,7 +108,8 @@ class PrivateStream:
         )
         if asked.release_every != 1:
             raise ValueError(
-                f"R (release every) must be 1 for rows that are pushed; got {asked.release_every}."
+                f"R (release every) must be 1 for rows that are pushed; got {asked.release_every}. Release a "
+                "whole table with fedmf.streaming.open_run."
             )
         self._form = _Form(asked, dimension)
         self._path, self._lock, self._process = Path(path), threading.Lock(), os.getpid()
