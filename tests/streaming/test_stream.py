@@ -85,8 +85,8 @@ class Pieces:
         self._at = min(len(self._x), low + self._rng.randint(1, min(most, 9)))
         return RowBlock(self._x[low : self._at].copy(), None, self._x[low : self._at])
 
-    def where(self, row: int) -> str:
-        return f"row {row}"
+    def skip(self, rows: int) -> int:
+        return rows  # none was dealt with before
 
 
 class Kept(Output):
