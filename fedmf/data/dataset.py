@@ -117,7 +117,8 @@ class Dataset(ABC):
                 type, or tokens.
             test: features and labels of the test part, which must not be of private rows.
             test_owner: the owner of the test part.
-            vocabulary: how many tokens there are where features and labels are tokens.
+            vocabulary: integers among the features are below it, such as tokens, which labels may be too, or
+                categories. Default: the largest of the test part, plus one.
 
         Raises:
             ValueError: lengths that differ, no user list, labels of which it is not told what they are, or no
@@ -140,6 +141,15 @@ class Dataset(ABC):
         count = classes if isinstance(classes, int) else len(names)
         test_x, test_y = test or (each(lambda part: part[:0], features), y[:0])
         test_x = each(_tensor, test_x)
+        if not (vocabulary or len(test_y)):
+            whole = [
+                not (part.is_floating_point() or part.dtype is torch.bool)
+                for part in named(features).values()
+            ]
+            if any(whole):
+                raise ValueError(
+                    "vocabulary (integers of x are below it) must be given if there is no test part."
+                )
         labels, test_labels = (_labels(given, names, count, vocabulary) for given in (y, test_y))
         ids_of_rows = _ids(users)
         user_ids = _listed(user_list, ids_of_rows)
@@ -441,7 +451,7 @@ def _labels(y: Any, names: Sequence[str | None], classes: int, vocabulary: int) 
             "classes must be given unless labels are floating-point numbers: their number, or their names "
             "in order, which are public; got none."
         )
-    return labels.long() if vocabulary else labels.float()
+    return labels.long() if whole else labels.float()
 
 
 def readable(features: Features, labels: Tensor, classes: int) -> NDArray[np.bool_]:

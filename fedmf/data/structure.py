@@ -185,14 +185,17 @@ class NamedStructures(dict[str, TensorStructure]):
         raise ValueError(f"features must be one tensor here; got several: {', '.join(self)}.")
 
     def of_tokens(self, vocabulary: int) -> NamedStructures:
-        """The same with tokens 0, …, vocabulary − 1 under the name ``input_ids``.
+        """The same with integers 0, …, vocabulary − 1: ``input_ids``, or all where none has this name.
 
         Raises:
-            ValueError: there is no such name.
+            ValueError: there are none.
         """
-        if "input_ids" not in self:
-            raise ValueError(f"features (of texts) must have tokens as input_ids; got {', '.join(self)}.")
-        return NamedStructures({**self, "input_ids": self["input_ids"].of_tokens(vocabulary)})
+        whole = [name for name in self if name == "input_ids"] or [
+            name for name, one in self.items() if one.bound is not None
+        ]
+        if not whole:
+            raise ValueError(f"features must include integers, as there is a vocabulary; got {self}.")
+        return NamedStructures({**self, **{name: self[name].of_tokens(vocabulary) for name in whole}})
 
     def check(self, what: str, values: Features, examples: int, device: torch.device) -> None:
         """See `TensorStructure.check`."""
@@ -209,7 +212,8 @@ def structure_of(features: Features, vocabulary: int = 0) -> TensorStructure | N
 
     Args:
         features: any.
-        vocabulary: how many tokens there are, where features are tokens or hold them as ``input_ids``.
+        vocabulary: how many tokens or categories there are, where features are such integers, or hold them by
+            name (only ``input_ids``, if there are any).
     """
     if not isinstance(features, Mapping):
         return TensorStructure.of(features, vocabulary or None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -197,8 +198,13 @@ def simulate(
     opened = resume if (Path(path) / LEDGER).is_file() else start
     with opened(run, path, device) as session:
         view = shown(session, progress)
-        with view or nullcontext():
-            stopped = run_in_process(session, both(view, on_round))
+        try:
+            with view or nullcontext():
+                stopped = run_in_process(session, both(view, on_round))
+        except KeyboardInterrupt:
+            done = f"round {session.server.t} of {session.server.horizon} is the last that was released"
+            print(f"Stopped: {done}. {path} is kept; the same call continues it.", file=sys.stderr)
+            raise
         session.draw()
         parameters = session.server.parameters.detach().clone()
         return RunResult(Path(path), parameters, session.metrics, session.statement(), stopped)

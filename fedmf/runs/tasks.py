@@ -284,7 +284,9 @@ class FunctionTask(Value, TaskSource):
     """
 
     kind: ClassVar[str] = "function"
-    function: Annotated[str, Field("package.module:function that returns a fedmf.Task for these fields")] = ""
+    function: Annotated[
+        str, Field("package.module:function, called with this object, that returns a fedmf.Task")
+    ] = ""
     users: Annotated[int, Field("number of users", "N", ge=1)] = 360  # type: ignore
     seed: Annotated[  # type: ignore
         int, Field("public seed of the function, the cohorts and the order of examples", ge=0, le=2**63 - 1)
@@ -365,8 +367,8 @@ def same(
     """
     if given is None:
         raise ConfigError(
-            f"this run's {what} was given as an object ({recorded['name']}): pass the same one again, "
-            f"fedmf.Run.from_directory(path, {what}=...)."
+            f"this run's {what} was given as an object ({recorded['name']}): run the same script again, or "
+            f"pass it to fedmf.Run.from_directory(path, {what}=...)."
         )
     for name, now in described(given).items():
         if recorded.get(name) != now:
