@@ -26,10 +26,12 @@ from flwr.serverapp import Grid
 from fedmf.data import canonical_id
 from fedmf.errors import ConfigError
 from fedmf.flower.compat import arrived
+from fedmf.flower.grid import InProcessGrid
 from fedmf.flower.messages import RejectedReply, is_question, question, served_reply, served_users
 from fedmf.flower.pulling import Pull, pull_of
 from fedmf.flower.screen import say
 from fedmf.flower.served_users import MOST_LINES, ClaimedUsers, ServedUsers
+from fedmf.runs.directory import ENROLLED
 
 _ONLINE: Final = "online"
 #: How often a node is asked.
@@ -141,7 +143,7 @@ class NodeIdentity(ServedUsers):
         if self._nodes:
             return
         nodes = [node.node_id for node in sorted(grid.get_nodes(), key=lambda node: node.registered_at)]
-        if len(nodes) > self.users:
+        if len(nodes) > self.users or (len(nodes) < self.users and isinstance(grid, InProcessGrid)):
             raise ConfigError(f"{self._there(grid)}.")
         if len(nodes) == self.users:
             self._nodes = nodes
@@ -165,10 +167,7 @@ class EnrolledIdentity(ClaimedUsers):
         ConfigError: an enrolment that cannot be read, or one key for several users.
     """
 
-    words = (
-        "keys of SuperNodes, by an enrolment file; true if the SuperLink authenticates SuperNodes "
-        "(--enable-supernode-auth) over TLS, which a server app cannot see"
-    )
+    words = ENROLLED
 
     def __init__(self, source: str | Path, report: Callable[[str], None] = say) -> None:
         self._enrolment = read_enrolment(source)

@@ -29,6 +29,11 @@ _HELPERS: Final = ("aggregate_train", "_check_and_log_replies", "_compute_deltat
 #: What they keep between rounds: arrays by name, or a list of arrays.
 _MEMORY: Final = ("m_t", "v_t", "momentum_vector")
 _NODE: Final = 1
+#: Arguments that change nothing here: cohorts and the round say it, and metrics of clients are not looked at.
+_IGNORED: Final = (
+    *("fraction_train", "fraction_evaluate", "min_train_nodes", "min_evaluate_nodes", "min_available_nodes"),
+    *("weighted_by_key", "train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"),
+)
 
 
 def check_inner(inner: FedAvg, another: bool = False) -> None:
@@ -106,6 +111,11 @@ class InnerRule:
     def __init__(self, inner: FedAvg, layout: ArrayLayout) -> None:
         self._inner, self._layout = inner, layout
         self._adds = type(inner) in (FedAvg, FedProx) and layout.number == np.float32
+
+    def __getstate__(self) -> dict[str, Any]:
+        """By what a record knows the rule again: strategy and layout, without arguments that are ignored."""
+        read = {name: value for name, value in vars(self._inner).items() if name not in _IGNORED}
+        return {**read, "strategy": type(self._inner), "layout": self._layout}
 
     def init(self, parameters: Tensor) -> dict[str, Tensor]:
         """Nothing is kept before the first round."""

@@ -30,6 +30,7 @@ from fedmf.records.statement import PrivacyStatement
 from fedmf.runs.aggregator import TaskElsewhere, session_of
 from fedmf.runs.directory import LEDGER
 from fedmf.runs.loop import OnRound, Reply, RoundRecord, Rounds
+from fedmf.runs.outputs import metric_columns
 from fedmf.runs.run import Execution, NoiseMechanism, Run
 from fedmf.runs.session import Session
 from fedmf.runs.statistics.clip_norm import FixedClipping, QuantileClipping
@@ -256,7 +257,8 @@ class CorrelatedNoise:
             timeout: seconds to wait for the replies of a round; default: the round timeout of the run.
             train_config: for clients.
             evaluate_config: not used, because clients are not asked to evaluate.
-            evaluate_fn: says what of a released model; the result and `RoundRecord.metrics` hold it.
+            evaluate_fn: says what of a released model; the result and `RoundRecord.metrics` hold it. Its
+                numbers are recorded, so the result of a run that is continued has those of earlier rounds.
             should_stop: called with the number of a round and the result so far; True ends the run.
             on_round: called with a `fedmf.runs.RoundRecord` after each committed round; True ends the run.
 
@@ -270,6 +272,10 @@ class CorrelatedNoise:
         session, layout = self._begun(initial_arrays)
         clients = AppClients(session, self.identity, grid, timeout, layout, self.inner, train_config)
         result, horizon = Result(), session.server.horizon
+        ours = metric_columns(None, session.run.statistics)
+        for number, row in session.metrics.items():
+            if said := {name: value for name, value in row.items() if name not in ours}:
+                result.evaluate_metrics_serverapp[number] = MetricRecord(said)
         self.inner.summary()
         say(f"{type(self.inner).__name__} made private; {_UNASKED}")
         say_plan(session)
@@ -281,6 +287,7 @@ class CorrelatedNoise:
             metrics = evaluate_fn(number, clients.arrays)
             if metrics is not None:
                 result.evaluate_metrics_serverapp[number] = metrics
+                session.judge(metrics)
             if number == 0:
                 say_round(0, horizon, metrics or {})
             return metrics

@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger("fedmf")
 #: Raised when a field changes its meaning.
 _FORMAT: Final = 1
+#: How users are known whose nodes have keys.
+ENROLLED: Final = (
+    "keys of SuperNodes, by an enrolment file; true if the SuperLink authenticates SuperNodes "
+    "(--enable-supernode-auth) over TLS, which a server app cannot see"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +90,9 @@ class RunHeader:
             test_owner: the owner of the examples of the central test part, as `Dataset.test_owner`.
             constants: what else stays (`Task.constant_inputs`).
         """
+        inputs = [*map(dataclasses.asdict, (*run.task_source.public_inputs(), *constants))]
+        if run.execution.enrolment:
+            inputs.append({"name": "nodes of users", "value": ENROLLED, "source": "key execution.enrolment"})
         return cls(
             run=run.to_dict(),
             plan=plan,
@@ -93,7 +101,7 @@ class RunHeader:
             key_public=key.public,
             clipped_by="server" if run.execution.messages == "per-user" else "workers",
             users_test=test_owner == "training users",
-            public_inputs=[*map(dataclasses.asdict, (*run.task_source.public_inputs(), *constants))],
+            public_inputs=inputs,
         )
 
     @property

@@ -195,8 +195,8 @@ class Rounds:
         session: the run of these rounds.
         clients: whom it asks.
         on_round: see `OnRound`.
-        evaluate: called with 0 before anything was released, and with the number of each round once it is
-            kept; what it returns joins the metrics that ``on_round`` sees.
+        evaluate: called with the number of the round where the run stands (0 for a new one), and with that of
+            each round once it is kept; what it returns joins the metrics that ``on_round`` sees.
 
     Guarantees:
         A round is told once, after its commit, or never if that failed. Whatever stops the loop, what is
@@ -264,8 +264,8 @@ class Rounds:
 
     def _tell(self, report: RoundReport | None) -> bool:
         t, session = self._server.t, self.session
-        more = None if self.evaluate is None or report is None else self.evaluate(t)
-        if self.on_round is None:
+        more = None if self.evaluate is None else self.evaluate(t)
+        if self.on_round is None or t == 0:
             return False
         private = session.run.is_private
         row = {
@@ -307,9 +307,7 @@ class Rounds:
                 "The noise of further rounds was not calibrated."
             )
         try:
-            stopped = server.t > 0 and not server.lost and self._tell(None)
-            if self.evaluate is not None and server.t == 0:
-                self.evaluate(0)
+            stopped = not server.lost and self._tell(None)
             if server.t < last and not stopped:
                 self.clients.gather()
             for number in range(server.t + 1, last + 1):

@@ -6,7 +6,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 METRICS, PICTURE = "metrics.parquet", "learning-curve.png"
+_OTHERWISE: Final = "Scale the features, or try other learning rates (client and server) or more rounds."
 
 
 def central(metric: str, dataset: Dataset) -> str:
@@ -109,7 +110,7 @@ def shortfall(
     """A line if the newest model has diverged, or is no better than one that ignores the features.
 
     With p_c the share of class c among the labels, the latter has the loss −Σ_c p_c·ln p_c and the accuracy
-    max_c p_c.
+    max_c p_c. Where there are accuracies alone, as in some apps, only the last is judged, by the first.
 
     Args:
         metrics: on the public test part, by rounds released.
@@ -123,8 +124,14 @@ def shortfall(
     >>> shortfall({0: {"loss": 0.8}, 9: {"loss": 0.6, "accuracy": 0.75}}, 9, np.array([0, 0, 0, 1]))
     'after round 9 of 9 the test loss is 0.6 (accuracy 75.0 %), no better than always predicting the commonest
      class. ...'
+    >>> shortfall({0: {"accuracy": 0.3}, 9: {"accuracy": 0.2}}, 9)
+    'after round 9 of 9 the test accuracy is 0.2, not above 0.3 of the untrained model. ...'
     """
     losses = {t: row["loss"] for t, row in metrics.items() if row.get("loss") is not None}
+    first, last = (metrics.get(t, {}).get("accuracy", math.nan) for t in (0, horizon))
+    if not losses and last <= first:
+        said = f"after round {horizon} of {horizon} the test accuracy is {last:.3g}, not above {first:.3g}"
+        return f"{said} of the untrained model. {_OTHERWISE}"
     t = max(losses, default=0)
     if t == 0 or not math.isfinite(losses.get(0, math.nan)):
         return None
@@ -142,19 +149,16 @@ def shortfall(
             why = f"; after round {best} it was {_judged(metrics[best])}: training has diverged."
         return (
             f"{where} loss is {_judged(metrics[t])}, above {most:.3g} of {whose}{why} Lower "
-            "client.learning-rate or server.learning-rate, scale the features, or take more users a round or "
-            "a larger epsilon."
+            "the learning rate of the clients or of the server, scale the features, or take more users a "
+            "round or a larger epsilon."
         )
     common = metrics[t].get("accuracy", math.inf) <= shares.max()
     if t < horizon or not (common or losses[t] >= entropy):
         return None
-    return (
-        f"{where} loss is {_judged(metrics[t])}, no better than always predicting the "
-        f"{'commonest class' if common else 'shares of the classes'}. Scale the features, or try other "
-        "learning rates (client and server) or more rounds."
-    )
+    what = "commonest class" if common else "shares of the classes"
+    return f"{where} loss is {_judged(metrics[t])}, no better than always predicting the {what}. {_OTHERWISE}"
 
 
 def _judged(row: Mapping[str, Any]) -> str:
-    share = f" (accuracy {100 * row['accuracy']:.1f} %)" if "accuracy" in row else ""
+    share = f" (accuracy {100 * row['accuracy']:.1f} %)" if row.get("accuracy", 2) <= 1 else ""
     return f"{row['loss']:.3g}{share}"

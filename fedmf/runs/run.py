@@ -380,11 +380,15 @@ class Run:
 
 
 def recorded_optimizer(optimizer: ChosenOptimizer) -> dict[str, Any]:
-    """What a record keeps of an optimizer: its options, or qualified name and fingerprint of an object."""
+    """What a record keeps of an optimizer: its options, or qualified name, plain attributes and fingerprint
+    of an object."""
     if isinstance(optimizer, Value):
         return optimizer.to_dict()
-    name, fingerprint = fingerprint_of(optimizer.rule if isinstance(optimizer, OwnOptimizer) else optimizer)
-    return {"kind": GIVEN, "name": name, "fingerprint": fingerprint}
+    rule = optimizer.rule if isinstance(optimizer, OwnOptimizer) else optimizer
+    (name, fingerprint), state = fingerprint_of(rule), rule.__getstate__()
+    attributes = state if isinstance(state, dict) else {}
+    plain = {key: repr(value) for key, value in attributes.items() if isinstance(value, int | float | str)}
+    return {"kind": GIVEN, "name": name, "options": plain, "fingerprint": fingerprint}
 
 
 def optimizer_of(

@@ -227,6 +227,14 @@ class Session:
             self._warn_of_shortfall()
         return self.metrics.get(t)
 
+    def judge(self, metrics: Mapping[str, Any]) -> None:
+        """Add the numbers that an app's evaluation says of the released model to its row of metrics."""
+        t = self.server.t
+        said = {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
+        self.metrics[t] = {**said, **self.metrics.get(t, {})}
+        self.directory.ledger.put_metrics(t, self.metrics[t])
+        self._warn_of_shortfall()
+
     def _warn_of_shortfall(self) -> None:
         """Log once if the model diverged, or is no better than guessing, on a public test part."""
         classes = self._task is not None and self._task.loss is cross_entropy

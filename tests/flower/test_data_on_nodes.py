@@ -52,7 +52,7 @@ def test_the_model_is_that_of_all_data_in_one_place(places: Path) -> None:
 
 def test_the_server_opens_no_file_but_the_user_list(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planning, starting, resuming and stating are done where no user's rows can be read."""
-    config, opened = configuration(places), list[str]()
+    config, opened = configuration(places, **{"execution.enrolment": "keys"}), list[str]()
     real = Path.open
 
     def noting(path: Path, *arguments, **keys):  # type: ignore[no-untyped-def]
@@ -70,6 +70,7 @@ def test_the_server_opens_no_file_but_the_user_list(places: Path, monkeypatch: p
     touched = {path for path in opened if str(places) in path and str(places / "run") not in path}
     assert touched <= {str(config["data.user-list"])}
     inputs = {entry["name"]: entry["value"] for entry in statement["public_inputs"]}
+    assert "--enable-supernode-auth" in inputs["nodes of users"]
     assert inputs["sizes of users"] == "not known to the server"
     assert inputs["test part"] == "none"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from fedmf.flower.compat import NodeInfo
 from fedmf.flower.identity import NodeIdentity, Population
 from fedmf.flower.messages import served_reply
 from fedmf.flower.served_users import ServedUsers
+from fedmf.flower.wrapper import Cohort
 
 pytestmark = pytest.mark.usefixtures("own_time")
 
@@ -180,8 +182,9 @@ def test_nobody_at_all_is_an_error(claimed: Claimed) -> None:
 def test_virtual_nodes_that_are_too_few_are_waited_for_as_long_as_a_handshake(own_time, caplog) -> None:  # type: ignore[no-untyped-def]
     caplog.set_level("INFO", "flwr")
     said = "users=4 needs as many nodes, and 2 are connected"
+    elsewhere: Any = Cohort(InProcessGrid(ClientApp(), nodes=2), [1, 2])
     with pytest.raises(RuntimeError, match=f"no user can be asked after 5 s of waiting: {said}"):
-        NodeIdentity(4).gather(InProcessGrid(ClientApp(), nodes=2), timeout=3600.0, limit=5.0)
+        NodeIdentity(4).gather(elsewhere, timeout=3600.0, limit=5.0)
     assert own_time.now == pytest.approx(5.0)
     assert [record.getMessage() for record in caplog.records] == [f"fedmf: waiting for users: {said}"]
 
