@@ -150,6 +150,5 @@ def test_one_users_broken_rows_change_that_users_update_alone(places: Path) -> N
 
 
 def test_data_on_nodes_are_not_simulated(places: Path) -> None:
-    run = run_of(configuration(places))
     with pytest.raises(ConfigError, match="examples must be on this machine"):
-        fedmf.simulate(run, places / "run")
+        fedmf.simulate(run_of(configuration(places)), places / "run")

@@ -174,11 +174,6 @@ def test_a_silent_node_is_waited_for_before_the_first_round_alone(claimed: Claim
     assert served(users, world) == {"ann": 0}
 
 
-def test_nobody_at_all_is_an_error(claimed: Claimed) -> None:
-    with pytest.raises(RuntimeError, match=r"no user can be asked after .* 1 nodes are connected"):
-        claimed[0].gather(World({0: "mallory"}, [0]), timeout=0.3)
-
-
 def test_virtual_nodes_that_are_too_few_are_waited_for_as_long_as_a_handshake(own_time, caplog) -> None:  # type: ignore[no-untyped-def]
     caplog.set_level("INFO", "flwr")
     said = "users=4 needs as many nodes, and 2 are connected"
