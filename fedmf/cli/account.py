@@ -27,7 +27,7 @@ def account(
     as_json: bool = flag("--json", "Print the operator's privacy statement as JSON."),
     full: bool = FULL,
     public: Path | None = option(
-        None, "FILE", "Also write the public part of the statement to a new JSON file."
+        None, "FILE", "Also write the public part of the statement to a new file: .txt as text, else JSON."
     ),
     delta: float | None = option(None, "D", "With several directories: delta of their composition."),
 ) -> None:
@@ -45,7 +45,9 @@ def account(
     if len(run_dirs) > 1:
         from fedmf.records.composed import compose
 
-        statement, operator = compose([*map(_costs_of, run_dirs)], delta), dict[str, str]()
+        statement = compose([*map(_costs_of, run_dirs)], delta)
+        several = f"{statement['users_in_several']:,} by id; the same people under other ids are not found"
+        operator = {"took part": f"{statement['users_participated']:,}", "in several": several}
     elif delta is not None:
         raise ConfigError("--delta takes several directories; got one.")
     else:
@@ -54,7 +56,8 @@ def account(
         from fedmf.records.files import new_file
 
         with new_file(public, mode=0o644) as file:
-            file.write(statement.public().to_json().encode())
+            kept = statement.public()
+            file.write((kept.render_text() if public.suffix == ".txt" else kept.to_json()).encode())
     if as_json:
         typer.echo(statement.to_json(), nl=False)
         return

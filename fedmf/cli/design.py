@@ -40,7 +40,6 @@ def design(
     wide: bool = flag("--wide", "Also show MaxSE, sensitivity and noise of each mechanism."),
     plot: Path | None = PLOT,
     as_json: bool = flag("--json", "Print a JSON list."),
-    as_latex: bool = flag("--latex", "Print a LaTeX tabular (booktabs)."),
 ) -> None:
     """Compare the error, memory and time of mechanisms for given participation.
 
@@ -58,8 +57,6 @@ def design(
     from fedmf.values import parse_parameters
 
     os.environ.update(dict.fromkeys(THREAD_LIMITS, "1"))  # of libraries that are not loaded yet
-    if as_json and as_latex:
-        raise typer.BadParameter("--json and --latex cannot be combined; use one of them.")
     contract = _participation(rounds, users, users_per_round, max_participations, min_separation)
     with bar(Console(stderr=True, markup=False), "mechanisms") as show:
         arrived: list[str] = []
@@ -91,13 +88,8 @@ def design(
         _draw(ranked, plot)
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
-    elif as_latex:
-        import pandas as pd
-
-        table = pd.DataFrame(_table(ranked, wide=True)).to_latex(index=False, escape=True)
-        typer.echo(f"% needs \\usepackage{{booktabs}}\n{table}", nl=False)
     else:
-        _show(ranked, wide, noise_multiplier)
+        _show(ranked, wide, noise_multiplier, users_per_round)
 
 
 def _participation(
@@ -162,7 +154,7 @@ def _table(rows: Sequence[dict[str, Any]], wide: bool) -> list[dict[str, str]]:
     return [{name: row[name] for name in table[0] if any(one[name] for one in table)} for row in table]
 
 
-def _show(rows: Sequence[dict[str, Any]], wide: bool, noise: float | None) -> None:
+def _show(rows: Sequence[dict[str, Any]], wide: bool, noise: float | None, size: int | None) -> None:
     """The budget in a line, then the table, on standard output."""
     from rich.console import Console
     from rich.table import Table
@@ -188,6 +180,8 @@ def _show(rows: Sequence[dict[str, Any]], wide: bool, noise: float | None) -> No
         table.add_row(*row.values())
     wider = Console(markup=False, highlight=False, width=160)
     (console if console.is_terminal else wider).print(table)
+    if size:
+        console.print(f"Errors are of the sum of updates; of their mean they are {size} times smaller.")
     if not (wide or noise):
         console.print("(--wide adds MaxSE, sensitivity and noise of each row.)")
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedmf.data.table_reader import InputError
 from fedmf.streaming.plan import StreamPlan
-from fedmf.streaming.release import PrivateRelease, at_bounds, hidden
+from fedmf.streaming.release import PrivateRelease, Renderer, at_bounds, hidden
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import Position
 
@@ -73,29 +73,22 @@ def expected(plan: StreamPlan) -> str:
     Args:
         plan: of the stream.
     """
-    at = np.unique([min(plan.every, plan.rounds), plan.rounds])
-    names = plan.layout.columns[:-1] if plan.settings.count_weight else plan.layout.columns
+    import pandas as pd
+
+    at, names = np.unique([min(plan.every, plan.rounds), plan.rounds]), Renderer(plan).names
     encoding = plan.settings.encoding
     scales = np.ones(len(names)) if encoding is None else encoding.units[:, 1]
     errors = 1.96 * np.sqrt(plan.variances(0, at)) / plan.row_sums(0, at)
+    columns = {f"mean after row {t:,} (±)": error * scales for t, error in zip(at, errors, strict=True)}
     same = plan.settings.workloads[0] == plan.settings.workloads[-1]
-    of_squares = same and plan.mechanism.method.second_noise and plan.second_moment.gives_covariance
-    wide = max(10, *map(len, names))
-    head = "".join(f"  mean after row {t:,}".ljust(26) for t in at.tolist())
-    hidden = "  smallest visible standard deviation" if of_squares else ""
-    lines = [
+    if same and plan.mechanism.method.second_noise and plan.second_moment.gives_covariance:
+        error = np.sqrt(plan.variances(1, at[-1:])) / plan.row_sums(1, at[-1:])
+        columns["smallest visible standard deviation"] = np.sqrt(2 * error) * scales
+    table = pd.DataFrame(columns, index=list(names)).to_string(float_format="{:.3g}".format)
+    return (
         f"Dry run, which spends no epsilon: {plan.rounds:,} rows count, in {plan.releases:,} releases. 95 % "
-        "noise if all of these rows are valid:",
-        f"{'column':<{wide}}{head}{hidden}",
-    ]
-    for name, scale in zip(names, scales, strict=True):
-        cells = "".join(f"  ± {scale * error:.3g}".ljust(26) for error in errors)
-        least = ""
-        if of_squares:
-            error = math.sqrt(plan.variances(1, at[-1:])[0]) / plan.row_sums(1, at[-1:])[0]
-            least = f"  {scale * math.sqrt(2 * error):.3g}"
-        lines.append(f"{name:<{wide}}{cells}{least}")
-    return "\n".join(lines) + "\n"
+        f"noise if all of these rows are valid:\n{table}\n"
+    )
 
 
 def answer(plan: StreamPlan, position: Position, release: PrivateRelease | None, waiting: int) -> str:

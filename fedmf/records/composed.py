@@ -7,6 +7,7 @@ It is as private as that record itself. Several runs and streams on the same use
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -166,6 +167,7 @@ def compose(costs: Sequence[Costs], delta: float | None = None) -> PrivacyStatem
     joined = Spent(*joined_mu(costs))
     if not joined.users:
         raise LedgerError("users (of runs and streams) must be at least one; no user took part.")
+    times = Counter(user for one in costs for user in one.spent.users)
     planned = math.hypot(*(s["mu"] for s in said)) * _slack(costs)
     unit = said[0]["unit"]
     return PrivacyStatement(
@@ -178,9 +180,10 @@ def compose(costs: Sequence[Costs], delta: float | None = None) -> PrivacyStatem
             "mu": planned,
             **joined.figures(delta, len(joined.users), math.inf),
             "users_participated": len(joined.users),
+            "users_in_several": sum(count > 1 for count in times.values()),
             "noise_key_public": any(s["noise_key_public"] for s in said),
             "public_inputs": [],
-            "not_private": [*OPERATORS],
+            "not_private": ["users_in_several", *OPERATORS],
             "assumptions": [*map(UNITS[unit].say, _ASSUMPTIONS)],
             "not_covered": ["what the statement of one of the directories does not cover", SPENT_NOT_COVERED],
             "secret": [],

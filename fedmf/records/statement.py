@@ -79,7 +79,8 @@ class PrivacyStatement(dict[str, Any]):
             facts = _composed(s) if "composed" in s else _facts(s)
             lines = [headline(s), "", *_aligned(facts, 16)]
         else:
-            left = ", ".join(f"{len(s[name])} {what}" for name, (_, what) in _LISTS.items())
+            counts = [(len(s[name]), what) for name, (_, what) in _LISTS.items() if s[name]]
+            left = ", ".join(f"{n} {what.replace('s ', ' ', 1) if n == 1 else what}" for n, what in counts)
             facts = _composed(s) if "composed" in s else _short(s)
             lines = [headline(s), *_aligned([*facts, ("statement", f"{left}: {rest}")])]
         if full:
@@ -103,7 +104,7 @@ class PrivacyStatement(dict[str, Any]):
         Guarantees:
             Two runs that differ in participation alone, after as many rounds, give the same statement.
         """
-        left_out = {*OPERATORS, "not_private"}
+        left_out = {*OPERATORS, *self["not_private"], "not_private"}
         kept = {name: value for name, value in self.items() if name not in left_out}
         kept["assumptions"] = [entry for entry in self["assumptions"] if "epsilon_spent" not in entry]
         kept["not_covered"] = [entry for entry in self["not_covered"] if entry != SPENT_NOT_COVERED]
@@ -227,11 +228,9 @@ def _composed(s: Mapping[str, Any]) -> Facts:
     if s.get("users_participated") is None:
         return parts
     spent, half = up(s["epsilon_spent"]), up(s["epsilon_spent_quantiles"]["0.5"])
-    took = f"{s['users_participated']:,} {s['unit']}s, joined by id"
     return [
         *parts,
         ("epsilon spent", f"{spent} (worst {s['unit']}), half at most {half}{_MARK}"),
-        ("took part", took + _MARK),
     ]
 
 

@@ -114,7 +114,7 @@ def test_figures_of_the_statement_are_those_of_the_users() -> None:
         ]
     )
     worst = math.sqrt(1 + 1.5**2 + 4)
-    assert (made["delta"], made["users_participated"]) == (1e-6, 4)
+    assert (made["delta"], made["users_participated"], made["users_in_several"]) == (1e-6, 4, 2)
     assert made["mu_spent"] == pytest.approx(worst, rel=1e-12)
     assert made["epsilon_spent"] == pytest.approx(gaussian_epsilon(1 / worst, 1e-6), rel=1e-9)
     assert made["epsilon_spent_quantiles"]["0.5"] == pytest.approx(gaussian_epsilon(1 / 0.3, 1e-6), rel=1e-9)
