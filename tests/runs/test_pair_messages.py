@@ -80,7 +80,7 @@ def test_a_run_is_resumed_with_its_own_second_moment_only(form: str, tmp_path: P
     run_small(tmp_path / "run", run)
     for moment, other in ((BlockEnergies([15, 15]), form), (BLOCKS, *(set(FORMS) - {form}))):
         changed = replace(run, server=RecordedPair(moment, other))  # type: ignore[arg-type]
-        with pytest.raises(ConfigError, match=r"holds another run: its server\.fingerprint differs"):
+        with pytest.raises(ConfigError, match=r"holds another run: its server\."):
             fedmf.resume(changed, tmp_path / "run")
     with fedmf.resume(run, tmp_path / "run") as session:
         assert session.server.t == 12

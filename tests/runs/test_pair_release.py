@@ -49,6 +49,7 @@ def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple
     claim_task_identity()
     ledger = SimpleNamespace(
         openings=list,
+        right=ReleaseRight(),
         opening=lambda: SimpleNamespace(first_round=0, fresh=bytes(32)),
         released=0,
         commit_round=lambda *_: None,
@@ -56,7 +57,6 @@ def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple
     )
     directory = SimpleNamespace(
         ledger=ledger,
-        right=ReleaseRight(),
         key=NoiseKey.from_seed(1),
         header=SimpleNamespace(run={}),
     )
