@@ -169,6 +169,11 @@ def stream(
         run.feed(reader, rounds is None, live and (lambda rows, first: live.watch(run.last(), rows, first)))
         statement, last = run.conclude(), run.last()
         said = answer(run.plan, run.ahead, last, run.waiting)
+        if run.full:
+            said += (
+                f"WARNING: all {run.plan.rounds:,} rows of this stream have come; further rows of the input "
+                "are in no release. --rounds at its start leaves room for later rows.\n"
+            )
         if strange is not None:
             if others is not None:
                 strange.score(last, others)

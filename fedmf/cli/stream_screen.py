@@ -137,6 +137,10 @@ def _left_out(plan: StreamPlan, position: Position) -> list[str]:
         (position.within_b, f"are fewer than {b} rows after another row of their user (--min-separation)"),
     ]
     told = [f"  {count:,} {why}" for count, why in reasons if count]
+    if 5 * (position.beyond_k + position.within_b) > position.row:
+        told.append(
+            "  Means describe rows that count, with fewer of users who have many; no interval covers this."
+        )
     return [f"{position.step:,} of {position.row:,} rows count.", *told]
 
 

@@ -71,7 +71,7 @@ class Dataset(ABC):
             which the model takes them; of no tests, nothing is evaluated.
         test_labels: shape (tests, …).
         classes: number of classes where labels are class numbers; 0 where they are anything else.
-        vocabulary: number of tokens where features are tokens, else 0.
+        vocabulary: number of tokens where features are tokens, or bounds of integers by name, else 0.
         test_owner: the owner of the test part: "nobody", "held-out users", who are no users of this data set,
             or "training users".
 
@@ -84,7 +84,7 @@ class Dataset(ABC):
     test_features: Features
     test_labels: Tensor
     classes: int = 0
-    vocabulary: int = 0
+    vocabulary: int | Mapping[str, int] = 0
     test_owner: TestOwner = "nobody"
 
     #: Whether `examples` of several users always has as many rows of each as `sizes` says, so that no user's
@@ -103,7 +103,7 @@ class Dataset(ABC):
         classes: int | Sequence[Any] | None = None,
         test: tuple[Any, Any] | None = None,
         test_owner: TestOwner = "nobody",
-        vocabulary: int = 0,
+        vocabulary: int | Mapping[str, int] = 0,
     ) -> InMemoryDataset:
         """A data set of arrays or tensors with a user for each example.
 
@@ -118,14 +118,15 @@ class Dataset(ABC):
             test: features and labels of the test part, which must not be of private rows.
             test_owner: the owner of the test part.
             vocabulary: integers among the features are below it, such as tokens, which labels may be too, or
-                categories. Default: the largest of the test part, plus one.
+                categories; or a bound by name. Default: the largest of the test part, plus one.
 
         Raises:
             ValueError: lengths that differ, no user list, labels of which it is not told what they are, or no
                 example that can be used.
 
         Guarantees: an example with a user who is not on the user list, a label that is none of the classes,
-        or numbers that are not finite, is left out and changes nothing else.
+        an integer that is not below its bound, or numbers that are not finite, is left out and changes
+            nothing else.
 
         >>> x, y, users = [[0.5], [1.5], [2.5]], [0, 1, 1], ["a", "b", 7]
         >>> Dataset.from_arrays(x, y, users, user_list=["a", "b"], classes=2)
@@ -150,25 +151,27 @@ class Dataset(ABC):
                 raise ValueError(
                     "vocabulary (integers of x are below it) must be given if there is no test part."
                 )
-        labels, test_labels = (_labels(given, names, count, vocabulary) for given in (y, test_y))
+        labels, test_labels = (_labels(given, names, count, bool(vocabulary)) for given in (y, test_y))
         ids_of_rows = _ids(users)
         user_ids = _listed(user_list, ids_of_rows)
         owned = partition_by_owner(places(ids_of_rows, user_ids), np.arange(len(user_ids)))
-        owned = owned.keeping(readable(features, labels, count))
+        kept = torch.from_numpy(readable(test_x, test_labels, count))
+        test_x, test_labels = each(lambda part: part[kept], test_x), test_labels[kept]
+        within = _within(features, named(structure_of(test_x, vocabulary)))
+        owned = owned.keeping(readable(features, labels, count) & within)
         if not owned.order.size:
             raise ValueError(
                 "x, y and users must hold an example with a user on the user list, numbers that are "
                 "finite, and a label that is one of the classes; got none. Labels "
                 'that are text need their names: classes=["no", "yes"].'
             )
-        kept = torch.from_numpy(readable(test_x, test_labels, count))
         return InMemoryDataset(
             features=features,
             labels=labels,
             owned=owned,
             user_ids=user_ids,
-            test_features=each(lambda part: part[kept], test_x),
-            test_labels=test_labels[kept],
+            test_features=test_x,
+            test_labels=test_labels,
             classes=count,
             test_owner=test_owner,
             vocabulary=vocabulary,
@@ -291,7 +294,7 @@ class InMemoryDataset(Dataset):
         test_labels: shape (tests, …).
         classes: number of classes where labels are class numbers; 0 where they are anything else.
         test_owner: the owner of the test part.
-        vocabulary: number of tokens where features are tokens, else 0.
+        vocabulary: number of tokens where features are tokens, or bounds of integers by name, else 0.
         has_examples: whether users' examples are here; else their nodes have them, and all own nothing here.
 
     Raises:
@@ -309,7 +312,7 @@ class InMemoryDataset(Dataset):
     test_labels: Tensor
     classes: int = 0
     test_owner: TestOwner = "nobody"
-    vocabulary: int = 0
+    vocabulary: int | Mapping[str, int] = 0
     has_examples: bool = True
 
     def __post_init__(self) -> None:
@@ -432,7 +435,7 @@ def _listed(user_list: Sequence[Any] | str | None, ids_of_rows: Sequence[str | N
     return require_once(_ids(user_list))
 
 
-def _labels(y: Any, names: Sequence[str | None], classes: int, vocabulary: int) -> Tensor:
+def _labels(y: Any, names: Sequence[str | None], classes: int, vocabulary: bool) -> Tensor:
     """Labels as a tensor: numbers, tokens, or class numbers, where −1 stands for any other value."""
     if names:
         return torch.from_numpy(places(_ids(y), [name or "" for name in names]))
@@ -452,6 +455,18 @@ def _labels(y: Any, names: Sequence[str | None], classes: int, vocabulary: int) 
             "in order, which are public; got none."
         )
     return labels.long() if whole else labels.float()
+
+
+def _within(features: Features, structures: Mapping[str, TensorStructure]) -> NDArray[np.bool_]:
+    """Which examples have integers below the bounds only."""
+    parts = [(values, structures[name].bound) for name, values in named(features).items()]
+    good = torch.ones(len(parts[0][0]), dtype=torch.bool)
+    for values, bound in parts:
+        if bound is not None and values.dtype != torch.bool:
+            most = bound - 1 if values.is_floating_point() else min(bound - 1, torch.iinfo(values.dtype).max)
+            fits = (values >= 0) & (values <= most)
+            good &= fits.reshape(len(values), math.prod(values.shape[1:])).all(dim=1)
+    return good.numpy()
 
 
 def readable(features: Features, labels: Tensor, classes: int) -> NDArray[np.bool_]:

@@ -207,17 +207,30 @@ class NamedStructures(dict[str, TensorStructure]):
             structure.check(f"{what} {name!r}", values[name], examples, device)
 
 
-def structure_of(features: Features, vocabulary: int = 0) -> TensorStructure | NamedStructures:
+def structure_of(
+    features: Features, vocabulary: int | Mapping[str, int] = 0
+) -> TensorStructure | NamedStructures:
     """The structure of one of these examples; integers are bounded by the largest.
 
     Args:
         features: any.
         vocabulary: how many tokens or categories there are, where features are such integers, or hold them by
-            name (only ``input_ids``, if there are any).
+            name (only ``input_ids``, if there are any); or how many by name.
+
+    Raises:
+        ValueError: a name that no integers have, or no integers.
     """
     if not isinstance(features, Mapping):
+        if isinstance(vocabulary, Mapping):
+            raise ValueError("vocabulary must be one number for features that are one tensor; got several.")
         return TensorStructure.of(features, vocabulary or None)
     structure = NamedStructures({name: TensorStructure.of(values) for name, values in features.items()})
+    if isinstance(vocabulary, Mapping):
+        whole = [name for name, one in structure.items() if one.bound is not None]
+        if not {*vocabulary} <= {*whole}:
+            raise ValueError(f"vocabulary must have names of integers, {whole}; got {list(vocabulary)}.")
+        bounded = {name: structure[name].of_tokens(bound) for name, bound in vocabulary.items()}
+        return NamedStructures({**structure, **bounded})
     return structure.of_tokens(vocabulary) if vocabulary else structure
 
 

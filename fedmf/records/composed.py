@@ -192,10 +192,8 @@ def compose(costs: Sequence[Costs], delta: float | None = None) -> PrivacyStatem
 
 
 def _part(one: Costs) -> dict[str, Any]:
-    return {
-        "directory": one.name,
-        **{name: one.statement[name] for name in ("noise_key", "delta", "epsilon")},
-    }
+    figures = ("noise_key", "delta", "epsilon", "amplification")
+    return {"directory": one.name, **{name: one.statement[name] for name in figures}}
 
 
 def _slack(costs: Sequence[Costs]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -225,6 +226,10 @@ def _composed(s: Mapping[str, Any]) -> Facts:
         (part["directory"], f"epsilon {up(part['epsilon'])}, delta {up(part['delta'])}, {part['noise_key']}")
         for part in s["composed"]
     ]
+    if any(part["amplification"] for part in s["composed"]):
+        epsilon, delta = (math.fsum(part[name] for part in s["composed"]) for name in ("epsilon", "delta"))
+        secret = f"({up(epsilon)}, {up(delta)}) if all sampled cohorts stay secret; not counted above"
+        parts.append(("amplification", secret))
     if s.get("users_participated") is None:
         return parts
     spent, half = up(s["epsilon_spent"]), up(s["epsilon_spent_quantiles"]["0.5"])

@@ -142,7 +142,8 @@ class NamedTask(TaskSource):
             ValueError: the data have nothing to learn of this kind, or the model cannot take them.
         """
         outputs = cls.checked_outputs(dataset)
-        return model.build(dataset.structure.features.shape, outputs, dataset.vocabulary, seed)
+        tokens = dataset.vocabulary if isinstance(dataset.vocabulary, int) else 0
+        return model.build(dataset.structure.features.shape, outputs, tokens, seed)
 
     @classmethod
     def checked_outputs(cls, dataset: Dataset) -> int:

@@ -75,6 +75,8 @@ class StreamRun:
         self.ahead = self._due = replace(position, output=output.name)
         #: Rows, users and labels that wait for their release; what is released and not committed yet.
         self._waiting = _Rows()
+        #: Whether the input has rows that no step is left for.
+        self.full = False
         self._ready: list[Releases] = []
         self._ready_users: list[str | None] = []
         self._emit_missing()
@@ -141,7 +143,8 @@ class StreamRun:
                 watch(block, before + 1)
             self.take(block)
             if self.ahead.row - before < len(block):
-                break  # a row that no step is left for
+                self.full = True
+                break
         if not self.ahead.row:
             raise InputError("input must have rows; got an empty one.")
 

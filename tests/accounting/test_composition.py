@@ -26,7 +26,7 @@ def costs(name: str, mu: dict[str, float], /, **changes: object) -> Costs:
     said = {
         "unit": "user", "adjacency": "zero-out", "noise_key": f"key of {name}",
         "noise_key_public": False, "delta": DELTA, "mu": worst, "mu_spent": worst,
-        "epsilon": worst, "epsilon_spent": worst,
+        "epsilon": worst, "epsilon_spent": worst, "amplification": None,
         "users_participated": len(mu), **changes,
     }  # fmt: skip
     return Costs(name, said, Spent(list(mu), np.array([*mu.values()], dtype=np.float64)))

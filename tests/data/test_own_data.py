@@ -213,3 +213,17 @@ def test_what_is_no_data_or_model_is_named() -> None:
         fedmf.regression(of_frame(), nn.Linear(2, 1))
     with pytest.raises(ValueError, match="data must suit task 'next-token': tokens as features"):
         fedmf.next_token(of_frame(), nn.Linear(2, 1))
+
+
+def test_integers_beyond_their_public_bound_are_left_out() -> None:
+    x = {"codes": np.array([0, 3, 7, -1], np.int8), "z": np.zeros((4, 2))}
+    of = {"users": ["a", "a", "b", "b"], "user_list": ["a", "b"], "classes": 2}
+    for bound, left in ((4, [2, 0]), ({"codes": 300}, [2, 1])):
+        data = Dataset.from_arrays(x, [0, 1, 1, 0], vocabulary=bound, **of)
+        assert data.sizes(np.arange(2)).tolist() == left
+    for bound, message in (
+        (0, "must be given if there is no test part"),
+        ({"z": 4}, "must have names of integers"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Dataset.from_arrays(x, [0, 1, 1, 0], vocabulary=bound, **of)

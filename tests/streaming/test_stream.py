@@ -344,8 +344,7 @@ def test_other_rows_settings_and_records_are_refused(tmp_path: Path) -> None:
 def test_the_next_rows_alone_are_refused_also_after_an_invalid_row(tmp_path: Path) -> None:
     settings, source = Settings(**LABELS), labelled(tmp_path / "rows.csv", 6)
     lines = source.read_text().splitlines()
-    broken = [*lines[:-1], "k5,late,2026-01-06"]
-    source.write_text("\n".join(broken) + "\n")
+    source.write_text("\n".join([*lines[:-1], "k5,late,2026-01-06"]) + "\n")
     run_once(tmp_path, settings, source)
     with pytest.raises(InputError, match=r"row 5 of the input must be the one.*--from-row 7"):
         run_once(tmp_path, settings, labelled(tmp_path / "next.csv", 12, begin=6))
