@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import io
 import json
 import re
@@ -15,11 +14,10 @@ import pytest
 from rich.console import Console
 from support.command_line import one_line
 from support.small_runs import small_run, write_config
-from typer.models import CommandInfo
 
 import fedmf
 from fedmf.accounting import at_least, at_most
-from fedmf.cli.app import application, run
+from fedmf.cli.app import run
 from fedmf.runs.progress import RunProgress, both
 from fedmf.runs.run import Run
 from fedmf.runs.simulation import run_in_process
@@ -189,24 +187,6 @@ def test_options_search_names_and_meanings(capsys: pytest.CaptureFixture[str]) -
     )
     assert run(["options", "no-such-word"]) == 2
     assert "no key has 'no-such-word' in its name or description" in one_line(capsys)
-
-
-@pytest.mark.parametrize("command", application.registered_commands, ids=lambda command: command.name)
-def test_help_shows_the_docstring_whole_an_example_and_what_every_argument_is(
-    command: CommandInfo, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def words(text: str) -> str:
-        return " ".join(re.sub("[╭╮╰╯─│]", " ", text).split())
-
-    assert command.callback is not None
-    monkeypatch.setenv("COLUMNS", "600")
-    assert run([str(command.name), "--help"]) == 0
-    text = words(capsys.readouterr().out)
-    for line in str(inspect.getdoc(command.callback)).splitlines():
-        assert words(line) in text  # `[trials]` would be swallowed as markup
-    for parameter in inspect.signature(command.callback).parameters.values():
-        assert words(parameter.default.help) in text
-    assert f"Example: fedmf {command.name} " in text
 
 
 @pytest.mark.parametrize(
