@@ -1,7 +1,7 @@
 """Private moments of a stream of rows: reading, admission, durable state, output and statement."""
 
 from fedmf.streaming.alarms import Alarms
-from fedmf.streaming.plan import StreamPlan, best_cap
+from fedmf.streaming.plan import StreamPlan
 from fedmf.streaming.push import PrivateStream
 from fedmf.streaming.release import PrivateRelease
 from fedmf.streaming.rows import Layout
@@ -19,7 +19,6 @@ __all__ = [
     "StreamRun",
     "StreamState",
     "account_stream",
-    "best_cap",
     "open_run",
     "stream_costs",
 ]

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any, Final, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fedmf.accounting import certified_sigma
 from fedmf.errors import LedgerError
@@ -261,27 +261,6 @@ def step_contract(rows: Participation, every: int) -> tuple[Participation, int]:
     n, k, b = rows.rounds, rows.max_participations, rows.min_separation
     steps, most, apart = -(-n // every), min(k, -(-every // b)), max(1, b // every)
     return Participation(steps, min(-(-k // most), most_participations(steps, apart)), apart), most
-
-
-def best_cap(rows_of_users: ArrayLike, noise: float, difference: float) -> int:
-    """The k with the smallest error of a mean of all rows, given the number of rows of each user.
-
-    A single release of at most k rows of each user, N in all, has the standard error k·noise/N, and leaves
-    out a share of the rows with a mean that may differ from the others: the sum of squares is least.
-
-    Args:
-        rows_of_users: how many each has, as declared or known without looking at what they hold.
-        noise: standard error of a single release of one row (`StreamPlan.one_shot_error(1)` over its k).
-        difference: between the means of rows that are left out and of the others.
-
-    >>> best_cap([5, 5, 5, 100], 0.1, 0.0), best_cap([5, 5, 5, 100], 0.1, 1.0)
-    (5, 100)
-    """
-    counts = np.asarray(rows_of_users, dtype=np.int64)
-    caps = np.unique(counts)
-    kept = np.array([np.minimum(counts, k).sum() for k in caps])
-    errors = (caps * noise / kept) ** 2 + (difference * (1 - kept / counts.sum())) ** 2
-    return int(caps[errors.argmin()])
 
 
 def _workloads(settings: Settings, steps: int) -> tuple[ToeplitzWorkload, ToeplitzWorkload]:

@@ -61,7 +61,7 @@ linear combinations of the releases' sums does better. Root mean squares of the 
 The cap itself is a price: at ε = 1 a single release of k rows of each aircraft has these standard errors,
 and leaves out this share of the flights (without a distance between rows). If the mean of those differs by
 δ = 0.05 from that of the others, the error of the mean of *all* flights is the last column: k = {best} is
-best (`fedmf.streaming.best_cap`).
+best.
 
 | k | left out, % | one-shot error | with δ |
 |---|---|---|---|
@@ -205,8 +205,6 @@ def large_pattern(G: Array, k: int, b: int) -> list[int]:
 
 def caps(counts: Array, plan: Any) -> dict[str, Any]:
     """One-shot errors for other caps, of a user's first rows."""
-    from fedmf.streaming import best_cap
-
     noise = plan.one_shot_error(1) / plan.participation.max_participations
     lines = []
     for k in (1, 2, 5, 10, 20, 50, 100, 200, int(counts.max())):
@@ -214,7 +212,10 @@ def caps(counts: Array, plan: Any) -> dict[str, Any]:
         left, error = 1 - kept / counts.sum(), k * noise / kept
         both = float(np.hypot(error, 0.05 * left))
         lines.append(f"| {k} | {100 * left:.0f} | {error:.4f} | {both:.4f} |")
-    return {"caps": lines, "best": best_cap(counts, noise, 0.05)}
+    every = np.unique(counts)
+    kept = np.array([np.minimum(counts, k).sum() for k in every])
+    errors = np.hypot(every * noise / kept, 0.05 * (1 - kept / counts.sum()))
+    return {"caps": lines, "best": int(every[errors.argmin()])}
 
 
 def intervals() -> list[str]:
