@@ -184,18 +184,22 @@ class NamedStructures(dict[str, TensorStructure]):
         """
         raise ValueError(f"features must be one tensor here; got several: {', '.join(self)}.")
 
-    def of_tokens(self, vocabulary: int) -> NamedStructures:
-        """The same with integers 0, …, vocabulary − 1: ``input_ids``, or all where none has this name.
+    def of_tokens(self, vocabulary: int | Mapping[str, int]) -> NamedStructures:
+        """The same with integers 0, …, vocabulary − 1.
+
+        Args:
+            vocabulary: bounds by name; or one of ``input_ids``, or of all integers where none has this name.
 
         Raises:
-            ValueError: there are none.
+            ValueError: a name that no integers have, or no integers.
         """
-        whole = [name for name in self if name == "input_ids"] or [
-            name for name, one in self.items() if one.bound is not None
-        ]
-        if not whole:
-            raise ValueError(f"features must include integers, as there is a vocabulary; got {self}.")
-        return NamedStructures({**self, **{name: self[name].of_tokens(vocabulary) for name in whole}})
+        whole = [name for name, one in self.items() if one.bound is not None]
+        if not isinstance(vocabulary, Mapping):
+            vocabulary = dict.fromkeys([name for name in whole if name == "input_ids"] or whole, vocabulary)
+        if not vocabulary or not {*vocabulary} <= {*whole}:
+            raise ValueError(f"vocabulary must have names of integers, {whole}; got {list(vocabulary)}.")
+        bounded = {name: self[name].of_tokens(bound) for name, bound in vocabulary.items()}
+        return NamedStructures({**self, **bounded})
 
     def check(self, what: str, values: Features, examples: int, device: torch.device) -> None:
         """See `TensorStructure.check`."""
@@ -214,23 +218,16 @@ def structure_of(
 
     Args:
         features: any.
-        vocabulary: how many tokens or categories there are, where features are such integers, or hold them by
-            name (only ``input_ids``, if there are any); or how many by name.
+        vocabulary: how many tokens or categories there are, see `NamedStructures.of_tokens`; 0 if unknown.
 
     Raises:
-        ValueError: a name that no integers have, or no integers.
+        ValueError: a vocabulary that does not fit.
     """
     if not isinstance(features, Mapping):
         if isinstance(vocabulary, Mapping):
             raise ValueError("vocabulary must be one number for features that are one tensor; got several.")
         return TensorStructure.of(features, vocabulary or None)
     structure = NamedStructures({name: TensorStructure.of(values) for name, values in features.items()})
-    if isinstance(vocabulary, Mapping):
-        whole = [name for name, one in structure.items() if one.bound is not None]
-        if not {*vocabulary} <= {*whole}:
-            raise ValueError(f"vocabulary must have names of integers, {whole}; got {list(vocabulary)}.")
-        bounded = {name: structure[name].of_tokens(bound) for name, bound in vocabulary.items()}
-        return NamedStructures({**structure, **bounded})
     return structure.of_tokens(vocabulary) if vocabulary else structure
 
 
