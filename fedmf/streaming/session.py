@@ -227,8 +227,8 @@ class StreamRun:
                 passed += 1
                 if self._digest(last, 0) != place.digest:
                     raise InputError(
-                        f"row {place.digest_row} of the input must be the one that was dealt with before; "
-                        f"got another. {following}"
+                        f"the first {place.row} rows must be those that were dealt with before; got others. "
+                        f"{following}"
                     )
         passed += reader.skip(place.row + 1 - first_row - passed)
         if first_row + passed <= place.row:

@@ -327,7 +327,7 @@ def test_other_rows_settings_and_records_are_refused(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match=r"epsilon must be 8\.0 as when the stream"):
         run_once(tmp_path, replace(settings, epsilon=4.0), source)
     source.write_text(source.read_text().replace("k8,", "k9,"))
-    with pytest.raises(InputError, match="must be the one that was dealt with before"):
+    with pytest.raises(InputError, match="must be those that were dealt with before"):
         run_once(tmp_path, settings, source)
     with pytest.raises(InputError, match="row 10 must come next; the input begins with row 11"):
         run_once(tmp_path, settings, source, first_row=11)
@@ -346,7 +346,7 @@ def test_the_next_rows_alone_are_refused_also_after_an_invalid_row(tmp_path: Pat
     lines = source.read_text().splitlines()
     source.write_text("\n".join([*lines[:-1], "k5,late,2026-01-06"]) + "\n")
     run_once(tmp_path, settings, source)
-    with pytest.raises(InputError, match=r"row 5 of the input must be the one.*--from-row 7"):
+    with pytest.raises(InputError, match=r"the first 6 rows must be those.*--from-row 7"):
         run_once(tmp_path, settings, labelled(tmp_path / "next.csv", 12, begin=6))
     source.write_text("\n".join([*lines, *(tmp_path / "next.csv").read_text().splitlines()[1:]]) + "\n")
     assert run_once(tmp_path, settings, source)["rounds_released"] == 12  # row 6 may be whole by now
