@@ -75,6 +75,10 @@ class StreamingInverse(ABC):
         return np.ones(self.rounds, dtype=np.int64)
 
     @abstractmethod
+    def diagonal(self) -> Array:
+        """The diagonal of C⁻¹, shape (n,)."""
+
+    @abstractmethod
     def stream(self) -> Stream:
         """The rule without its horizon, row scale included."""
 
@@ -148,6 +152,26 @@ class Recurrence(StreamingInverse):
     def memory_vectors(self) -> int:
         """How many past outputs y must be kept: r."""
         return self.feedback.shape[-1]
+
+    def diagonal(self) -> Array:
+        """f_t0·s_t."""
+        return self.feedforward[..., 0] * self.row_scale
+
+    def rows(self, t: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
+        """Entries of rows t … t + count − 1 of C⁻¹ as in `SparseRows.rows`; only without feedback."""
+        width = self.feedforward.shape[-1]
+        f = self.feedforward
+        own = np.arange(t, t + count)[:, None]
+        inputs = own - np.arange(width)
+        coefficients = f[t : t + count] if f.ndim == 2 else np.broadcast_to(f, (count, width))
+        present = (inputs >= 0) & ((coefficients != 0) | (inputs == own))
+        first = np.concatenate([[0], np.cumsum(present.sum(axis=1))])
+        return first, inputs[present], (coefficients * self.row_scale[own])[present]
+
+    def largest_row_sum(self) -> float:
+        """A bound on Σ_j |C⁻¹_tj| over all rounds t; only without feedback."""
+        sums = np.abs(self.feedforward).sum(axis=-1)
+        return float((sums * self.row_scale).max())
 
     def draws(self) -> NDArray[np.int64]:
         """How many of z_t, z_{t−1}, … have a coefficient that is not zero, shape (n,); at least one."""
@@ -228,6 +252,10 @@ class StateSpace(StreamingInverse):
     def memory_vectors(self) -> int:
         """m, the number of sums."""
         return self.decays.size
+
+    def diagonal(self) -> Array:
+        """s_t."""
+        return self.row_scale
 
     def restarts(self, t: int) -> bool:
         """Whether all sums are 0 before round t."""
@@ -312,6 +340,36 @@ class SparseRows(StreamingInverse):
         """How many entries the rows have, shape (n,)."""
         return np.diff(self.first)
 
+    def diagonal(self) -> Array:
+        """Those weights of z_t in row t, times s_t.
+
+        Raises:
+            ValueError: a row has no entry of its own round.
+        """
+        row = np.repeat(np.arange(self.rounds), self.draws())
+        own = np.zeros(self.rounds)
+        np.add.at(own, row[self.inputs == row], self.weights[self.inputs == row])
+        if not (own > 0).all():
+            at = int(np.argmin(own > 0))
+            raise ValueError(f"row t (of C^-1) must have a positive entry for its own round; got t={at}.")
+        return own * self.row_scale
+
+    def rows(self, t: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
+        """Entries of rows t … t + count − 1 of C⁻¹.
+
+        Returns:
+            Where each row begins and ends in what follows, shape (count + 1,); its rounds; its entries.
+        """
+        first = self.first[t : t + count + 1]
+        part = slice(first[0], first[-1])
+        scale = np.repeat(self.row_scale[t : t + count], np.diff(first))
+        return first - first[0], self.inputs[part], self.weights[part] * scale
+
+    def largest_row_sum(self) -> float:
+        """The largest Σ_j |C⁻¹_tj| over all rounds t."""
+        sums = np.add.reduceat(np.abs(self.weights), self.first[:-1])
+        return float((sums * self.row_scale).max())
+
     def row(self, t: int) -> tuple[list[int], list[float]]:
         """The rounds and weights of row t, without s."""
         part = slice(self.first[t], self.first[t + 1])
@@ -394,6 +452,10 @@ class BlockSums(StreamingInverse):
             inside = t[t >> j & 1 == 1]
             weights[inside, j] = C[inside, inside >> j + 1 << j + 1] / diagonal[inside]
         return cls(1.0 / diagonal, weights, np.ones(len(C)))
+
+    def diagonal(self) -> Array:
+        """a_t·s_t."""
+        return self.gain[np.arange(self.rounds) % self.period] * self.row_scale
 
     @property
     def period(self) -> int:

@@ -1,4 +1,4 @@
-"""Keyed Gaussian noise and its streaming correlation: z(t, i) from ChaCha20, then [C⁻¹z]_t round by round.
+"""Keyed Gaussian noise as integers, and its correlation: row t of C⁻¹z round by round.
 
 Kernels and streams are loaded when they are asked for; keys need no torch.
 """
@@ -10,8 +10,7 @@ from fedmf.noise.key import KEY_HEADER, Domain, NoiseKey
 from fedmf.noise.schedule import FRESH_BYTES, KeySchedule
 
 if TYPE_CHECKING:
-    from fedmf.noise.row_pass import TileWork
-    from fedmf.noise.source import GaussianSource
+    from fedmf.noise.innovations import Innovations
     from fedmf.noise.stream import NoiseStream
 else:
     __getattr__ = lazily(__name__)
@@ -20,9 +19,8 @@ __all__ = [
     "FRESH_BYTES",
     "KEY_HEADER",
     "Domain",
-    "GaussianSource",
+    "Innovations",
     "KeySchedule",
     "NoiseKey",
     "NoiseStream",
-    "TileWork",
 ]

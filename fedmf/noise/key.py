@@ -24,7 +24,7 @@ _SEED_LABEL = b"fedmf noise key from seed, version 1\x00"
 _FINGERPRINT_LABEL = b"fedmf noise key fingerprint, version 1\x00"
 _SUBKEY_LABEL = b"fedmf sub-key, version 1\x00"
 
-_REFINEMENT: Final = 1 << 31
+_MORE_BITS: Final = 1 << 31
 #: Domains of parts have this bit, those that are numbered here have not.
 _PART: Final = 1 << 30
 
@@ -49,7 +49,7 @@ class Domain(IntEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
-        if not isinstance(value, int) or not _PART <= value < _REFINEMENT:
+        if not isinstance(value, int) or not _PART <= value < _MORE_BITS:
             return None
         member = int.__new__(cls, value)
         member._name_, member._value_ = f"PART_{value - _PART:08x}", value
@@ -65,13 +65,13 @@ def nonce(domain: Domain, t: int) -> bytes:
     return _nonce(int(domain), t)
 
 
-def refinement_nonce(domain: Domain, t: int) -> bytes:
-    """The nonce of the refinement stream of round t: as `nonce`, with bit 31 of the domain set.
+def more_bits_nonce(domain: Domain, t: int) -> bytes:
+    """The nonce of further bits for round t: as `nonce`, with bit 31 of the domain set.
 
     Raises:
         ValueError: t is not an integer with 0 ≤ t < 2⁶⁴.
     """
-    return _nonce(int(domain) | _REFINEMENT, t)
+    return _nonce(int(domain) | _MORE_BITS, t)
 
 
 def _nonce(tag: int, t: int) -> bytes:

@@ -1,14 +1,27 @@
-"""Rows of C⁻¹z on the kernels: the draws, the vectors stored between rounds, and their place."""
+"""Rows of noise as integers: X_t = k_t − R_t, where R_t is the nearest integer to a form of earlier rows.
+
+R_t is formed from rows before t alone, in float64 with plain products and sums in a fixed order, and rounded
+before k_t comes in. With D the diagonal of C, every form keeps D·k = C·X − B·e, |e| ≤ ½ + η:
+
+    feedforward     R = −rint(Σ_j a_tj·k_{t−j})            a = C⁻¹D, B = C       C⁻¹ has few or known entries
+    feedback        R = rint(Σ_j c_tj·X_{t−j})             c = D⁻¹C, B = D       C has few diagonals
+    decaying sums   R = rint(s_t·Σ_i ω_i·S_i)              B = D                 C is a sum of geometric series
+    block sums      R = rint(s_t·Σ_j g_tj·D_j)             B = D                 rows of C are constant in blocks
+
+Never round k_t together with the form: that merges two k into one X, and the parity of the sum would show.
+docs/theory/noise.md has the theorem.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from bisect import bisect_right
-from typing import Any, TypeGuard
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 
+from fedmf.loops import compiled, part
 from fedmf.mechanisms.streaming import (
     BlockSums,
     Recurrence,
@@ -17,255 +30,352 @@ from fedmf.mechanisms.streaming import (
     StreamingInverse,
     closed_levels,
 )
-from fedmf.noise.row_pass import NoiseKernels, Row, RowPass
 from fedmf.typing import Array
 
-#: Columns of many rows that are made together, and z that are held for them.
-_COLUMNS, _MOST_NORMALS = 1 << 13, 1 << 22
+Integers = NDArray[np.int64]
+
+#: Of products and sums in float64.
+_EPSILON: Final = 2.0**-53
+#: Standard deviations that no normal variable leaves, and a little for the rounding of k.
+_FARTHEST: Final = 13.1
+#: Entries of rows and innovations that are held at a time.
+_AT_ONCE: Final = 1 << 19
+#: Columns of a tile: fewer are not worth the calls, more leave the cache.
+_FEWEST_COLUMNS: Final = 1 << 9
+_MOST_COLUMNS: Final = 1 << 15
+
+
+@part
+def _subtract(k, past, x):
+    """x = k − rint(past), in integers."""
+    for j in range(past.size):
+        x[j] = k[j] - np.int64(np.rint(past[j]))
+
+
+@compiled("void(int64[:,::1], int64[::1], int64[::1], int64[::1], float64[::1], int64[:,::1])")
+def _feedforward(k, own, first, used, weights, x):
+    """x[i] = k[own[i]] − R, with R of the rows used[first[i]] … used[first[i + 1] − 1] of k."""
+    past = np.empty(x.shape[1])
+    for i in range(x.shape[0]):
+        past[:] = 0.0
+        for m in range(first[i], first[i + 1]):
+            row = k[used[m]]
+            weight = weights[m]
+            for j in range(past.size):
+                past[j] -= weight * np.float64(row[j])
+        _subtract(k[own[i]], past, x[i])
+
+
+@compiled("void(int64[:,::1], int64, float64[:,::1], float64[:,:], int64, int64[:,::1])")
+def _feedback(k, t, coefficients, stored, column, x):
+    """Rows t, t + 1, …; stored[i mod r] holds X_i, and coefficients[i] are those of round t + i."""
+    lags = stored.shape[0]
+    past = np.empty(x.shape[1])
+    for i in range(x.shape[0]):
+        past[:] = 0.0
+        for lag in range(1, min(lags, t + i) + 1):
+            weight = coefficients[i, lag - 1]
+            if weight != 0.0:
+                row = stored[(t + i - lag) % lags, column : column + past.size]
+                for j in range(past.size):
+                    past[j] += weight * row[j]
+        _subtract(k[i], past, x[i])
+        row = stored[(t + i) % lags, column : column + past.size]
+        for j in range(past.size):
+            row[j] = np.float64(x[i, j])
+
+
+@compiled(
+    "void(int64[:,::1], int64, int64, float64[::1], float64[::1], float64[::1], float64[:,:], int64,"
+    " int64[:,::1])"
+)
+def _decaying_sums(k, t, period, scales, weights, decays, stored, column, x):
+    """Rows t, t + 1, …; stored[m] holds S_m ← θ_m·S_m + X/s, which are 0 before multiples of the period."""
+    past = np.empty(x.shape[1])
+    for i in range(x.shape[0]):
+        sums = stored[:, column : column + past.size]
+        if (t + i) % period == 0:
+            sums[:] = 0.0
+        past[:] = 0.0
+        for m in range(weights.size):
+            for j in range(past.size):
+                past[j] += weights[m] * sums[m, j]
+        for j in range(past.size):
+            past[j] *= scales[i]
+        _subtract(k[i], past, x[i])
+        inverse = 1.0 / scales[i]
+        for j in range(past.size):
+            past[j] = np.float64(x[i, j]) * inverse
+        for m in range(weights.size):
+            for j in range(past.size):
+                sums[m, j] = decays[m] * sums[m, j] + past[j]
+
+
+@compiled(
+    "void(int64[:,::1], int64[::1], float64[::1], float64[:,::1], float64[:,:], int64,"
+    " int64[:,::1])"
+)
+def _block_sums(k, places, scales, weights, stored, column, x):
+    """Rows with weights[i] of the stored sums; after row i, place p = places[i] is X/s + Σ of those below p."""
+    past = np.empty(x.shape[1])
+    for i in range(x.shape[0]):
+        sums = stored[:, column : column + past.size]
+        past[:] = 0.0
+        for m in range(weights.shape[1]):
+            if weights[i, m] != 0.0:
+                for j in range(past.size):
+                    past[j] += weights[i, m] * sums[m, j]
+        for j in range(past.size):
+            past[j] *= scales[i]
+        _subtract(k[i], past, x[i])
+        inverse = 1.0 / scales[i]
+        for j in range(past.size):
+            past[j] = np.float64(x[i, j]) * inverse
+        for below in range(places[i]):
+            for j in range(past.size):
+                past[j] += sums[below, j]
+        sums[places[i]] = past
+
+
+@compiled("float64[::1](float64[:], float64[:], int64)")
+def _sum_variances(decays, weights, rounds):
+    """Return the variances of the sums S_i before round ``rounds``, for z of variance 1."""
+    sums = np.zeros(decays.size)
+    variances = np.zeros(decays.size)
+    y = 1.0  # the response to z_0 = 1
+    for _ in range(rounds):
+        for m in range(decays.size):
+            sums[m] = decays[m] * sums[m] + y
+            variances[m] += sums[m] * sums[m]
+        y = 0.0
+        for m in range(decays.size):
+            y -= weights[m] * sums[m]
+    return variances
 
 
 class RowRule(ABC):
-    """How row t reaches a vector, given the vectors stored in earlier rounds; abstract.
+    """How rows are made of innovations and of vectors stored in earlier rounds; abstract.
 
-    The stored vectors are a (`vectors`, length) tensor that belongs to the caller. They precede one round:
-    after `row_(…, t)` they precede t + 1, and if it fails they precede none.
+    The stored vectors are a float64 matrix (`vectors`, length) that belongs to the caller. They precede one
+    round: after `rows` they precede the round after the last.
+
+    Attributes:
+        inverse: the form of C⁻¹ that is streamed.
+        vectors: how many vectors are stored.
     """
 
-    #: The `StreamingInverse` that is streamed; its digest identifies the noise.
-    inverse: Any
-    #: How many vectors are stored.
-    vectors: int = 0
-
-    @abstractmethod
-    def row_pass(self, scale: float, t: int) -> RowPass:
-        """The pass of round t, which adds scale·[C⁻¹z]_t."""
-
-    def row_(
-        self, kernels: NoiseKernels, out: Row, scale: float, start: int, t: int, stored: torch.Tensor
-    ) -> None:
-        """out ← out + scale·[C⁻¹z]_t, and stored as after round t."""
-        kernels.add_(self.row_pass(scale, t), out, start, stored)
+    inverse: StreamingInverse
+    vectors: int
 
     def begin(self, t: int) -> int:
-        """The last round up to t before which nothing needs to be known: replay starts there, from zeros."""
+        """Return the last round up to t before which nothing needs to be known: replay starts there, from 0."""
         return 0
 
-    def _scaled(self, scale: float, t: int) -> float:
-        return scale * float(self.inverse.row_scale[t])
+    def drawn(self, t: int, count: int) -> Sequence[int]:
+        """Return the rounds whose innovations rows t … t + count − 1 need, ascending."""
+        return range(t, t + count)
+
+    @abstractmethod
+    def rows(self, k: Integers, t: int, stored: Array, column: int, x: Integers) -> None:
+        """Set x to rows t, t + 1, … in some columns.
+
+        Args:
+            k: innovations of the rounds that `drawn` names, a row each, at least as wide as x.
+            t: the round of x[0].
+            stored: the vectors, changed.
+            column: the one of the stored vectors that is column 0 of x.
+            x: shape (count, columns).
+        """
+
+    @abstractmethod
+    def rounding(self, std: float, row_std: float) -> float:
+        """Bound η, what float64 adds to the error ½ of R while nothing is 13 standard deviations away.
+
+        Args:
+            std: τ in units.
+            row_std: the largest standard deviation of an entry of C⁻¹z, for z of variance 1.
+        """
+
+    @property
+    def spread_by_strategy(self) -> bool:
+        """Whether B is C; else it is the diagonal of C."""
+        return False
+
+    def columns_at_once(self, count: int) -> int:
+        """How many columns of ``count`` rows are made at a time."""
+        held = max(1, len(self.drawn(self.inverse.rounds - count, count)))
+        return min(max(_AT_ONCE // held, _FEWEST_COLUMNS), _MOST_COLUMNS)
 
 
-class RegeneratedRows(RowRule):
-    """All earlier z are drawn again and nothing is stored."""
+class FeedforwardRows(RowRule):
+    """Past innovations are drawn again, and nothing is stored."""
+
+    vectors = 0
 
     def __init__(self, inverse: Recurrence | SparseRows) -> None:
         self.inverse = inverse
-        self._row = inverse.row if isinstance(inverse, SparseRows) else _Inputs(inverse)
-        # A single z is scaled, and rounded, before it is added.
-        self._at_once = isinstance(inverse, SparseRows) or inverse.feedforward.shape[-1] == 1
+        self._diagonal = inverse.diagonal()
+
+    @property
+    def spread_by_strategy(self) -> bool:
+        """True: B = C."""
+        return True
 
     def begin(self, t: int) -> int:
-        """t itself."""
+        """Return t: nothing is stored."""
         return t
 
-    def row_pass(self, scale: float, t: int) -> RowPass:
-        """See `RowRule.row_pass`."""
-        rounds, weights = self._row(t)
-        scale = self._scaled(scale, t)
-        if weights == [1.0] and self._at_once:
-            return RowPass(tuple(rounds), (scale,))
-        return RowPass(tuple(rounds), tuple(weights), scale)
+    def drawn(self, t: int, count: int) -> Sequence[int]:
+        """Return the rounds with an entry in one of these rows of C⁻¹."""
+        if isinstance(self.inverse, Recurrence):
+            return range(max(0, t + 1 - self.inverse.feedforward.shape[-1]), t + count)
+        _, inputs, _ = self.inverse.rows(t, count)
+        return np.unique(inputs).tolist()
+
+    def rows(self, k: Integers, t: int, stored: Array, column: int, x: Integers) -> None:
+        """Set x to rows of C⁻¹D k, rounded but for k_t itself."""
+        del stored, column
+        first, inputs, entries = self.inverse.rows(t, len(x))
+        drawn = np.array(self.drawn(t, len(x)), np.int64)
+        own = np.searchsorted(drawn, np.arange(t, t + len(x)))
+        row = np.repeat(np.arange(t, t + len(x)), np.diff(first))
+        weights = entries / self._diagonal[inputs]
+        earlier = inputs < row
+        starts = np.concatenate([[0], np.cumsum(earlier)])[first]
+        used = np.searchsorted(drawn, inputs[earlier])
+        _feedforward(k, own, starts, used, weights[earlier], x)
+
+    def rounding(self, std: float, row_std: float) -> float:
+        """Bound the error of Σ_j a_tj·k_{t−j} by its number of terms and Σ_j |a_tj·k_{t−j}|."""
+        del row_std
+        terms = int(self.inverse.draws().max())
+        return _EPSILON * (terms + 4) * _FARTHEST * std * self.inverse.largest_row_sum()
 
 
 class FeedbackRows(RowRule):
-    """The last r outputs y are stored in a ring; row t overwrites y_{t−r}, which it is the last to read."""
+    """The last r rows are stored in a ring; row t overwrites X_{t−r}, which it is the last to read."""
 
     def __init__(self, inverse: Recurrence) -> None:
-        self.inverse = inverse
+        if inverse.feedforward.shape[-1] > 1:
+            raise TypeError("inverse (C^-1) must have feedforward or feedback coefficients, not both.")
+        self.inverse: Recurrence = inverse
         self.vectors = inverse.memory_vectors
-        self._inputs = _Inputs(inverse)
-        n, lags = inverse.rounds, np.arange(1, self.vectors + 1)
+        n = inverse.rounds
+        lags = np.arange(1, self.vectors + 1)
         reach = np.broadcast_to(np.where(inverse.feedback != 0, lags, 0).max(axis=-1), (n,))
         earliest = np.minimum.accumulate(np.maximum(np.arange(n) - reach, 0)[::-1])[::-1]
-        self._fresh = np.append(earliest >= np.arange(n), True)  # no row from t on reads an output before t
+        # No row from t on reads an earlier one.
+        self._fresh = np.append(earliest >= np.arange(n), True)
 
     def begin(self, t: int) -> int:
-        """The last round up to t from which on no row reads an earlier output."""
+        """Return the last round up to t from which on no row reads an earlier one."""
         return int(np.flatnonzero(self._fresh[: t + 1])[-1])
 
-    def row_pass(self, scale: float, t: int) -> RowPass:
-        """See `RowRule.row_pass`."""
-        rounds, weights = self._inputs(t)
-        lags, feedback = _nonzero(_of_round(self.inverse.feedback, t)[:t])
-        reads, place = tuple((t - 1 - lag) % self.vectors for lag in lags), t % self.vectors
-        scale, past = self._scaled(scale, t), tuple(feedback)
-        return RowPass(tuple(rounds), tuple(weights), scale, reads, past, (place,), (0.0,))
+    def rows(self, k: Integers, t: int, stored: Array, column: int, x: Integers) -> None:
+        """Set x to the rows that solve C·X = D·k forward."""
+        coefficients = self._coefficients(t, len(x))
+        _feedback(k, t, coefficients, stored, column, x)
+
+    def _coefficients(self, t: int, count: int) -> Array:
+        """c_tj = g_tj·s_t/s_{t−j} for the rounds t … t + count − 1 and the lags j = 1 … r."""
+        feedback = self.inverse.feedback
+        rows = feedback[t : t + count] if feedback.ndim == 2 else np.tile(feedback, (count, 1))
+        own = np.arange(t, t + count)[:, None]
+        earlier = np.maximum(own - np.arange(1, self.vectors + 1), 0)
+        scale = self.inverse.row_scale
+        return np.ascontiguousarray(rows * (scale[own] / scale[earlier]))
+
+    def rounding(self, std: float, row_std: float) -> float:
+        """Bound the error of Σ_j c_tj·X_{t−j}, which has r terms."""
+        feedback = np.atleast_2d(self.inverse.feedback)
+        scale = self.inverse.row_scale
+        largest = float(np.abs(feedback).sum(axis=1).max()) * float(scale.max() / scale.min())
+        return _EPSILON * (self.vectors + 6) * _FARTHEST * std * row_std * largest
 
 
-class StateRows(RowRule):
-    """m decaying sums of past outputs are stored, one pass a round."""
+class DecayingSums(RowRule):
+    """m decaying sums of past rows are stored."""
 
     def __init__(self, inverse: StateSpace) -> None:
-        self.inverse = inverse
+        self.inverse: StateSpace = inverse
         self.vectors = inverse.memory_vectors
-        self._decays, self._weights = tuple(inverse.decays.tolist()), tuple(inverse.output_weights.tolist())
-        self._sums = tuple(range(self.vectors))
+        self._period = inverse.rounds if inverse.period is None else inverse.period
 
     def begin(self, t: int) -> int:
-        """The start of t's period."""
-        return 0 if self.inverse.period is None else t - t % self.inverse.period
+        """Return the start of t's period."""
+        return t - t % self._period
 
-    def row_pass(self, scale: float, t: int) -> RowPass:
-        """See `RowRule.row_pass`."""
-        scale = self._scaled(scale, t)
-        return RowPass((t,), (1.0,), scale, self._sums, self._weights, self._sums, self._decays)
+    def rows(self, k: Integers, t: int, stored: Array, column: int, x: Integers) -> None:
+        """Set x to the rows that solve C·X = D·k forward by the sums."""
+        scales = np.array(self.inverse.row_scale[t : t + len(x)])
+        weights = np.array(self.inverse.output_weights)
+        decays = np.array(self.inverse.decays)
+        _decaying_sums(k, t, self._period, scales, weights, decays, stored, column, x)
 
-    def row_(
-        self, kernels: NoiseKernels, out: Row, scale: float, start: int, t: int, stored: torch.Tensor
-    ) -> None:
-        """See `RowRule.row_`."""
-        if self.inverse.restarts(t):
-            stored.zero_()
-        super().row_(kernels, out, scale, start, t, stored)
+    def rounding(self, std: float, row_std: float) -> float:
+        """Bound the error of Σ_i ω_i·S_i: every step of a sum adds some, which decays as the sum does."""
+        del row_std
+        weights = np.array(self.inverse.output_weights)
+        decays = np.array(self.inverse.decays)
+        deviations = np.sqrt(_sum_variances(decays, weights, self._period))
+        remembered = np.minimum(self._period, 1 / np.maximum(1 - np.abs(decays), 1e-300))
+        steps = self.vectors + 5 + 6 * remembered
+        total = float((np.abs(weights) * deviations * steps).sum())
+        return _EPSILON * _FARTHEST * std * total * float(self.inverse.row_scale.max())
 
 
-class BlockRows(RowRule):
-    """A place for each level holds the sum of x over the last complete block of that level."""
+class DyadicSums(RowRule):
+    """A place for each level holds the sum of the rows over the last complete block of that level."""
 
     def __init__(self, inverse: BlockSums) -> None:
-        self.inverse = inverse
-        self.vectors = inverse.memory_vectors
+        self.inverse: BlockSums = inverse
+        self.vectors = max(1, inverse.memory_vectors)
 
     def begin(self, t: int) -> int:
-        """The start of t's period."""
+        """Return the start of t's period."""
         return t - t % self.inverse.period
 
-    def row_pass(self, scale: float, t: int) -> RowPass:
-        """See `RowRule.row_pass`."""
-        local, place = t % self.inverse.period, self._place(t)
-        reads, weights = _nonzero(self.inverse.weights[local])
-        gain, scale = float(self.inverse.gain[local]), self._scaled(scale, t)
-        return RowPass((t,), (gain,), scale, tuple(reads), tuple(weights), (place,), (0.0,))
+    def rows(self, k: Integers, t: int, stored: Array, column: int, x: Integers) -> None:
+        """Set x to the rows that solve C·X = D·k forward by the block sums."""
+        local = np.arange(t, t + len(x)) % self.inverse.period
+        places = np.array([self._place(int(each)) for each in local])
+        scales = np.array(self.inverse.row_scale[t : t + len(x)])
+        weights = np.ascontiguousarray(self.inverse.weights[local])
+        _block_sums(k, places, scales, weights, stored, column, x)
 
-    def row_(
-        self, kernels: NoiseKernels, out: Row, scale: float, start: int, t: int, stored: torch.Tensor
-    ) -> None:
-        """See `RowRule.row_`."""
-        super().row_(kernels, out, scale, start, t, stored)
-        place = self._place(t)
-        for below in range(place):
-            stored[place].add_(stored[below])
-
-    def _place(self, t: int) -> int:
-        # A block of the highest level ends the period and is read by nobody; then place 0 is free.
-        level = closed_levels(t % self.inverse.period)
+    def _place(self, local: int) -> int:
+        """Return where the block that ends with a round goes; one that ends the period is read by nobody."""
+        level = closed_levels(local)
         return level if level < self.vectors else 0
+
+    def rounding(self, std: float, row_std: float) -> float:
+        """Bound the error of Σ_j g_tj·D_j by the largest sums of 2ʲ rows."""
+        levels = self.inverse.memory_vectors
+        sizes = 2.0 ** np.arange(levels)
+        largest = float((np.abs(self.inverse.weights) * sizes).sum(axis=1).max()) if levels else 0.0
+        scale = self.inverse.row_scale
+        ratio = float(scale.max() / scale.min())
+        return _EPSILON * (2 * levels + 6) * _FARTHEST * std * row_std * largest * ratio
 
 
 def rule_of(inverse: StreamingInverse) -> RowRule:
-    """The rule that stores what this form of C⁻¹ names and draws the rest again."""
+    """Return the rule for a form of C⁻¹.
+
+    Raises:
+        TypeError: no rule makes integers of this form.
+    """
     match inverse:
         case Recurrence() if inverse.memory_vectors:
             return FeedbackRows(inverse)
         case Recurrence() | SparseRows():
-            return RegeneratedRows(inverse)
+            return FeedforwardRows(inverse)
         case StateSpace():
-            return StateRows(inverse)
-        case BlockSums() if inverse.memory_vectors:
-            return BlockRows(inverse)
+            return DecayingSums(inverse)
         case BlockSums():
-            inputs = [[t] for t in range(inverse.rounds)]
-            gains = [[float(inverse.gain[0])]] * inverse.rounds
-            return RegeneratedRows(SparseRows.of_lists(inputs, gains, inverse.row_scale))
+            return DyadicSums(inverse)
         case _:
             raise TypeError(
                 "inverse (C^-1) must be a Recurrence, SparseRows, StateSpace or BlockSums; "
                 f"got {type(inverse).__name__}."
             )
 
-
-def made_together(inverse: StreamingInverse, length: int) -> TypeGuard[Recurrence | StateSpace]:
-    """Whether `add_rows` makes rows of this form and length, and they fit its memory with all they draw."""
-    if not isinstance(inverse, Recurrence):
-        return isinstance(inverse, StateSpace)
-    return 2 * inverse.feedforward.shape[-1] * min(length, _COLUMNS) <= _MOST_NORMALS
-
-
-def add_rows(
-    kernels: Any,
-    inverse: Recurrence | StateSpace,
-    out: Array,
-    scale: float,
-    start: int,
-    t: int,
-    stored: Array,
-) -> None:
-    """out[i] ← out[i] + scale·[C⁻¹z]_{t+i}, and stored as after the last of these rounds, on a processor.
-
-    A row of a few hundred elements costs far less than the calls that make it. Here the keystreams of a block
-    of rounds go through Box–Muller together, and the recurrence or the sums run in one compiled loop.
-
-    Args:
-        kernels: `CpuKernels` that draw z.
-        inverse: C⁻¹.
-        out: shape (count, length), contiguous.
-        scale: standard deviation per unit of C⁻¹z.
-        start: global index of column 0.
-        t: the round of out[0].
-        stored: as for the rule of the inverse.
-
-    Guarantees:
-        The bits of out and stored are those that `RowRule.row_` gives round by round.
-    """
-    from fedmf.noise.box_muller import decay, recur
-
-    count, length = out.shape
-    scales = scale * inverse.row_scale[t : t + count]
-    state = isinstance(inverse, StateSpace)
-    forward, back = (
-        (np.ones((1, 1)), np.zeros((1, 0)))
-        if state
-        else (_of_rounds(each, t, count) for each in (inverse.feedforward, inverse.feedback))
-    )
-    lags = forward.shape[1]
-    for low in range(0, length, _COLUMNS):
-        high = min(low + _COLUMNS, length)
-        step = max(1, _MOST_NORMALS // (high - low) - lags)
-        for top in range(0, count, step):
-            part, at = out[top : top + step], t + top
-            first = max(0, at - lags + 1)
-            z, skip = kernels.normals(range(first, at + len(part)), start + low, start + high)
-            if state:
-                period, ends = inverse.period or inverse.rounds, scales[top : top + step]
-                weights, decays = np.array(inverse.output_weights), np.array(inverse.decays)
-                decay(z, skip, at, period, ends, weights, decays, stored, part, low, high)
-                continue
-            f, g = (each if len(each) == 1 else each[top : top + step] for each in (forward, back))
-            recur(z, skip, at - first, at, scales[top : top + step], f, g, stored, part, low, high)
-
-
-class _Inputs:
-    """t and the earlier rounds with a z that row t needs, latest first, with their weights."""
-
-    def __init__(self, inverse: Recurrence) -> None:
-        self._feedforward = inverse.feedforward
-        self._every_round = _nonzero(inverse.feedforward) if inverse.feedforward.ndim == 1 else None
-
-    def __call__(self, t: int) -> tuple[list[int], list[float]]:
-        lags, weights = self._every_round or _nonzero(_of_round(self._feedforward, t)[: t + 1])
-        count = bisect_right(lags, t)
-        return [t - lag for lag in lags[:count]], weights[:count]
-
-
-def _nonzero(coefficients: Array) -> tuple[list[int], list[float]]:
-    """Where coefficients are not zero, and those."""
-    places = np.flatnonzero(coefficients)
-    return places.tolist(), coefficients[places].tolist()
-
-
-def _of_round(coefficients: Array, t: int) -> Array:
-    return coefficients[t] if coefficients.ndim == 2 else coefficients
-
-
-def _of_rounds(coefficients: Array, t: int, count: int) -> Array:
-    """A row per round, or one row for all."""
-    return np.array(coefficients[t : t + count] if coefficients.ndim == 2 else coefficients[None])

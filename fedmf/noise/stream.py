@@ -1,78 +1,79 @@
-"""Streaming correlated noise: row t of C⁻¹z, without the matrix and mostly without stored noise."""
+"""Correlated noise, row by row: integers X with C·X = D·k + B·e, added to integer sums."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from typing import Any, Final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedmf.errors import HorizonExceededError
 from fedmf.mechanisms.streaming import StreamingInverse
-from fedmf.noise.row_pass import NoiseKernels, Row, check_vector
-from fedmf.noise.rows import add_rows, made_together, rule_of
-from fedmf.noise.source import GaussianSource
+from fedmf.noise.innovations import BLOCK, MAX_DIMENSION, MAX_SCALE, WORDS, Innovations
+from fedmf.noise.key import Domain, NoiseKey
+from fedmf.noise.rows import Integers, rule_of
+from fedmf.noise.schedule import KeySchedule
 
-_DIGEST_LABEL: Final = b"fedmf correlated noise, layout 2\x00"
+_DIGEST_LABEL: Final = b"fedmf integer noise, layout 3\x00"
+#: A thread for fewer columns would take longer to start than it saves.
+_FEWEST_PER_THREAD: Final = 1 << 17
+#: Entries of a block of rows.
+_BLOCK_OF_ROWS: Final = 1 << 19
+#: The product with the diagonal of C⁻¹ is rounded up, so that no innovation has less noise than is due.
+_UPWARDS: Final = 1.0 + 2.0**-50
 
 
 class NoiseStream:
-    """The rows [C⁻¹z]_0, [C⁻¹z]_1, … in order, each handed out once, for a vector or a shard of it.
+    """The rows X_0, X_1, … in order, each added to one sum and never again.
 
-    A streaming form of C⁻¹ says which z a row needs and which vectors are stored between rounds (see
-    `mechanisms.streaming.StreamingInverse`). Past z are drawn again from the key; only past outputs, or sums
-    of them, must be stored, and those can be made again from the key at any time.
+    X_t = k_t − R_t: k_t are the innovations of round t, R_t the nearest integers to a form of earlier rows
+    (`fedmf.noise.rows`). Past innovations are drawn again from their keys; only past rows, or sums of them,
+    are stored, and those can be made again at any time.
 
     Args:
-        source: z(t, i), for the whole vector of dimension d.
+        keys: which key makes which row; a key alone makes all.
+        domain: separates uses of one key.
         inverse: a streaming form of C⁻¹, from `Factorization.recurrence()`.
         rounds: n, at most the inverse's; the horizon for which the noise was calibrated.
-        start: first element of the shard.
-        stop: one past its last element; None means d.
-        device: where stored vectors live until the first row says.
+        dimension: d, 1 ≤ d ≤ 2³³.
+        std: τ, the standard deviation of D·k in units of the sums; 0 for sums without noise.
 
     Raises:
-        ValueError: the shard is not inside [0, d], or the horizon is longer than the inverse's.
+        ValueError: the horizon is longer than the inverse's, or d or τ out of range.
 
     Guarantees:
-        A shard's values equal the slice of the whole, and after `seek(t)` all rows equal the rows of an
-        uninterrupted stream, to the last bit. Past z stored or drawn again give the same bits. Round n and
-        later raise `HorizonExceededError`. A call that is interrupted does not advance the stream and its
-        row is the same when tried again, on a fresh copy of `out`. The covariance of the rows of an
-        element is scale²·C⁻¹C⁻ᵀ.
+        A release is the sum of two int64 vectors, G_t and X_t; nothing here becomes a float before.
+        X_t is a function of keys, domain, C and τ: the same integers on any processor, for any number of
+        threads, after any `seek`. Round n and later raise `HorizonExceededError`. A call that fails does not
+        advance the stream.
 
     References:
+        docs/theory/noise.md, which proves what releases reveal.
         Kalinin, McKenna, Pagh and Lampert (2026), "DP-λCGD", on regenerating earlier noise from a seed.
 
     >>> from fedmf.mechanisms.closed_forms import cgd
     >>> from fedmf.noise import NoiseKey
-    >>> source = GaussianSource(NoiseKey.from_seed(0), dimension=4)
-    >>> noise = NoiseStream(source, cgd(0.5, 3).recurrence(), rounds=3)
-    >>> total = torch.zeros(4, dtype=torch.float64)
-    >>> for _ in range(3):
-    ...     noise.add_(total, scale=1.0)
-    >>> expected = source.block(2, 0, 4) + 0.5 * source.block(1, 0, 4) + 0.5 * source.block(0, 0, 4)
-    >>> torch.allclose(total, expected), noise.memory_vectors
-    (True, 0)
-    >>> noise.skip()
-    Traceback (most recent call last):
-    ...
-    fedmf.errors.HorizonExceededError: t (round) must be below n (horizon) = 3; got 3. ...
+    >>> noise = NoiseStream(NoiseKey.from_seed(0), Domain.TRAINING, cgd(0.5, 3).recurrence(), 3, 4, std=1e6)
+    >>> total = torch.zeros(4, dtype=torch.int64)
+    >>> noise.release(total)
+    >>> bool((total.abs() > 0).all()), noise.t, noise.memory_vectors
+    (True, 1, 0)
     """
 
     def __init__(
         self,
-        source: GaussianSource,
+        keys: NoiseKey | KeySchedule,
+        domain: Domain,
         inverse: StreamingInverse,
         rounds: int,
-        start: int = 0,
-        stop: int | None = None,
-        *,
-        device: torch.device | str = "cpu",
+        dimension: int,
+        std: float,
     ) -> None:
         horizon = inverse.rounds
         if isinstance(rounds, bool) or not isinstance(rounds, int) or not 1 <= rounds <= horizon:
@@ -80,106 +81,102 @@ class NoiseStream:
                 f"n (rounds) must be an integer with 1 <= n <= {horizon} (rounds of C); "
                 f"got {rounds!r}. A factorization cannot be used past its horizon."
             )
-        stop = source.dimension if stop is None else stop
-        if not 0 <= start < stop <= source.dimension:
+        if isinstance(dimension, bool) or not isinstance(dimension, int):
+            raise ValueError(f"d (dimension) must be an integer; got {dimension!r}.")
+        if not 1 <= dimension <= MAX_DIMENSION:
             raise ValueError(
-                f"start, stop (shard) must satisfy 0 <= start < stop <= d = {source.dimension}; "
-                f"got {start}, {stop}."
+                f"d (dimension) must be between 1 and 2^33; got {dimension}. "
+                "A longer vector would exhaust the block counter of one round."
             )
-        self.source, self.rounds = source, rounds
-        self.start, self.stop = start, stop
-        self._device = torch.device(device)
+        if not (math.isfinite(std) and std >= 0):
+            raise ValueError(f"tau (noise standard deviation) must be finite and >= 0; got {std}.")
+        self.keys = KeySchedule.of(keys)
+        self.domain = Domain(domain)
+        self.rounds = rounds
+        self.dimension = dimension
+        self.std = float(std)
         self._rule = rule_of(inverse)
-        self.digest = _digest(self._rule.inverse, rounds)
+        self._scales = self.std * inverse.diagonal() * _UPWARDS
+        if not 0 <= self._scales.min() <= self._scales.max() <= MAX_SCALE:
+            raise ValueError(
+                f"rho (tau times the diagonal of C^-1) must lie in [0, 2^46]; got {self._scales.max():g}. "
+                "Use a coarser unit."
+            )
+        self.digest = _digest(inverse, rounds, self.std)
         self._t = 0
-        self._stored: torch.Tensor | None = None
-        self._stored_t: int | None = None  # the round that `_stored` precedes; None while a row is being made
+        self._stored = np.zeros((self._rule.vectors, dimension))
+        # The round that the stored vectors precede; None while a row is being made.
+        self._stored_t: int | None = 0
+        self._idle: list[Innovations] = []
 
     @property
     def t(self) -> int:
-        """The next round, 0-based; n once every row was handed out."""
+        """The next round, 0-based; n once every row was used."""
         return self._t
 
     @property
     def memory_vectors(self) -> int:
-        """Number of stored vectors of the shard's length."""
+        """Number of stored vectors of length d."""
         return self._rule.vectors
 
-    def add_(self, out: Row, scale: float) -> None:
-        """Add scale·[C⁻¹z]_t to `out` in place and advance to round t + 1.
-
-        The row is formed in float64, and its sum with `out` is rounded once to the type of `out`.
+    def release(self, total: Tensor) -> None:
+        """Turn the sum of round t into its release: add row X_t, and advance to round t + 1.
 
         Args:
-            out: contiguous vector of shape (stop − start,), float32 or float64; stored vectors
-                move to its device. Or an operation on the row, tile by tile.
-            scale: absolute standard deviation per unit of C⁻¹z, that is ζ·σ·sens(C); finite.
+            total: G_t, int64, shape (d,), on any device; becomes o_t = G_t + X_t.
 
         Raises:
-            HorizonExceededError: all n rows were handed out.
-            ValueError: `out` or `scale` is unfit; the stream has not advanced and `out` is unchanged.
+            HorizonExceededError: all n rows were used.
+            ValueError: ``total`` is something else; the stream has not advanced and it is unchanged.
         """
-        self._check_horizon()
-        self._check_out(out)
-        scale = float(scale)
-        if not math.isfinite(scale):
+        if total.shape != (self.dimension,):
             raise ValueError(
-                f"scale (noise standard deviation) must be finite; got {scale}. No noise was added."
+                f"sum must have shape ({self.dimension},); got {tuple(total.shape)}. No noise was added."
             )
-        kernels = self.source.kernels(out.device)
-        with torch.no_grad():
-            self._device = out.device
-            stored = self._ready(kernels)
-            self._stored_t = None
-            self._rule.row_(kernels, out, scale, self.start, self._t, stored)
-        self._stored_t = self._t = self._t + 1
+        self.release_rows(total[None])
 
-    def add_rows_(self, out: torch.Tensor, scale: float) -> None:
-        """Add row t to out[0], row t + 1 to out[1] and so on, and advance past the last.
+    def release_rows(self, totals: Tensor) -> None:
+        """Turn the sums of rounds t, t + 1, … into their releases, and advance past the last.
 
-        The same bits as `add_` on one vector after the other, much sooner where vectors are short.
+        The integers of `release` on one sum after the other, much sooner where sums are short.
 
         Args:
-            out: contiguous float64 matrix on the CPU, shape (rows, stop − start).
-            scale: as for `add_`.
+            totals: int64, shape (rows, d), rows of contiguous memory.
 
         Raises:
             HorizonExceededError: fewer rows are left; nothing has changed.
-            ValueError: `out` or `scale` is unfit; nothing has changed.
+            ValueError: ``totals`` is something else; nothing has changed.
         """
-        length = self.stop - self.start
-        fit = out.dtype == torch.float64 and out.device.type == "cpu" and out.is_contiguous()
-        if not fit or out.ndim != 2 or out.shape[1] != length:
+        if totals.dtype != torch.int64 or totals.ndim != 2 or totals.shape[1] != self.dimension:
             raise ValueError(
-                f"out (rows) must be a contiguous float64 CPU matrix of {length} columns; got {out.dtype} of "
-                f"shape {tuple(out.shape)} on {out.device}. No noise was added."
+                f"sums must be int64 of shape (rows, {self.dimension}); got {totals.dtype} of shape "
+                f"{tuple(totals.shape)}. No noise was added."
             )
-        self._check_horizon(len(out))
-        inverse, kernels = self._rule.inverse, self.source.kernels(out.device)
-        if not (made_together(inverse, length) and hasattr(kernels, "normals") and math.isfinite(scale)):
-            for row in out:
-                self.add_(row, scale)
-            return
-        with torch.no_grad():
-            self._device = out.device
-            stored = self._ready(kernels).numpy()
-            self._stored_t, values = None, out.detach().numpy()
-            add_rows(kernels, inverse, values, scale, self.start, self._t, stored)
-        self._stored_t = self._t = self._t + len(out)
+        count = len(totals)
+        self._check_horizon(count)
+        if self.std > 0:
+            values = totals.detach()
+            if values.device.type == "cpu":
+                self._make(self._t, count, values.numpy())
+            else:
+                rows = np.zeros((count, self.dimension), np.int64)
+                self._make(self._t, count, rows)
+                values += torch.from_numpy(rows).to(values.device)
+        self._t += count
 
     def skip(self) -> None:
         """Consume row t without using it, for a round that released nothing.
 
         Raises:
-            HorizonExceededError: all n rows were handed out.
+            HorizonExceededError: all n rows were used.
         """
-        self._check_horizon()
+        self._check_horizon(1)
         self._t += 1
 
     def seek(self, t: int) -> None:
-        """Make t the next round, as if rows 0 … t − 1 had been handed out.
+        """Make t the next round, as if rows 0 … t − 1 had been used.
 
-        Free here; the next row replays the rounds that its stored vectors depend on, unless they are at hand.
+        Free here; the next row replays the rounds that its stored vectors depend on, unless they are there.
 
         Args:
             t: 0 ≤ t ≤ n.
@@ -194,115 +191,142 @@ class NoiseStream:
             raise HorizonExceededError(f"t (round) must be at most n (horizon) = {self.rounds}; got {t}.")
         self._t = t
 
-    def state_dict(self, *, kept_vectors: bool = False) -> dict[str, Any]:
-        """Position and identity, JSON-able and safe to publish; with stored vectors neither.
+    def state_dict(self, *, with_vectors: bool = False) -> dict[str, Any]:
+        """Return position and identity, JSON-able and safe to publish; with stored vectors neither.
 
         Args:
-            kept_vectors: include them, so that another shard layout can continue without replay. They are
-                past noise, to be guarded like the key.
+            with_vectors: include them, so that continuing needs no replay. They are past noise, to be
+                guarded like the key.
         """
-        eras = self.source.keys.digest(self._t)
-        state: dict[str, Any] = {"t": self._t, **self._identity(), "eras": eras}
-        if kept_vectors and self._rule.vectors:
-            with torch.no_grad():
-                state["kept"] = self._ready(self.source.kernels(self._device)).to("cpu", copy=True)
-            state["start"], state["stop"] = self.start, self.stop
+        state: dict[str, Any] = {"t": self._t, **self._identity(), "eras": self.keys.digest(self._t)}
+        if with_vectors and self._rule.vectors:
+            self._replay()
+            state["stored"] = torch.from_numpy(self._stored.copy())
         return state
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go to a saved position after checking that it belongs to this very noise.
 
-        Any shard may load the state of any other, on any device. Stored vectors are used if the saved shard
-        contains this one, and made again otherwise. They may be those of an earlier row, `kept_t`, of which
-        the state has the digest of keys, `kept_eras`; then the rows since are made again.
+        Stored vectors are used if there are any. They may be those of an earlier row, `stored_t`, of which
+        the state has the digest of keys, `stored_eras`; then the rows since are made again.
 
         Raises:
-            ValueError: an entry is missing, or key, domain, dimension, recurrence or the keys of rows handed
-                out differ.
+            ValueError: an entry is missing, or key, domain, dimension, C, τ or the keys of used rows differ.
             HorizonExceededError: the position is past the horizon.
         """
         before = self._t
         self.seek(state.get("t"))  # type: ignore[arg-type]
-        eras = self.source.keys.digest(self._t)
+        eras = self.keys.digest(self._t)
         for name, value in {**self._identity(), "eras": eras}.items():
             if state.get(name) != value:
                 self._t = before
                 raise ValueError(
-                    f"{name} (keys of the saved noise) must be {value!r}; got {state.get(name)!r}. Other "
+                    f"{name} (of the saved noise) must be {value!r}; got {state.get(name)!r}. Other "
                     "noise would void the guarantee: restore all records from the same copy."
                 )
-        stored, at, eras = state.get("kept"), state.get("kept_t", self._t), state.get("kept_eras", eras)
-        if stored is None or not state["start"] <= self.start < self.stop <= state["stop"]:
+        stored = state.get("stored")
+        if stored is None:
             return
-        if at <= self._t and eras == self.source.keys.digest(at):
-            self._load_stored(stored, state["start"], state["stop"], at)
-
-    def _load_stored(self, stored: torch.Tensor, start: int, stop: int, at: int) -> None:
-        shape = (self._rule.vectors, stop - start)
-        if stored.shape != shape or stored.dtype != torch.float64:
+        if stored.shape != self._stored.shape or stored.dtype != torch.float64:
             raise ValueError(
-                f"kept (vectors of the saved noise) must be float64 of shape {shape}; "
+                f"stored (vectors of the saved noise) must be float64 of shape {self._stored.shape}; "
                 f"got {stored.dtype} of shape {tuple(stored.shape)}."
             )
-        part = stored[:, self.start - start : self.stop - start]
-        self._stored = part.to(self._device, copy=True).contiguous()
-        self._stored_t = at
+        at = state.get("stored_t", self._t)
+        if at <= self._t and state.get("stored_eras", eras) == self.keys.digest(at):
+            self._stored = stored.numpy().copy()
+            self._stored_t = at
 
     def _identity(self) -> dict[str, Any]:
-        source = self.source
         return {
-            "key": source.key.fingerprint,
-            "domain": source.domain.name,
-            "dimension": source.dimension,
+            "key": self.keys.root.fingerprint,
+            "domain": self.domain.name,
+            "dimension": self.dimension,
             "digest": self.digest,
         }
 
-    def _ready(self, kernels: NoiseKernels) -> torch.Tensor:
-        """Stored vectors on the device, as before round t; earlier rounds are replayed if need be."""
-        stored = self._stored
-        if stored is None:
-            shape = (self._rule.vectors, self.stop - self.start)
-            stored = self._stored = torch.zeros(shape, dtype=torch.float64, device=self._device)
-            self._stored_t = 0
-        elif stored.device != self._device:
-            stored = self._stored = stored.to(self._device)
-        if self._stored_t == self._t or not self._rule.vectors:
-            return stored
-        begin = self._rule.begin(self._t)
-        at, self._stored_t = self._stored_t, None
-        if at is None or not begin <= at <= self._t:
-            stored.zero_()
-            at = begin
-        if at < self._t:
-            unseen = torch.zeros(stored.shape[1], device=self._device)
-            for earlier in range(at, self._t):
-                self._rule.row_(kernels, unseen, 0.0, self.start, earlier, stored)
-        self._stored_t = self._t
-        return stored
+    def _make(self, t: int, count: int, totals: Integers | None) -> None:
+        """Add rows t … t + count − 1 to the totals, or only pass through them."""
+        self._replay()
+        self._stored_t = None
+        step = max(1, _BLOCK_OF_ROWS // self.dimension)
+        for top in range(0, count, step):
+            rows = min(step, count - top)
+            self._make_block(t + top, rows, None if totals is None else totals[top : top + rows])
+        self._stored_t = t + count
 
-    def _check_horizon(self, rows: int = 1) -> None:
+    def _replay(self) -> None:
+        """Bring the stored vectors to where they precede round t."""
+        if self._stored_t == self._t:
+            return
+        at = self._stored_t
+        begin = self._rule.begin(self._t)
+        if at is None or not begin <= at <= self._t:
+            self._stored[:] = 0.0
+            at = begin
+        self._stored_t = at
+        if at < self._t and self._rule.vectors:
+            missing = self._t - at
+            self._stored_t = None
+            step = max(1, _BLOCK_OF_ROWS // self.dimension)
+            for top in range(0, missing, step):
+                self._make_block(at + top, min(step, missing - top), None)
+        self._stored_t = self._t
+
+    def _make_block(self, t: int, count: int, totals: Integers | None) -> None:
+        """Make some rows, in tiles of columns, on several threads if that pays."""
+        edges = [0, self.dimension]
+        threads = min(self.dimension * count // _FEWEST_PER_THREAD, torch.get_num_threads())
+        if threads > 1 and self.dimension > BLOCK * threads:
+            edges = [self.dimension * i // threads // BLOCK * BLOCK for i in range(threads)]
+            edges.append(self.dimension)
+        if len(edges) == 2:
+            self._make_columns(t, count, totals, 0, self.dimension)
+            return
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(lambda low, high: self._make_columns(t, count, totals, low, high), edges, edges[1:]))
+
+    def _make_columns(self, t: int, count: int, totals: Integers | None, low: int, high: int) -> None:
+        """Make some columns of some rows; ``low`` begins a block of keystream."""
+        drawn = self._rule.drawn(t, count)
+        scales = self._scales[np.array(drawn)]
+        wide = min(self._rule.columns_at_once(count), WORDS)
+        innovations = self._idle.pop() if self._idle else Innovations(self.keys, self.domain)
+        for begin in range(low, high, wide):
+            end = min(begin + wide, high)
+            k = np.empty((len(drawn), -(-(end - begin) // BLOCK) * BLOCK), np.int64)
+            innovations.draw(drawn, scales, begin // BLOCK, k)
+            x = np.empty((count, end - begin), np.int64)
+            self._rule.rows(k, t, self._stored, begin, x)
+            if totals is not None:
+                released(totals[:, begin:end], x)
+        self._idle.append(innovations)
+
+    def _check_horizon(self, rows: int) -> None:
         if self._t + rows > self.rounds:
             raise HorizonExceededError(
                 f"t (round) must be below n (horizon) = {self.rounds}; got {self._t + rows - 1}. "
                 "Plan a longer run: noise past the horizon was never calibrated."
             )
 
-    def _check_out(self, out: Row) -> None:
-        check_vector(out, self.start)
-        if out.numel() != self.stop - self.start:
-            raise ValueError(
-                f"out (vector) must have length {self.stop - self.start}; got {out.numel()}. "
-                "No noise was added."
-            )
-
     def __repr__(self) -> str:
-        shard = f"[{self.start}, {self.stop})"
-        return f"NoiseStream(t={self._t}, rounds={self.rounds}, shard={shard}, source={self.source!r})"
+        return (
+            f"NoiseStream({self.keys.root!r}, {self.domain.name}, t={self._t}, rounds={self.rounds}, "
+            f"dimension={self.dimension})"
+        )
 
 
-def _digest(inverse: StreamingInverse, rounds: int) -> str:
-    """SHA-256 of horizon and coefficients: equal digests mean equal rows."""
-    state = hashlib.sha256(_DIGEST_LABEL + f"{rounds} {type(inverse).__name__}".encode())
+def released(total: Integers, row: Integers) -> None:
+    """o = G + X, in place of G: the one function by which sums become releases."""
+    if not total.dtype == row.dtype == np.int64:
+        raise TypeError(f"sum and row must be int64; got {total.dtype} and {row.dtype}.")
+    np.add(total, row, out=total)
+
+
+def _digest(inverse: StreamingInverse, rounds: int, std: float) -> str:
+    """SHA-256 of horizon, coefficients and τ: equal digests mean equal rows."""
+    head = f"{rounds} {type(inverse).__name__} {std.hex()}"
+    state = hashlib.sha256(_DIGEST_LABEL + head.encode())
     for field in fields(inverse):  # type: ignore[arg-type]
         part = getattr(inverse, field.name)
         if isinstance(part, np.ndarray):
@@ -311,3 +335,4 @@ def _digest(inverse: StreamingInverse, rounds: int) -> str:
         else:
             state.update(f"{field.name} {part}\n".encode())
     return state.hexdigest()
+
