@@ -1,0 +1,194 @@
+"""The unit of a release, and what it costs in privacy that noise and sums are integers.
+
+A sum of vectors of norm at most 1 is held in units of 2⁻ᴮ. Its rows of noise keep D·k = C·X − B·e with
+|e| ≤ ½ + η for all d entries of n rows, but with probability p. Two neighbouring worlds then need innovations
+that differ by ‖Dκ‖ ≤ s + W in place of the s = ‖CΔ‖ of real numbers (docs/theory/noise.md):
+
+    W = ‖B‖₂·√(dn)·(1 + 2η)·2⁻ᴮ,    μ = (s + W)/τ.
+
+Several parts with noise τ_i and movement W_i each cost √(Σ (W_i/τ_i)²) together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from fedmf.mechanisms.matrix import LARGEST_DENSE, Factorization, Stamped
+from fedmf.noise.rows import rule_of
+
+FINEST: Final = 31
+"""B where nothing asks for a coarser unit: Σ n² of a vector of norm 1 is then at most 2⁶²."""
+
+COARSEST: Final = 8
+"""B below which noise of so many bounds is refused."""
+
+_LARGEST_SCALE: Final = 2.0**36
+_LARGEST_ETA: Final = 0.25
+#: Rows, and innovations, are integers that float64 has.
+_LARGEST_ROW: Final = 2.0**51
+_LARGEST_SUM: Final = 2.0**62
+#: Standard deviations within which everything is bounded, with a little for roundings.
+_FARTHEST: Final = 13.1
+#: P(|N| > 13), rounded up.
+_TAIL: Final = 1.3e-38
+#: Room of τ for W, so that a unit that suits s suits s + W; for roundings of this file, upwards.
+_ROOM: Final = 1.01
+_UPWARDS: Final = 1.0 + 2.0**-40
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What is summed and released in every round, as far as its unit depends on it.
+
+    Args:
+        factorization: C.
+        size: d, how many integers a round.
+        users: m, the most vectors in a sum.
+        ratio: τ of this part, in bounds of its vectors, per τ of the whole release.
+    """
+
+    factorization: Factorization
+    size: int
+    users: int
+    ratio: float = 1.0
+
+
+@dataclass(frozen=True)
+class IntegerNoise:
+    """The unit of a part, and what its integers cost.
+
+    Args:
+        bits: B; the unit is 2⁻ᴮ of the bound of a vector.
+        std: τ in units.
+        movement: W, in bounds of a vector.
+        eta: η, by which float64 may add to the error ½ of a row.
+        probability: p, that something is farther than 13 standard deviations away.
+    """
+
+    bits: int
+    std: float
+    movement: float
+    eta: float
+    probability: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields of a statement."""
+        return {
+            "unit_bits": self.bits,
+            "movement": self.movement,
+            "eta": self.eta,
+            "probability": self.probability,
+        }
+
+
+def integer_noise(part: Part, std: float) -> IntegerNoise:
+    """Choose the finest unit that a part with noise τ allows, by public numbers alone.
+
+    Args:
+        part: with its C, d and m.
+        std: τ of the whole release in bounds; the part's is ``part.ratio`` times it.
+
+    Raises:
+        ValueError: the noise is so large that no unit from 2⁻⁸ on suits it.
+    """
+    C = part.factorization
+    inverse = C.recurrence()
+    rule = rule_of(inverse)
+    diagonal = inverse.diagonal()
+    row_std = math.sqrt(float(C.noise_row_variances().max()))
+    tau = part.ratio * std
+    for bits in range(FINEST, COARSEST - 1, -1):
+        units = tau * 2.0**bits * _ROOM
+        farthest = _FARTHEST * units * row_std
+        eta = rule.rounding(units, row_std)
+        if (
+            units * float(diagonal.max()) <= _LARGEST_SCALE
+            and eta <= _LARGEST_ETA
+            and farthest <= _LARGEST_ROW
+            and part.users * 2.0**bits + farthest <= _LARGEST_SUM
+        ):
+            break
+    else:
+        raise ValueError(
+            f"noise must have a standard deviation below 2^28 bounds of a vector; got {tau:g}. "
+            "No unit of integers suits it: ask for a larger epsilon."
+        )
+    spread = strategy_norm_bound(C) if rule.spread_by_strategy else 1 / float(diagonal.min())
+    entries = part.size * C.rounds
+    movement = spread * math.sqrt(entries) * (1 + 2 * eta) * 2.0**-bits * _UPWARDS
+    probability = (2 + rule.vectors) * entries * _TAIL
+    return IntegerNoise(bits, tau * 2.0**bits, movement, eta, probability)
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What integers cost a release of one or several parts.
+
+    Args:
+        parts: the unit of each.
+        movement: W of the whole release in bounds: μ = (s + W)/τ.
+        probability: p of all parts.
+    """
+
+    parts: tuple[IntegerNoise, ...]
+    movement: float
+    probability: float
+
+    def delta(self, epsilon: float) -> float:
+        """Return (1 + e^ε)·p, which adds to δ at ε."""
+        return (1 + math.exp(min(epsilon, 700.0))) * self.probability
+
+
+NOTHING: Final = Rounding((), 0.0, 0.0)
+"""Of a release without noise."""
+
+
+def rounding_of(parts: Sequence[Part], std: float) -> Rounding:
+    """Return the units of all parts of a release with noise τ, and what they cost together.
+
+    Args:
+        parts: at least one.
+        std: τ of the whole release, in bounds; 0 for one without noise.
+    """
+    if std == 0:
+        return NOTHING
+    noises = tuple(integer_noise(part, std) for part in parts)
+    squares = sum((noise.movement / part.ratio) ** 2 for part, noise in zip(parts, noises, strict=True))
+    total = math.sqrt(squares) * _UPWARDS
+    return Rounding(noises, total, sum(noise.probability for noise in noises))
+
+
+def calibrated(parts: Sequence[Part], sensitivity: float, multiplier: float) -> tuple[float, Rounding]:
+    """Return the least τ with τ ≥ σ·(s + W), and the units it has.
+
+    Args:
+        parts: of the release.
+        sensitivity: s ≥ ‖CΔ‖ of the whole release, in bounds.
+        multiplier: σ = 1/μ; 0 for no noise.
+    """
+    std = multiplier * sensitivity
+    while True:
+        rounding = rounding_of(parts, std)
+        needed = multiplier * (sensitivity + rounding.movement) * _UPWARDS if multiplier > 0 else 0.0
+        if needed <= std:
+            return std, rounding
+        std = needed
+
+
+def strategy_norm_bound(factorization: Factorization) -> float:
+    """Bound ‖C‖₂: by Σ|c_j| where C is Toeplitz up to column scales, else √(‖C‖₁‖C‖_∞), else ‖C‖_F."""
+    if isinstance(factorization, Stamped):
+        return strategy_norm_bound(factorization.base)
+    bound = factorization.toeplitz_bound()
+    if bound is not None:
+        coefficients, scales = bound
+        return float(np.abs(coefficients).sum() / scales.min()) * _UPWARDS
+    if factorization.rounds <= LARGEST_DENSE:
+        sizes = np.abs(factorization.materialize())
+        return math.sqrt(float(sizes.sum(axis=0).max() * sizes.sum(axis=1).max())) * _UPWARDS
+    return math.sqrt(float(factorization.gram_diagonal(0).sum())) * _UPWARDS
