@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from fedmf.runs.run import Execution, NoiseMechanism, Run
     from fedmf.runs.simulation import plan, resume, simulate, start
     from fedmf.runs.statement import account
-    from fedmf.runs.statistics import CustomStatistic, QuantileClipping
+    from fedmf.runs.statistics import QuantileClipping
     from fedmf.runs.tasks import classification, next_token, regression
     from fedmf.streaming import PrivateStream
     from fedmf.sweeps import Sweep, run_sweep
@@ -60,7 +60,6 @@ def __dir__() -> list[str]:
 __all__ = [
     "Adam",
     "BallsInBinsCohorts",
-    "CustomStatistic",
     "CyclicCohorts",
     "Dataset",
     "Digits",

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from support.mean_norms import MeanNorm
 from support.pair_runs import RecordedPair
 from support.training_cases import examples_of, task_of_kind
 from torch import Tensor, nn
@@ -28,7 +29,7 @@ from fedmf.models import with_lora
 from fedmf.moments import BlockEnergies, DiagonalMoment
 from fedmf.optim import Adam, JmeAdam, Sgd
 from fedmf.runs.run import Execution, Run
-from fedmf.runs.statistics import CustomStatistic, QuantileClipping
+from fedmf.runs.statistics import QuantileClipping
 from fedmf.training import LocalSGD, Task, classification
 
 from .paths import Path
@@ -112,9 +113,7 @@ PARTS: Final[dict[str, Mapping[str, Any]]] = {
     "none": {},
     "clip norm": {"clipping": _QUANTILE},
     "clip norm, unit steps": {"clipping": replace(_QUANTILE, normalize_updates=True)},
-    "custom statistic": {
-        "extra_releases": (CustomStatistic("support.own_functions:halves", ("first", "last")),)
-    },
+    "mean norm": {"extra_releases": (MeanNorm(),)},
     "replace-one": {"privacy": "replace-one"},
 }
 COHORTS: Final[dict[str, Cohorts]] = {
