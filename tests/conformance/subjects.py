@@ -130,7 +130,6 @@ LOCAL: Final[dict[str, Mapping[str, Any]]] = {
     "momentum": {"momentum": 0.7, "epochs": 2},
     "proximal": {"proximal": 0.3, "epochs": 2},
     "micro-batches": {"micro_batch": 1, "batch_size": 4},
-    "bfloat16": {"precision": "bfloat16"},
 }
 AXES: Final[dict[str, Mapping[str, Any]]] = {
     "model": MODELS, "optimizer": OPTIMIZERS, "part": PARTS, "cohorts": COHORTS, "local": LOCAL,
