@@ -30,7 +30,7 @@ from fedmf.version import __version__
 
 if TYPE_CHECKING:
     from fedmf.accounting import NoPrivacy, UserLevel, design
-    from fedmf.cohorts import BallsInBinsCohorts, CyclicCohorts, MinSeparatedCohorts, RandomCohorts
+    from fedmf.cohorts import AvailableCohorts, BallsInBinsCohorts, CyclicCohorts, MinSeparatedCohorts
     from fedmf.data import Dataset, Digits
     from fedmf.mechanisms.choice import NamedMechanism
     from fedmf.mechanisms.imported import import_strategy
@@ -59,6 +59,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "Adam",
+    "AvailableCohorts",
     "BallsInBinsCohorts",
     "CyclicCohorts",
     "Dataset",
@@ -77,7 +78,6 @@ __all__ = [
     "PrivateAggregator",
     "PrivateStream",
     "QuantileClipping",
-    "RandomCohorts",
     "Run",
     "Sgd",
     "Sweep",

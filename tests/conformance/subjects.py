@@ -23,7 +23,6 @@ from fedmf.cohorts import (
     CyclicCohorts,
     CyclicPoissonCohorts,
     MinSeparatedCohorts,
-    RandomCohorts,
 )
 from fedmf.models import with_lora
 from fedmf.moments import BlockEnergies, DiagonalMoment
@@ -118,7 +117,6 @@ PARTS: Final[dict[str, Mapping[str, Any]]] = {
 }
 COHORTS: Final[dict[str, Cohorts]] = {
     "cyclic": CyclicCohorts(ROUNDS, COHORT),
-    "random": RandomCohorts(ROUNDS, COHORT, min_separation=2),
     "cyclic-poisson": CyclicPoissonCohorts(ROUNDS, COHORT, min_separation=2),
     "balls-in-bins": BallsInBinsCohorts(ROUNDS, COHORT),
     "b-min-sep": MinSeparatedCohorts(ROUNDS, COHORT, min_separation=2),
