@@ -30,7 +30,7 @@ from fedmf.version import __version__
 
 if TYPE_CHECKING:
     from fedmf.accounting import NoPrivacy, UserLevel, design
-    from fedmf.cohorts import BallsInBinsCohorts, CyclicCohorts, MinSeparatedCohorts, RandomCohorts
+    from fedmf.cohorts import AvailableCohorts, BallsInBinsCohorts, CyclicCohorts, MinSeparatedCohorts
     from fedmf.data import Dataset, Digits
     from fedmf.mechanisms.choice import NamedMechanism
     from fedmf.mechanisms.imported import import_strategy
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from fedmf.runs.run import Execution, NoiseMechanism, Run
     from fedmf.runs.simulation import plan, resume, simulate, start
     from fedmf.runs.statement import account
-    from fedmf.runs.statistics import CustomStatistic, QuantileClipping
+    from fedmf.runs.statistics import QuantileClipping
     from fedmf.runs.tasks import classification, next_token, regression
     from fedmf.streaming import PrivateStream
     from fedmf.sweeps import Sweep, run_sweep
@@ -59,8 +59,8 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "Adam",
+    "AvailableCohorts",
     "BallsInBinsCohorts",
-    "CustomStatistic",
     "CyclicCohorts",
     "Dataset",
     "Digits",
@@ -78,7 +78,6 @@ __all__ = [
     "PrivateAggregator",
     "PrivateStream",
     "QuantileClipping",
-    "RandomCohorts",
     "Run",
     "Sgd",
     "Sweep",

@@ -28,7 +28,6 @@ from torch import Tensor, nn
 from fedmf.data import InMemoryDataset
 from fedmf.data.structure import TensorStructure
 from fedmf.errors import ConfigError
-from fedmf.runs.statistics.custom_rows import tried
 from fedmf.training import LocalSGD, LocalTrainer, Task, classification, dependence, next_token, preflight
 from fedmf.training.compiled import NotAChain, engine, plan_of, steps
 from fedmf.training.engines import OneByOne, OwnRows, Together
@@ -201,14 +200,6 @@ def faults() -> Iterator[tuple[str, bool]]:
             engine.program.cache_clear()
             yield "arena not cleared", bool(dependence(trainer_on("compiled"), network, LOCAL))
         engine.program.cache_clear()
-        Path(folder, "keeps.py").write_text(
-            "S = [0.0]\ndef f(x):\n    S.append(x[:1])\n    return S[-2] + x[:1]\n"
-        )
-        try:
-            tried("keeps:f", 1, 5)
-            yield "statistic that remembers", False
-        except ConfigError:
-            yield "statistic that remembers", True
     task = dict(texts())["words"]
     assert isinstance(task.structure.features, TensorStructure)
     wider = replace(task.structure.features, bound=TOKENS + 1)

@@ -60,6 +60,22 @@ def pictures() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def mean_norms(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Register `MeanNorm`, as a line in `fedmf/runs/statistics/__init__.py` would."""
+    from support.mean_norms import MeanNorm
+
+    from fedmf.runs.statistics import STATISTICS
+    from fedmf.runs.tables.configuration import TABLES, known_keys
+
+    monkeypatch.setitem(STATISTICS, MeanNorm.name, {MeanNorm.kind: MeanNorm})
+    monkeypatch.setitem(TABLES, MeanNorm.name, STATISTICS[MeanNorm.name])
+    known_keys.cache_clear()  # it is asked once a process
+    yield
+    monkeypatch.undo()
+    known_keys.cache_clear()
+
+
 class Together(LoadScopeScheduling):
     """Deployments run one after another, and a file with fixtures of a module in one process, made once.
 

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 from support.command_line import one_line
+from support.mean_norms import MeanNorm
 from support.small_runs import small_run, write_config
 
 import fedmf
@@ -22,7 +23,6 @@ from fedmf.runs.progress import RunProgress, both
 from fedmf.runs.run import Run
 from fedmf.runs.simulation import run_in_process
 from fedmf.runs.statistics.clip_norm import QuantileClipping
-from fedmf.runs.statistics.custom import CustomStatistic
 from fedmf.runs.tables.configuration import load_run
 from fedmf.training import LocalTrainer, UserFailure
 
@@ -114,17 +114,17 @@ def shown(path: Path, made: Run, terminal: bool) -> tuple[str, RunProgress]:
     return text.getvalue(), view
 
 
+@pytest.mark.usefixtures("mean_norms")
 def test_progress_has_a_bar_on_terminals_and_every_column_of_statistics(tmp_path: Path) -> None:
-    own = CustomStatistic("support.own_functions:halves", ("first", "last"), share=0.1)
     keys = {"mechanism": "bisr", "bands": 2, "evaluate_every": 4}
     made = dataclasses.replace(
-        small_run(**keys), clipping=QuantileClipping(quantile=0.4), extra_releases=(own,)
+        small_run(**keys), clipping=QuantileClipping(quantile=0.4), extra_releases=(MeanNorm(share=0.1),)
     )
     text, view = shown(tmp_path / "run", made, terminal=True)
     assert "12/12" in text
-    for title in ("clip norm", "statistic first", "statistic last", "ε spent"):
+    for title in ("clip norm", "mean norm", "ε spent"):
         assert title in text
-    assert "statistic first" not in view.quality()
+    assert "mean norm" not in view.quality()
 
 
 def test_one_callback_of_several_stops_a_run_and_all_are_called() -> None:

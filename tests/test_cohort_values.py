@@ -15,9 +15,9 @@ CONTRACTS = {
         ((360, 1, 1, None), (None, None), (1, 1, 1)),
         ((360, 36, 12, 4), (1, None), (12, 2, 1)),
     ],
-    "random": [
-        ((1000, 1, 9, None), (None, None), (9, 1, 9)),
-        ((360, 36, 240, None), (None, None), (240, 24, 10)),
+    "available": [
+        ((1000, 1, 9, None), (None, None), (9, 1, 500)),
+        ((360, 36, 240, None), (None, None), (240, 48, 5)),
         ((1000, 6, 1, 1), (3, None), (1, 1, 3)),
     ],
     "cyclic-poisson": [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import comb, log
-
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -14,12 +12,10 @@ from fedmf.cohorts import (
     Cohorts,
     CohortSchedule,
     CyclicCohorts,
-    RandomCohorts,
     cyclic_participation,
 )
 from fedmf.participation import Participation
 
-FALSE_ALARM = 1e-6
 laws = settings(derandomize=True, max_examples=150, deadline=None, database=None)
 
 SEEDS = st.integers(0, 2**32)
@@ -88,26 +84,6 @@ def test_a_cyclic_schedule_keeps_the_contract_or_none_exists(
 
 
 @laws
-@given(settings_of_a_schedule(), SEEDS)
-def test_a_random_schedule_keeps_the_contract_or_is_refused(
-    setting: tuple[int, int, Participation], seed: int
-) -> None:
-    contract = setting[2]
-    loosest = Participation.as_many_as_fit(contract.rounds, contract.min_separation)
-    try:
-        schedule = schedule_of(RandomCohorts, *setting, seed)
-    except ValueError as caught:
-        message = str(caught)
-    else:
-        assert is_feasible(*setting)
-        check_contract(schedule, *setting)
-        return
-    assert "\n" not in message
-    assert not is_feasible(*setting) or "a random order runs out in round" in message
-    assert not is_feasible(*setting) or contract != loosest
-
-
-@laws
 @given(st.integers(1, 12), st.integers(1, 120), st.integers(1, 60))
 def test_cyclic_participation_is_the_tightest_contract(m: int, users: int, n: int) -> None:
     assume(m <= users)
@@ -118,34 +94,6 @@ def test_cyclic_participation_is_the_tightest_contract(m: int, users: int, n: in
     cohorts = all_cohorts(schedule)
     gaps = [t - s for t in range(n) for s in range(t) if set(cohorts[s]) & set(cohorts[t])]
     assert min(gaps, default=n) == contract.min_separation
-
-
-def chi_square_threshold(degrees: int) -> float:
-    """An upper bound on the 1 − FALSE_ALARM quantile of χ² (Laurent and Massart, 2000, lemma 1)."""
-    x = -log(FALSE_ALARM)
-    return degrees + 2 * (degrees * x) ** 0.5 + 2 * x
-
-
-@pytest.mark.parametrize(("users", "m", "b", "t"), [(6, 2, 1, 0), (6, 2, 1, 3), (7, 2, 2, 5)])
-def test_a_random_round_is_uniform_over_the_eligible_subsets(users: int, m: int, b: int, t: int) -> None:
-    """Conditional on who rests, every m-subset of the others is equally likely; pooled over 5,000 seeds."""
-    seeds = 5_000
-    eligible = users - m * min(b - 1, t)
-    cells = comb(eligible, m)
-    contract = Participation.as_many_as_fit(t + 1, b)
-    rank = {pair: i for i, pair in enumerate((i, j) for j in range(eligible) for i in range(j))}
-    seen = np.zeros(cells)
-    for seed in range(seeds):
-        schedule = schedule_of(RandomCohorts, users, m, contract, seed)
-        resting = {user for s in range(max(0, t - b + 1), t) for user in schedule.cohort(s).tolist()}
-        others = [user for user in range(users) if user not in resting]
-        first, second = (others.index(user) for user in schedule.cohort(t).tolist())
-        seen[rank[first, second]] += 1
-    expected = seeds / cells
-    statistic = ((seen - expected) ** 2 / expected).sum()
-    assert statistic < chi_square_threshold(cells - 1)
-    tilted = seen * np.where(np.arange(cells) == 0, 1.5, 1.0)
-    assert ((tilted - expected) ** 2 / expected).sum() > chi_square_threshold(cells - 1)
 
 
 def test_the_order_of_available_users_is_another_in_every_round_and_fair() -> None:

@@ -7,7 +7,6 @@ from fedmf.cohorts.fixed import (
     Cohorts,
     CohortSchedule,
     CyclicCohorts,
-    RandomCohorts,
     cyclic_participation,
 )
 from fedmf.cohorts.sampled import (
@@ -27,7 +26,6 @@ __all__ = [
     "CyclicCohorts",
     "CyclicPoissonCohorts",
     "MinSeparatedCohorts",
-    "RandomCohorts",
     "SampledCohorts",
     "cyclic_participation",
 ]
@@ -35,7 +33,6 @@ __all__ = [
 #: What `[cohorts]` may be, by kind.
 COHORTS: Final = by_kind(
     CyclicCohorts,
-    RandomCohorts,
     CyclicPoissonCohorts,
     BallsInBinsCohorts,
     MinSeparatedCohorts,

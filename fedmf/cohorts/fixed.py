@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -159,47 +158,6 @@ class CyclicCohorts(Cohorts):
 
 
 @dataclass(frozen=True)
-class RandomCohorts(Cohorts):
-    """Every round samples m eligible users; this cannot be amplified.
-
-    The whole schedule is drawn at once, so that a k too small for a random order is rejected before any
-    training.
-    """
-
-    kind: ClassVar[str] = "random"
-
-    def _draw(self, users: int, contract: Participation, seed: int) -> Draw:
-        """Partial Fisher–Yates on the pool of eligible users: O(m) a round however many users there are."""
-        m, rng = self.users_per_round, np.random.default_rng(seed)
-        pool = np.arange(users, dtype=np.int32)
-        eligible = users
-        used = np.zeros(users, dtype=np.int64)
-        resting: deque[NDArray[np.int32]] = deque()
-        cohorts = np.empty((contract.rounds, m), dtype=np.int32)
-        for t in range(contract.rounds):
-            if len(resting) == contract.min_separation:
-                returning = resting.popleft()
-                returning = returning[used[returning] < contract.max_participations]
-                pool[eligible : eligible + returning.size] = returning
-                eligible += returning.size
-            if eligible < m:
-                raise ValueError(
-                    f"k (max_participations) must leave {m} eligible users in every round; got k="
-                    f"{contract.max_participations}: a random order runs out in round {t + 1} of "
-                    f"{contract.rounds}. Raise k or use the cyclic schedule."
-                )
-            for i, position in enumerate(rng.integers(0, eligible - np.arange(m))):
-                last = eligible - 1 - i
-                pool[position], pool[last] = pool[last], pool[position]
-            chosen = pool[eligible - m : eligible].copy()
-            eligible -= m
-            used[chosen] += 1
-            resting.append(chosen)
-            cohorts[t] = np.sort(chosen)
-        return lambda t: cohorts[t].astype(np.int64)
-
-
-@dataclass(frozen=True)
 class AvailableCohorts(Cohorts):
     """Every round samples m users that are connected and eligible under (n, k, b).
 
@@ -207,7 +165,8 @@ class AvailableCohorts(Cohorts):
     part who are connected and whom the contract admits: b rounds after the last participation, at most k
     times. Where fewer are left, all of them take part; the mean update is divided by m all the same. Who is
     connected, and who took part before, is known when the round begins. A simulation takes every user for
-    connected. If b is unset it is half of what a cyclic order keeps, so that half of the users may be away.
+    connected, so that each round samples m eligible users uniformly; this cannot be amplified. If b is unset
+    it is half of what a cyclic order keeps, so that half of the users may be away.
 
     >>> schedule = AvailableCohorts(4, 2).schedule(5, Participation(4, 2, 2), seed=1)
     >>> sorted(schedule.cohort(3).tolist()), schedule.cohort(3).tolist() == schedule.cohort(3).tolist()

@@ -160,7 +160,7 @@ class CorrelatedNoise:
             must then be one without a rule, FedAvg or FedProx.
         clipping: `fedmf.QuantileClipping` lets ζ follow a quantile of norms after the first round, under the
             same ε.
-        extra_releases: statistics such as `fedmf.CustomStatistic` that are released under the same ε.
+        extra_releases: values of `fedmf.runs.Statistic` that are released under the same ε.
         frozen: arrays that are neither trained nor noised: names, or patterns such as ``"features.*"``, in
             which ``*`` stands for any characters, dots too.
         tied: whether equal arrays are one under several names, such as an embedding that is also the head: it

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from fedmf.optim.adaptive import Adam, AdamDebiased, FedAdagrad, FedYogi, JmeAdam, ServerAdam
+from fedmf.optim.adam import Adam, AdamDebiased, JmeAdam, ServerAdam
 from fedmf.optim.energies import Blocks, Energies, energy_weight, relative_energy_error
 from fedmf.optim.options import ChosenOptimizer, OptimizerOptions, OwnOptimizer, chosen
 from fedmf.optim.own_rule import OwnRule, fingerprint_of
@@ -18,8 +18,6 @@ __all__ = [
     "Blocks",
     "ChosenOptimizer",
     "Energies",
-    "FedAdagrad",
-    "FedYogi",
     "JmeAdam",
     "Move",
     "OptimizerOptions",
@@ -38,6 +36,4 @@ __all__ = [
 ]
 
 #: What `[server]` may be, by kind.
-OPTIMIZERS: Final[dict[str, type[OptimizerOptions]]] = by_kind(
-    Sgd, FedAdagrad, FedYogi, Adam, AdamDebiased, JmeAdam
-)
+OPTIMIZERS: Final[dict[str, type[OptimizerOptions]]] = by_kind(Sgd, Adam, AdamDebiased, JmeAdam)

@@ -133,7 +133,7 @@ def session_of(path: Path, run: Run, initial: Tensor) -> Session:
         require_same(path, read_header(path).run, run)
         directory = RunDirectory.open(path)
     else:
-        plan, layout = Plan.of(run, optimizer, initial.numel()), task.layout
+        plan, layout = Plan.of(run, optimizer), task.layout
         directory = created(path, run, plan, task.user_list, layout.save, arrays=arrays)
     with contextlib.ExitStack() as held:
         held.enter_context(directory)
@@ -159,7 +159,7 @@ class PrivateAggregator:
         mechanism: name of a mechanism, or a factorization.
         server_optimizer: rule of the server; by default the noisy mean is added to the model.
         clipping: `fedmf.QuantileClipping` lets ζ follow a quantile of norms.
-        extra_releases: statistics such as `fedmf.CustomStatistic` that are released under the same ε.
+        extra_releases: values of `fedmf.runs.Statistic` that are released under the same ε.
         frozen: arrays that are neither trained nor noised: names, or patterns.
         tied: whether equal arrays are one array with several names; None raises an error if there are any.
 

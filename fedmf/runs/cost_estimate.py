@@ -125,7 +125,7 @@ def _planned(run: Run, device: str) -> tuple[Task, Plan]:
     check_device(device)
     task = run.task_source.build().to(device)
     optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
-    return task, Plan.of(run, optimizer, task.model.dimension)
+    return task, Plan.of(run, optimizer)
 
 
 def _seconds(run: Run, task: Task, plan: Plan, device: str) -> tuple[float, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedmf.mechanisms.matrix import Factorization
@@ -59,7 +60,7 @@ class StatisticRelease:
     """(Σ_u s_u + c·(τ₀/b)·[C⁻¹z']_t)/m in round t.
 
     Args:
-        statistic: s, of absolute value or norm at most c.
+        statistic: s, of absolute value at most c.
         plan: of the run; it has C, m and τ₀, the noise of a sum of vectors of norm 1 that has all of μ².
         keys: which key makes which row.
 
@@ -71,13 +72,14 @@ class StatisticRelease:
         self.statistic, self._summed, self._size = statistic, statistic.summed(), plan.cohorts.users_per_round
         std = plan.relative_noise_std * statistic.factor * self._summed.most
         C, domain = plan.mechanism.factorization, Domain.of_part(statistic.name)
-        self._noise = OwnNoise(keys, self._summed.size, domain, C, std)
+        self._noise = OwnNoise(keys, 1, domain, C, std)
         self.state = statistic.begin(plan.privacy.clip_norm)
 
     def after(self, t: int, total: FixedPointSum) -> Mapping[str, Any]:
         """The state once round t is released; the round's row of noise is drawn, and nothing else is kept."""
-        noisy = self._noise.added(t, total.told_vector(self._summed))
-        return self.statistic.after(t, (noisy / self._size).tolist(), self.state)
+        told = torch.tensor([float(total.told(self._summed))], dtype=torch.float64)
+        noisy = self._noise.added(t, told)
+        return self.statistic.after(t, float(noisy) / self._size, self.state)
 
     def state_dict(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """A state with the position and identity of the noise, for a checkpoint."""

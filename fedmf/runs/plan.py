@@ -81,13 +81,12 @@ class Plan:
     words: Unit = UNITS["user"]
 
     @classmethod
-    def of(cls, run: Run, optimizer: ServerOptimizer, dimension: int) -> Self:
-        """Build the factorization, calibrate its noise, and try out functions of the caller's own.
+    def of(cls, run: Run, optimizer: ServerOptimizer) -> Self:
+        """Build the factorization and calibrate its noise.
 
         Args:
             run: the requested run.
             optimizer: the server's, which says whether a second moment must be released with the sums.
-            dimension: d, the number of trained parameters.
 
         Raises:
             ConfigError: a mechanism that cannot be built, or that the accountant does not cover.
@@ -98,8 +97,6 @@ class Plan:
         moment, second = optimizer.second_moment, None
         try:
             check_statistics(run.statistics, privacy.counts_sampling, moment is not None)
-            for statistic in run.statistics:
-                statistic.require_runnable(dimension)
             if moment is None:
                 mechanism = run.noise.choice.build(contract, run.workload, run.noise.goal)
             else:

@@ -233,7 +233,7 @@ class Run:
             )
         if strangers := [one for one in self.extra_releases if not isinstance(one, Statistic)]:
             raise ValueError(
-                f"extra_releases must hold statistics such as fedmf.CustomStatistic; got {strangers[0]!r}."
+                f"extra_releases must hold values of fedmf.runs.Statistic; got {strangers[0]!r}."
             )
         check_statistics(self.statistics, self.privacy.counts_sampling, paired=False)
         self.schedule(secret_seed=0)  # only to check it

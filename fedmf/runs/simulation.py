@@ -147,7 +147,7 @@ def plan(run: Run) -> Plan:
     """
     task = run.task_source.build()
     optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
-    return Plan.of(run, optimizer, task.model.dimension)
+    return Plan.of(run, optimizer)
 
 
 def start(run: Run, path: str | Path, device: str = "cpu") -> Session:

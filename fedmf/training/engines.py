@@ -44,10 +44,9 @@ class Engine(ABC):
     size: int = 1
 
     def __init__(self, task: Task, local: LocalSGD) -> None:
-        self._local, self._loss = local, task.loss
+        self._local = local
+        self._loss = task.loss
         self._model = task.model
-        if local.precision == "bfloat16":
-            self._model = FlatModel(InBfloat16(task.model.module, task.device))
 
     @abstractmethod
     def train(self, origin: Tensor, group: Group) -> Tensor:
@@ -333,29 +332,3 @@ def _embedding(
     if padding_idx is None:
         return rows
     return torch.where((tokens == padding_idx % len(weight)).unsqueeze(-1), rows.detach(), rows)
-
-
-class InBfloat16(nn.Module):
-    """A module with products in bfloat16; parameters, outputs and gradients are float32.
-
-    Args:
-        inner: the module; its parameters have "inner." before their names here.
-        device: where it is computed.
-
-    Raises:
-        ConfigError: a GPU without bfloat16.
-    """
-
-    def __init__(self, inner: nn.Module, device: torch.device) -> None:
-        super().__init__()
-        if device.type == "cuda" and not torch.cuda.is_bf16_supported():
-            raise ConfigError(
-                "precision (of local training) must be 'float32' on this GPU, which has no bfloat16; got "
-                "'bfloat16'."
-            )
-        self.inner, self._device = inner, device.type
-
-    def forward(self, *arguments: Any, **named: Any) -> Tensor:
-        """Outputs in float32, so that the loss is too."""
-        with torch.autocast(self._device, torch.bfloat16, cache_enabled=False):
-            return self.inner(*arguments, **named).float()

@@ -52,7 +52,7 @@ Path = Literal["compiled", "groups", "one by one"]
 _ENGINES: Final[dict[Path, type[Engine]]] = {"compiled": Compiled, "groups": Together, "one by one": OneByOne}
 #: Bytes of models in a group at most, on a processor: more leave its last cache.
 CACHE_BYTES: Final = 6 * 2**20
-#: The same where models are added one after the other, as long as no statistic asks for them all.
+#: The same where models are added one after the other.
 _MODELS_BYTES: Final = 64 * 2**20
 #: Users whose examples are loaded together at most.
 _MOST_USERS: Final = 64

@@ -8,7 +8,6 @@ from typing import Annotated, ClassVar, Literal
 from fedmf.values import Field, Value
 
 LocalEngine = Literal["auto", "vectorised", "loop"]
-Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -40,9 +39,6 @@ class LocalSGD(Value):
     micro_batch: Annotated[
         int, Field("largest number of examples in one pass, to save memory; 0: the whole batch", ge=0)
     ] = 0
-    precision: Annotated[
-        Precision, Field("precision of forward and backward passes; bfloat16 uses torch's autocast")
-    ] = "float32"
 
     @property
     def plain(self) -> bool:

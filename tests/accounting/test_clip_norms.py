@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from support.mean_norms import MeanNorm
 from support.oracles import patterns
 
 from fedmf.accounting import gaussian_delta
@@ -18,7 +19,7 @@ from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.participation import Adjacency, Participation
-from fedmf.runs.statistics import CustomStatistic, QuantileClipping, check_statistics, update_factor
+from fedmf.runs.statistics import QuantileClipping, check_statistics, update_factor
 from fedmf.training import SIGNS, FixedPointSum
 
 NORMS = (0.01, 0.3, 7.0)
@@ -128,20 +129,17 @@ def test_norms_that_follow_releases_cost_no_more_than_the_gaussian_mechanism() -
 
 def test_statistics_share_one_budget_and_none_goes_by_two_names() -> None:
     """a² + Σ b_i² ≤ 1; nothing left for updates, one name twice, and what no theorem covers are rejected."""
-
-    def own(share: float = 0.3) -> CustomStatistic:
-        return CustomStatistic("support.own_functions:halves", share=share)
-
     for shares in [(0.02, 0.3), (1e-9, 1 - 1e-6), (0.5, 0.49)]:
-        both = [QuantileClipping(share=shares[0]), own(shares[1])]
+        both = [QuantileClipping(share=shares[0]), MeanNorm(share=shares[1])]
         check_statistics(both, amplified=False, paired=False)
         factors = [update_factor(both), *(statistic.factor for statistic in both)]
         left = sum(1 / Fraction(factor) ** 2 for factor in factors)
         assert 1 - Fraction(1, 10**9) <= left <= 1
 
-    for wrong in ([QuantileClipping(share=0.5), own(0.5)], [own(), own(0.1)]):
+    own = MeanNorm(share=0.3)
+    for wrong in ([QuantileClipping(share=0.5), MeanNorm(share=0.5)], [own, own]):
         with pytest.raises(ValueError, match=r"must be below 1|must have different names"):
             check_statistics(wrong, amplified=False, paired=False)
     for amplified, paired in ((True, False), (False, True)):
-        with pytest.raises(ValueError, match=r"statistic 'statistic' must be left out with"):
-            check_statistics([own()], amplified, paired)
+        with pytest.raises(ValueError, match=r"statistic 'mean_norms' must be left out with"):
+            check_statistics([own], amplified, paired)

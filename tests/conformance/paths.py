@@ -10,8 +10,6 @@ from fedmf.training.local_sgd import LocalEngine
 #: Distance that sums in another order may make in three rounds, in units in the last place (float32) of the
 #: largest number of a release. The largest measured is 5; a user left out of one sum makes 10^6.
 BOUND: Final = 32.0
-#: The same where products are rounded to bfloat16, whose last place is 2^16 of float32's.
-BFLOAT16_BOUND: Final = 32.0 * 2**16
 
 HOSTS: Final = {"wrapper": "CorrelatedNoise", "aggregator": "PrivateAggregator"}
 

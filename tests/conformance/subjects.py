@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from support.mean_norms import MeanNorm
 from support.pair_runs import RecordedPair
 from support.training_cases import examples_of, task_of_kind
 from torch import Tensor, nn
@@ -22,13 +23,12 @@ from fedmf.cohorts import (
     CyclicCohorts,
     CyclicPoissonCohorts,
     MinSeparatedCohorts,
-    RandomCohorts,
 )
 from fedmf.models import with_lora
 from fedmf.moments import BlockEnergies, DiagonalMoment
 from fedmf.optim import Adam, JmeAdam, Sgd
 from fedmf.runs.run import Execution, Run
-from fedmf.runs.statistics import CustomStatistic, QuantileClipping
+from fedmf.runs.statistics import QuantileClipping
 from fedmf.training import LocalSGD, Task, classification
 
 from .paths import Path
@@ -112,14 +112,11 @@ PARTS: Final[dict[str, Mapping[str, Any]]] = {
     "none": {},
     "clip norm": {"clipping": _QUANTILE},
     "clip norm, unit steps": {"clipping": replace(_QUANTILE, normalize_updates=True)},
-    "custom statistic": {
-        "extra_releases": (CustomStatistic("support.own_functions:halves", ("first", "last")),)
-    },
+    "mean norm": {"extra_releases": (MeanNorm(),)},
     "replace-one": {"privacy": "replace-one"},
 }
 COHORTS: Final[dict[str, Cohorts]] = {
     "cyclic": CyclicCohorts(ROUNDS, COHORT),
-    "random": RandomCohorts(ROUNDS, COHORT, min_separation=2),
     "cyclic-poisson": CyclicPoissonCohorts(ROUNDS, COHORT, min_separation=2),
     "balls-in-bins": BallsInBinsCohorts(ROUNDS, COHORT),
     "b-min-sep": MinSeparatedCohorts(ROUNDS, COHORT, min_separation=2),
@@ -131,7 +128,6 @@ LOCAL: Final[dict[str, Mapping[str, Any]]] = {
     "momentum": {"momentum": 0.7, "epochs": 2},
     "proximal": {"proximal": 0.3, "epochs": 2},
     "micro-batches": {"micro_batch": 1, "batch_size": 4},
-    "bfloat16": {"precision": "bfloat16"},
 }
 AXES: Final[dict[str, Mapping[str, Any]]] = {
     "model": MODELS, "optimizer": OPTIMIZERS, "part": PARTS, "cohorts": COHORTS, "local": LOCAL,

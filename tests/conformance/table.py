@@ -23,7 +23,7 @@ from fedmf.runs.session import Session
 from fedmf.runs.simulation import run_in_process
 
 from .aggregating import carried_out_aggregated
-from .paths import BFLOAT16_BOUND, BOUND, HOSTS, REFERENCE, Path
+from .paths import BOUND, HOSTS, REFERENCE, Path
 from .subjects import Subject, of_parts
 from .wrapping import carried_out_wrapped
 
@@ -124,10 +124,9 @@ def judged(subject: Subject, path: Path, found: Released, expected: Released) ->
         return Cell(subject, path, "equal")
     far = {name: ulps(found.numbers[name], expected.numbers[name]) for name in found.numbers}
     name, most = max(far.items(), key=lambda item: item[1])
-    bound = BFLOAT16_BOUND if subject.local == "bfloat16" else BOUND
-    if path.same_bits is None and most <= bound:
+    if path.same_bits is None and most <= BOUND:
         return Cell(subject, path, "within the bound", most)
-    promised = "the bits of " + str(path.same_bits) if path.same_bits else f"{bound:g} ulps of {REFERENCE}"
+    promised = "the bits of " + str(path.same_bits) if path.same_bits else f"{BOUND:g} ulps of {REFERENCE}"
     return Cell(subject, path, "differs", most, f"{name}: {most:.3g} ulps; promised: {promised}")
 
 

@@ -63,24 +63,22 @@ def by_momentum(theta: np.ndarray, updates: np.ndarray, of: Fields) -> np.ndarra
 def by_blocks(
     theta: np.ndarray, updates: np.ndarray, second: np.ndarray, kind: str, of: Fields
 ) -> np.ndarray:
-    """θ_n of a rule with second moments by block; ``second`` are energies released beside the updates."""
+    """θ_n of Adam with second moments by block; ``second`` are energies released with the updates."""
     sizes = np.array(SIZES[of["blocks"]])
     spread = membership(list(sizes))
-    is_adam, beta1, beta2 = "adam" in kind, of["beta1"], of.get("beta2", 0.0)
-    m, v = np.zeros_like(theta), np.full(len(sizes), 0.0 if is_adam else of["epsilon"] ** 2)
+    beta1 = of["beta1"]
+    beta2 = of["beta2"]
+    m = np.zeros_like(theta)
+    v = np.zeros(len(sizes))
     for t, u in enumerate(updates):
         m = beta1 * m + (1 - beta1) * u
         q = second[t] if kind == "jme-adam" else spread @ u**2
         q = (q - (NOISE_VARIANCE * sizes if kind == "adam-debiased" else 0.0)) / sizes
-        if is_adam:
-            v = beta2 * v + (1 - beta2) * q
-            unbiased = np.maximum(v / (1 - beta2 ** (t + 1)), 0.0)
-            scale = np.sqrt(unbiased) + of["epsilon"]
-            scale = scale + of["relative_epsilon"] * np.sqrt(unbiased @ sizes / sizes.sum())
-            first = m / (1 - beta1 ** (t + 1))
-        else:
-            v = v + q if kind == "fedadagrad" else v - (1 - beta2) * q * np.sign(v - q)
-            scale, first = np.sqrt(np.maximum(v, 0.0)) + of["epsilon"], m
+        v = beta2 * v + (1 - beta2) * q
+        unbiased = np.maximum(v / (1 - beta2 ** (t + 1)), 0.0)
+        scale = np.sqrt(unbiased) + of["epsilon"]
+        scale = scale + of["relative_epsilon"] * np.sqrt(unbiased @ sizes / sizes.sum())
+        first = m / (1 - beta1 ** (t + 1))
         theta = moved(t, theta, first / (scale @ spread), of)
     return theta
 
@@ -92,9 +90,7 @@ def test_rules_and_workloads_are_what_the_options_say() -> None:
         ("sgd", {"momentum": 0.0, "schedule": "cosine", "warmup": 3}, "prefix*cosine:3", "prefix"),
         ("sgd", {"schedule": "linear"}, "momentum:0.9*linear", "prefix"),
         ("sgd", {"weight_decay": 0.5, "momentum": 0.5}, "momentum:0.5:0.95", "prefix"),
-        ("fedadagrad", {"epsilon": 0.01, "beta1": 0.5, "blocks": "channel"}, "momentum:0.5", "prefix"),
-        ("fedadagrad", {}, "momentum:0.9", "prefix"),
-        ("fedyogi", {"epsilon": 0.01, "beta2": 0.9}, "momentum:0.9", "exponential:0.9"),
+        ("adam", {"beta1": 0.5, "beta2": 0.9, "blocks": "channel"}, "momentum:0.5", "exponential:0.9"),
         ("adam", {"blocks": "coordinate", "schedule": "cosine"}, "momentum:0.9*cosine", "exponential:0.99"),
         ("adam-debiased", {"beta1": 0.0, "beta2": 0.5}, "prefix", "exponential:0.5"),
         (

@@ -19,7 +19,6 @@ from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.source import GaussianSource
 from fedmf.noise.stream import NoiseStream
 from fedmf.optim import Blocks, Energies, Move, RoundRelease, ServerAdam, ServerOptimizer
-from fedmf.optim.adaptive import ServerYogi
 from fedmf.participation import Participation
 
 ROUNDS, DIMENSION = 100, 24
@@ -202,5 +201,3 @@ def test_releases_that_do_not_fit_are_refused() -> None:
     wrong = RoundRelease(torch.zeros(DIMENSION), 0.0, torch.zeros(3), 0.0)
     with pytest.raises(ValueError, match=r"must hold 7 block energies; got 3"):
         rule.step(0, torch.zeros(DIMENSION), wrong, state)
-    with pytest.raises(ValueError, match="must be positive and finite"):
-        ServerYogi(Move(schedule()), Energies(CHOSEN, "debiased"), epsilon=0.0)

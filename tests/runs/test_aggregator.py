@@ -15,6 +15,7 @@ import pytest
 from flwr.serverapp.strategy import FedAvg
 from numpy.typing import NDArray
 from support.child_processes import in_child
+from support.mean_norms import MeanNorm
 from support.wrapped_apps import (
     CLIP,
     COHORT,
@@ -34,7 +35,7 @@ from fedmf.cohorts import BallsInBinsCohorts
 from fedmf.errors import ConfigError, HorizonExceededError, LedgerError
 from fedmf.flower import InProcessGrid
 from fedmf.optim import Adam, JmeAdam, Sgd
-from fedmf.runs.statistics import CustomStatistic, QuantileClipping
+from fedmf.runs.statistics import QuantileClipping
 
 EXAMPLE = Path(__file__).parents[2] / "docs/examples/aggregator.py"
 IDS = [f"user-{user:02d}" for user in range(USERS)]
@@ -81,10 +82,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "steps along the mean": {"server_optimizer": Sgd(learning_rate=1.0, momentum=0.0)},
     "Adam": {"server_optimizer": Adam(learning_rate=0.05)},
     "a second moment": {"server_optimizer": JmeAdam(learning_rate=0.05)},
-    "a moving clip norm, a custom statistic": {
+    "a moving clip norm, another statistic": {
         "server_optimizer": Sgd(),
         "clipping": QuantileClipping(rounds_per_update=1),
-        "extra_releases": [CustomStatistic("support.own_functions:halves", ("first", "last"), share=0.1)],
+        "extra_releases": [MeanNorm(share=0.1)],
     },
     "sampled cohorts": {
         "server_optimizer": Sgd(),
@@ -94,6 +95,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.usefixtures("mean_norms")
 @pytest.mark.parametrize("name", OPTIONS)
 def test_models_are_those_of_the_wrapper_bit_for_bit(name: str, tmp_path: Path) -> None:
     options = OPTIONS[name]

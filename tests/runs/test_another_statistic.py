@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,26 +12,16 @@ import pytest
 from support.apps_of_runs import TASK as APP_TASK
 from support.apps_of_runs import same_as_a_run
 from support.mean_norms import UNIT, MeanNorm, Norm
+from support.moving_norms import RULE, moving_run, uneven_task, updates_of, watch
 from support.small_runs import small_run
 
 from fedmf.errors import ConfigError
+from fedmf.noise import Domain, GaussianSource, NoiseKey
 from fedmf.records.ledger import Ledger
-from fedmf.runs.statistics import STATISTICS
-from fedmf.runs.tables.configuration import TABLES, known_keys
 from fedmf.training import FixedPointSum
 
+pytestmark = pytest.mark.usefixtures("mean_norms")
 PART = MeanNorm(share=0.3)
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The line that it would have in `fedmf/runs/statistics/__init__.py`."""
-    monkeypatch.setitem(STATISTICS, MeanNorm.name, {MeanNorm.kind: MeanNorm})
-    monkeypatch.setitem(TABLES, MeanNorm.name, STATISTICS[MeanNorm.name])
-    known_keys.cache_clear()  # it is asked once a process
-    yield
-    monkeypatch.undo()
-    known_keys.cache_clear()
 
 
 def means(path: Path) -> np.ndarray:
@@ -45,6 +35,30 @@ def test_a_wrapped_app_has_those_of_a_run(tmp_path: Path) -> None:
     same_as_a_run(run, tmp_path)
     assert len(means(tmp_path / "run")) == 12
     np.testing.assert_allclose(means(tmp_path / "app"), means(tmp_path / "run"), atol=1e-5)
+
+
+def test_its_noise_is_that_of_its_share_next_to_a_moving_clip_norm(tmp_path: Path) -> None:
+    """By the definition: norms of updates clipped to ζ_t in units of ζ_t, and C⁻¹ as a matrix."""
+    task = uneven_task(20)
+    run = moving_run(task, mechanism="bsr", bands=2)
+    watched = watch(tmp_path / "run", dataclasses.replace(run, extra_releases=(PART,)))
+    statement = json.loads((tmp_path / "run" / "statement.json").read_text())
+    assert len(set(watched.norms)) > 6
+    lengths = np.linalg.norm(updates_of(run, task), axis=1)
+    sums = []
+    for cohort, zeta in zip(watched.cohorts, watched.norms, strict=True):
+        sums.append(np.minimum(lengths[cohort] / zeta, 1.0).sum())
+    rounds = len(sums)
+    source = GaussianSource(NoiseKey.from_seed(7), 1, Domain.of_part(PART.name))
+    z = np.array([float(source.block(t, 0, 1)[0]) for t in range(rounds)])
+    C = np.eye(rounds) + 0.5 * np.eye(rounds, k=-1)
+    level = statement["noise_multiplier"] * statement["sensitivity"]
+    noise = level / math.sqrt(PART.share) * np.linalg.solve(C, z)
+    wanted = (np.array(sums) + noise) / statement["users_per_round"]
+    np.testing.assert_allclose(means(tmp_path / "run"), wanted, atol=1e-5)
+    left = 1 - RULE.share - PART.share
+    wanted_std = level * statement["clip_norm"] / math.sqrt(left)
+    assert statement["noise_std"] == pytest.approx(wanted_std, rel=1e-12)
 
 
 def test_a_statistic_that_lies_of_its_bound_is_cut_to_it() -> None:
@@ -70,5 +84,5 @@ def test_a_statistic_that_lies_of_its_bound_is_cut_to_it() -> None:
 
 
 def test_what_is_no_part_is_refused_in_a_line() -> None:
-    with pytest.raises(ConfigError, match=r"extra_releases must hold statistics.*; got 1\."):
+    with pytest.raises(ConfigError, match=r"must hold values of fedmf.runs.Statistic; got 1\."):
         dataclasses.replace(small_run(), extra_releases=(1,))

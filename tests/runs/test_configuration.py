@@ -12,7 +12,7 @@ import pytest
 from flwr.common.config import flatten_dict, fuse_dicts
 
 from fedmf.accounting import NoPrivacy, UserLevel
-from fedmf.cohorts import RandomCohorts
+from fedmf.cohorts import AvailableCohorts
 from fedmf.data import Hub, Synthetic
 from fedmf.errors import ConfigError
 from fedmf.mechanisms.choice import NamedMechanism
@@ -121,11 +121,11 @@ def test_ranges_of_numbers_end_where_they_say(about: Field, inside: list[Any], o
             "(p) must be at most rounds n=5",
         ),
         (
-            {"cohorts.kind": "random", "privacy.amplified": True},
+            {"cohorts.kind": "available", "privacy.amplified": True},
             "must be sampled for an amplified run",
         ),
-        ({"cohorts.kind": "cycle"}, "[cohorts] kind must be one of cyclic, random, "),
-        ({"cohorts.kind": [["x"]]}, "[cohorts] kind must be one of cyclic, random, "),
+        ({"cohorts.kind": "cycle"}, "[cohorts] kind must be one of cyclic, cyclic-poisson, "),
+        ({"cohorts.kind": [["x"]]}, "[cohorts] kind must be one of cyclic, cyclic-poisson, "),
         ({"mechanism.kind": "bsrr"}, "got 'bsrr'. Did you mean 'bsr'?"),
         (
             {"mechanism.params": "lambda=0.5"},
@@ -186,7 +186,7 @@ MNIST = Hub(path="ylecun/mnist", feature_columns=("none",), class_names=("0..9",
 RUNS = {
     "all of it": Run(
         task=Classification(Synthetic(users=40, test_fraction=0.1 + 0.2, seed=3), Logistic()),
-        cohorts=RandomCohorts(9, 4, min_separation=5, max_participations=2),
+        cohorts=AvailableCohorts(9, 4, min_separation=5, max_participations=2),
         privacy=UserLevel(0.1 + 0.2, 1e-300, "replace-one", 2**60),
         mechanism=NoiseMechanism(
             NamedMechanism("bifr", {"bands": 4, "gamma": 0.1 + 0.2}), "auto", "max", 0.5

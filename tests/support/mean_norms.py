@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -43,8 +43,8 @@ class MeanNorm(Statistic):
     def begin(self, clip_norm: float) -> Mapping[str, Any]:
         return {"mean": 0.0}
 
-    def after(self, t: int, mean: Sequence[float], state: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"mean": mean[0] / UNIT}
+    def after(self, t: int, mean: float, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"mean": mean / UNIT}
 
     def metrics(self, state: Mapping[str, Any]) -> Mapping[str, float]:
         return {"mean_norm": state["mean"]}

@@ -96,7 +96,6 @@ def test_shuffling_depends_on_seed_round_and_user_alone() -> None:
         ((1, 8, 0.1, 0.0, -1.0), r"μ \(proximal\) must lie in"),
         ((1, 8, 0.1, 0.0, 0.0, "fast"), "engine must be one of auto, vectorised, loop; got 'fast'"),
         ((1, 8, 0.1, 0.0, 0.0, "auto", -1), "micro_batch must be an integer in 0"),
-        ((1, 8, 0.1, 0.0, 0.0, "auto", 0, "int8"), "precision must be one of float32, bfloat16; got 'int8'"),
     ],
 )
 def test_impossible_local_training_is_refused(arguments: tuple, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Micro-batches and bfloat16: what one pass holds and how it multiplies; updates stay those of the batch."""
+"""Micro-batches: how many examples one pass holds; updates stay those of the batch."""
 
 from __future__ import annotations
 
@@ -48,21 +48,17 @@ def test_micro_batches_have_the_gradient_of_the_batch(
 
 
 class Watched(nn.Module):
-    """Notes how many examples come in a pass, and in which type its product is computed, for all copies."""
+    """Notes how many examples come in a pass, for all copies."""
 
     widths: ClassVar[list[int]] = []
-    types: ClassVar[set[torch.dtype]] = set()
 
     def __init__(self) -> None:
         super().__init__()
         self.inner = nn.Linear(6, 4)
-        self.types.clear()
 
     def forward(self, features: Tensor) -> Tensor:
-        outputs = self.inner(features)
         self.widths.append(len(features))
-        self.types.add(outputs.dtype)
-        return outputs
+        return self.inner(features)
 
 
 def test_no_pass_holds_more_than_a_micro_batch() -> None:
@@ -73,21 +69,3 @@ def test_no_pass_holds_more_than_a_micro_batch() -> None:
     trainer.updates(task.model.initial(), task.dataset.user_ids, 0)
     assert (min(module.widths), max(module.widths)) == (1, 5)  # never a pass of none
     assert sum(module.widths) == sum(SIZES)
-
-
-@every_engine
-def test_products_are_in_bfloat16_and_the_rest_in_float32(engine: str) -> None:
-    module, seen = Watched(), set[torch.dtype]()
-
-    def loss(outputs: Tensor, labels: Tensor) -> Tensor:
-        seen.add(outputs.dtype)
-        return nn.functional.cross_entropy(outputs, labels, reduction="none")
-
-    task = classification(cohort(SIZES), module, loss)
-    for precision, expected in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
-        module.types.clear()
-        updates_of(task, LocalSGD(engine=engine, precision=precision))  # type: ignore[arg-type]
-        assert module.types == {expected}
-    assert seen == {torch.float32}
-    assert module.inner.weight.dtype == torch.float32
-    assert not torch.is_autocast_enabled("cpu")

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from fedmf.runs.statistics.clip_norm import FixedClipping, QuantileClipping
-from fedmf.runs.statistics.custom import CustomStatistic
 from fedmf.runs.statistics.statistic import Statistic, check_statistics, update_factor
 from fedmf.values import Value, by_kind, value_of
 
 #: By the name that configurations and records give them, then by kind; the first is part of every run.
 STATISTICS: Final[dict[str, Mapping[str, type[Value]]]] = {
     "clipping": by_kind(FixedClipping, QuantileClipping),
-    "statistic": by_kind(CustomStatistic),
 }
 
 
@@ -28,7 +26,6 @@ def statistics_from(values: Mapping[str, Any]) -> dict[str, Any]:
 
 __all__ = [
     "STATISTICS",
-    "CustomStatistic",
     "FixedClipping",
     "QuantileClipping",
     "Statistic",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
@@ -66,9 +66,9 @@ class QuantileClipping(Statistic):
         """ζ_0, ζ of the next round, and the sum of the q that were released since ζ last moved."""
         return {"first": clip_norm, _COLUMN: clip_norm, "shares": 0.0}
 
-    def after(self, t: int, mean: Sequence[float], state: Mapping[str, Any]) -> dict[str, float]:
+    def after(self, t: int, mean: float, state: Mapping[str, Any]) -> dict[str, float]:
         """A block ends with every round t for which B divides t + 1."""
-        first, norm, shares = state["first"], state[_COLUMN], state["shares"] + 0.5 + mean[0] / 2
+        first, norm, shares = state["first"], state[_COLUMN], state["shares"] + 0.5 + mean / 2
         if (t + 1) % self.rounds_per_update:
             return {"first": first, _COLUMN: norm, "shares": shares}
         farthest = math.log(_FARTHEST)

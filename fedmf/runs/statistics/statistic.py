@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 from fedmf.values import Field, Value
 
 if TYPE_CHECKING:
-    from fedmf.training import RowStatistic
     from fedmf.training import Statistic as Number
 
 #: Makes up for the rounding of a square root and a quotient, in the safe direction.
@@ -42,7 +41,7 @@ class Statistic(Value, ABC):
     )
 
     @abstractmethod
-    def summed(self) -> Number | RowStatistic:
+    def summed(self) -> Number:
         """The figure that is summed over users, with its bound c."""
 
     @abstractmethod
@@ -50,12 +49,12 @@ class Statistic(Value, ABC):
         """The state before round 0, with clip norm ζ_0."""
 
     @abstractmethod
-    def after(self, t: int, mean: Sequence[float], state: Mapping[str, Any]) -> Mapping[str, Any]:
+    def after(self, t: int, mean: float, state: Mapping[str, Any]) -> Mapping[str, Any]:
         """The state after round t.
 
         Args:
             t: 0-based round.
-            mean: the released sum divided by m, the planned cohort size; one number for each entry.
+            mean: the released sum divided by m, the planned cohort size.
             state: before the round.
         """
 
@@ -82,14 +81,6 @@ class Statistic(Value, ABC):
         """ζ of the next round; None where the statistic does not set it."""
         del state
         return None
-
-    def require_runnable(self, dimension: int) -> None:
-        """Try a custom function before the run, with updates of d parameters.
-
-        Raises:
-            ConfigError: it does not do what it says.
-        """
-        del dimension
 
     @property
     def factor(self) -> float:

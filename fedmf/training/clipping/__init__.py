@@ -5,7 +5,7 @@ from fedmf.training.clipping.fixed_point import ClippedRows, ClippedSums, FixedP
 from fedmf.training.clipping.integers import clip, clip_to_fixed_point
 from fedmf.training.clipping.memory import PART, ReusedVectors, copied_vector
 from fedmf.training.clipping.merge import FRACTION_BITS
-from fedmf.training.clipping.statistics import SIGNS, RowStatistic, Statistic
+from fedmf.training.clipping.statistics import SIGNS, Statistic
 
 __all__ = [
     "FRACTION_BITS",
@@ -15,7 +15,6 @@ __all__ = [
     "ClippedSums",
     "FixedPointSum",
     "ReusedVectors",
-    "RowStatistic",
     "Statistic",
     "clip",
     "clip_to_fixed_point",

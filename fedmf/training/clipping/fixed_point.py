@@ -18,7 +18,7 @@ from fedmf.training.clipping.gpu import add_clipped_on_gpu
 from fedmf.training.clipping.integers import bounded_integers, check_clip_norm, scaled
 from fedmf.training.clipping.memory import parts_of, zero_vector
 from fedmf.training.clipping.merge import FRACTION_BITS, add_clipped, add_integers, margin, sign
-from fedmf.training.clipping.statistics import RowStatistic, Statistic, Told
+from fedmf.training.clipping.statistics import Statistic, Told
 from fedmf.training.workers import on_all_cores
 
 #: 2^22 users of at most 2^40 each stay inside an int64.
@@ -76,28 +76,20 @@ class FixedPointSum:
         clip_norm: float,
         device: torch.device | str = "cpu",
         second_moment: SecondMoment | None = None,
-        statistics: Sequence[Statistic | RowStatistic] = (),
+        statistics: Sequence[Statistic] = (),
     ) -> None:
         check_clip_norm(clip_norm)
         self.clip_norm, self.statistics = clip_norm, tuple(statistics)
         self.second_moment = second_moment
         self.users = 0
-        rows = [each for each in self.statistics if isinstance(each, RowStatistic)]
-        self._told = Told(
-            [each for each in self.statistics if isinstance(each, Statistic)],
-            {statistic: FixedPointSum(statistic.size, statistic.most) for statistic in rows},
-        )
+        self._told = Told(self.statistics)
         device = torch.device(device)
         self._features, self._on_processor = FeatureSum(second_moment, device), device.type == "cpu"
         self._total = zero_vector(dimension, torch.int64, device)
 
     def told(self, statistic: Statistic) -> int:
-        """The sum of a statistic that is a number."""
-        return self._told.number(statistic)
-
-    def told_vector(self, statistic: Statistic | RowStatistic) -> Tensor:
-        """The sum of any statistic, float64, shape (size,)."""
-        return self._told.vector(statistic)
+        """The sum of a statistic."""
+        return self._told.total(statistic)
 
     def like(self) -> Self:
         """An empty sum of the same kind, for a worker."""
@@ -128,10 +120,6 @@ class FixedPointSum:
         else:
             narrow = None if start is None else start.to(torch.float32)
             counted = self._add_narrow(updates.to(torch.float32), narrow)
-        if self._told.wants_rows:
-            for user in counted.nonzero().flatten().tolist():
-                row = updates[user] if start is None else updates[user] - start
-                self._told.note_row(row.to("cpu", torch.float64), self.clip_norm)
         self.users += len(updates)
         return counted
 
@@ -158,13 +146,12 @@ class FixedPointSum:
                 signs, squares and counted of all rows. Or for none, and returns False.
 
         Returns:
-            The mask of rows that count; None if nothing was done: by ``make``, or since the sum is on a GPU
-            or a statistic asks for the rows themselves.
+            The mask of rows that count; None if nothing was done: by ``make``, or since the sum is on a GPU.
 
         Raises:
             ValueError: more users than an int64 total can hold.
         """
-        if self._told.wants_rows or not self._on_processor:
+        if not self._on_processor:
             return None
         self._check_room(users)
         counted, sums = self._sums_of(users)
@@ -335,7 +322,7 @@ class ClippedSums:
     dimension: int
     clip_norm: float
     second_moment: SecondMoment | None = None
-    statistics: tuple[Statistic | RowStatistic, ...] = ()
+    statistics: tuple[Statistic, ...] = ()
 
     def __post_init__(self) -> None:
         if self.statistics and self.second_moment is not None:

@@ -125,8 +125,8 @@ def plan_of(task: Task, local: LocalSGD) -> tuple[steps.Program, int]:
         NotAChain: compiled steps cannot train it; the message says why.
     """
     features, labels, model = task.structure.features, task.structure.labels, task.model
-    if task.device.type != "cpu" or local.precision != "float32" or type(local) is not LocalSGD:
-        raise NotAChain("users are trained on a GPU, not in float32 or not by plain SGD")
+    if task.device.type != "cpu" or type(local) is not LocalSGD:
+        raise NotAChain("users are trained on a GPU or not by plain SGD")
     if task.loss not in _LOSSES or not isinstance(features, TensorStructure):
         raise NotAChain("the loss is another one, or features are not one array")
     with silent(), kept_generators(task.device):
