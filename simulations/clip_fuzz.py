@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from training import test_clip_fuzz as fuzz  # pyright: ignore[reportMissingImports]
 
-from fedmf.training import FixedPointSum, LocalTrainer
+from fedmf.clipping import FixedPointSum
+from fedmf.training import LocalTrainer
 
 KINDS, HALF = ("dense", "convolution"), 20
 

@@ -22,6 +22,7 @@ FLOORS = (
     {"cohorts", "mechanisms"},
     {"accounting"},
     {"noise"},
+    {"clipping"},
     {"moments"},
     {"data", "models"},
     {"training"},
@@ -42,7 +43,7 @@ ONLY_IN = {
     "dp_accounting": {"accounting"},
     "typer": {"cli"},
     "rich": {"cli", "flower", "runs"},
-    "triton": {"noise", "training"},
+    "triton": {"clipping"},
     "peft": {"models"},
 }
 HEAVY = (

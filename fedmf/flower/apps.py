@@ -16,6 +16,7 @@ from flwr.app import ConfigRecordValues, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from fedmf.clipping import ClippedSums
 from fedmf.data import OnNodes
 from fedmf.errors import ConfigError
 from fedmf.flower.clients import run_on_grid
@@ -30,7 +31,7 @@ from fedmf.runs.session import Session
 from fedmf.runs.simulation import check_users_here
 from fedmf.runs.tables.configuration import Scalar, dotted_keys, run_of
 from fedmf.runs.tasks import NamedTask
-from fedmf.training import ClippedSums, LocalTrainer, example_counts
+from fedmf.training import LocalTrainer, example_counts
 
 _log = logging.getLogger("fedmf")
 

@@ -16,9 +16,10 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedmf.clipping import copied_vector
 from fedmf.runs.loop import Reply
 from fedmf.runs.simulation import Request
-from fedmf.training import UserFailure, copied_vector
+from fedmf.training import UserFailure
 
 _ARRAYS, _CONFIG = "arrays", "config"
 _PARAMETERS, ROWS, _FAILURES, _CLIP_NORM = "parameters", "rows", "failures", "clip-norm"

@@ -1,5 +1,13 @@
 """Private moments of a stream: Joint Moment Estimation of mean and covariance, and its baselines."""
 
+from fedmf.mechanisms.second_moment import (
+    SECOND_MOMENTS,
+    BlockEnergies,
+    DiagonalMoment,
+    FullMatrix,
+    SecondMoment,
+    second_moment_named,
+)
 from fedmf.moments.density import GaussianEstimate, PrivateGaussian, describe, shrunk_covariances
 from fedmf.moments.methods import (
     METHODS,
@@ -9,14 +17,6 @@ from fedmf.moments.methods import (
 )
 from fedmf.moments.noisy_moments import NoisyMoments
 from fedmf.moments.ratio import fieller
-from fedmf.moments.second_moment import (
-    SECOND_MOMENTS,
-    BlockEnergies,
-    DiagonalMoment,
-    FullMatrix,
-    SecondMoment,
-    second_moment_named,
-)
 from fedmf.moments.stream import MomentRelease, MomentStream
 from fedmf.moments.weights import AIMS, Goal, best_pair, weight_for
 

@@ -9,10 +9,10 @@ from typing import Any, final
 import torch
 
 from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.second_moment import SecondMoment
 from fedmf.mechanisms.workload import ToeplitzWorkload
 from fedmf.moments.methods import MomentMechanism
 from fedmf.moments.running import RunningWorkload
-from fedmf.moments.second_moment import SecondMoment
 from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseKey, NoiseStream
 
 #: Rows this much over ζ, as float32 rounding makes them, are scaled back to ζ instead of refused.

@@ -12,10 +12,10 @@ import numpy as np
 from fedmf.mechanisms.errors import query_variances
 from fedmf.mechanisms.joint import UserRange, joint_sensitivity
 from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.second_moment import SecondMoment
 from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.mechanisms.workload import ToeplitzWorkload
 from fedmf.moments.methods import MomentMechanism, default_weight, jme
-from fedmf.moments.second_moment import SecondMoment
 from fedmf.participation import Participation
 
 #: What λ may be chosen for.

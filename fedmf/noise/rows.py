@@ -111,10 +111,7 @@ def _decaying_sums(k, t, period, scales, weights, decays, stored, column, x):
                 sums[m, j] = decays[m] * sums[m, j] + past[j]
 
 
-@compiled(
-    "void(int64[:,::1], int64[::1], float64[::1], float64[:,::1], float64[:,:], int64,"
-    " int64[:,::1])"
-)
+@compiled("void(int64[:,::1], int64[::1], float64[::1], float64[:,::1], float64[:,:], int64, int64[:,::1])")
 def _block_sums(k, places, scales, weights, stored, column, x):
     """Rows with weights[i] of the stored sums; after row i, place p = places[i] is X/s + Σ of those below p."""
     past = np.empty(x.shape[1])
@@ -378,4 +375,3 @@ def rule_of(inverse: StreamingInverse) -> RowRule:
                 "inverse (C^-1) must be a Recurrence, SparseRows, StateSpace or BlockSums; "
                 f"got {type(inverse).__name__}."
             )
-

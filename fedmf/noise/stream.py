@@ -284,7 +284,9 @@ class NoiseStream:
             self._make_columns(t, count, totals, 0, self.dimension)
             return
         with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(lambda low, high: self._make_columns(t, count, totals, low, high), edges, edges[1:]))
+            list(
+                pool.map(lambda low, high: self._make_columns(t, count, totals, low, high), edges, edges[1:])
+            )
 
     def _make_columns(self, t: int, count: int, totals: Integers | None, low: int, high: int) -> None:
         """Make some columns of some rows; ``low`` begins a block of keystream."""
@@ -335,4 +337,3 @@ def _digest(inverse: StreamingInverse, rounds: int, std: float) -> str:
         else:
             state.update(f"{field.name} {part}\n".encode())
     return state.hexdigest()
-

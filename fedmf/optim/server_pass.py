@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmf.clipping import FixedPointSum, ReusedVectors
 from fedmf.loops import compiled, fma
 from fedmf.noise import NoiseStream, TileWork
 from fedmf.optim.server_optimizer import ServerOptimizer
 from fedmf.optim.sgd import ServerSGD
-from fedmf.training import FixedPointSum, ReusedVectors
 
 
 @compiled("void(float64[::1], float64, int64[::1], float64, float64, float32[::1])")

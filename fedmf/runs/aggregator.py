@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.accounting import UserLevel
+from fedmf.clipping import FixedPointSum
 from fedmf.cohorts import Cohorts
 from fedmf.data import PublicInput
 from fedmf.errors import ConfigError
@@ -31,7 +32,7 @@ from fedmf.runs.run import Execution, NoiseMechanism, Run
 from fedmf.runs.session import Session, created, require_same
 from fedmf.runs.statistics import FixedClipping, QuantileClipping, Statistic
 from fedmf.runs.tasks import TaskSource
-from fedmf.training import FixedPointSum, LocalSGD, Task, UserFailure
+from fedmf.training import LocalSGD, Task, UserFailure
 
 #: By the names of the model's arrays: arrays of NumPy or torch.
 Arrays = Mapping[str, Any]

@@ -15,10 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedmf.clipping import FixedPointSum
 from fedmf.errors import ConfigError
 from fedmf.records.statement import PrivacyStatement
 from fedmf.runs.model_layout import named_parts
-from fedmf.training import FixedPointSum, UserFailure
+from fedmf.training import UserFailure
 
 if TYPE_CHECKING:
     from fedmf.runs.session import Session

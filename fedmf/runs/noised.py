@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedmf.clipping import FRACTION_BITS, FixedPointSum, clip_to_fixed_point, fixed_point_energies
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.moments import SecondMoment
 from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseStream
 from fedmf.runs.plan import Plan
 from fedmf.runs.statistics import Statistic
-from fedmf.training import FRACTION_BITS, FixedPointSum, clip_to_fixed_point, fixed_point_energies
 
 
 class OwnNoise:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedmf.clipping import ClippedSums, FixedPointSum, ReusedVectors
 from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseStream
 from fedmf.optim import RoundRelease, ServerOptimizer, ServerPass
 from fedmf.records.packed import pack, unpack
@@ -16,7 +17,7 @@ from fedmf.runs.noised import SecondMomentRelease, StatisticRelease
 from fedmf.runs.plan import Plan
 from fedmf.runs.run import Run
 from fedmf.runs.statistics import Statistic
-from fedmf.training import ClippedSums, FixedPointSum, ReusedVectors, Task
+from fedmf.training import Task
 
 
 class PrivateServer:

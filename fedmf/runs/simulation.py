@@ -12,6 +12,7 @@ from typing import Final
 
 from torch import Tensor
 
+from fedmf.clipping import ClippedSums, copied_vector
 from fedmf.errors import ConfigError, UnsoundSumError
 from fedmf.runs.directory import LEDGER
 from fedmf.runs.loop import Clients, OnRound, Reply, Rounds, RunResult
@@ -19,7 +20,7 @@ from fedmf.runs.plan import Plan
 from fedmf.runs.progress import both, shown
 from fedmf.runs.run import Execution, Run
 from fedmf.runs.session import Session
-from fedmf.training import ClippedSums, LocalTrainer, checked_sum, copied_vector
+from fedmf.training import LocalTrainer, checked_sum
 
 _log = logging.getLogger("fedmf")
 #: Most bytes of the rows of a message with more than one user.

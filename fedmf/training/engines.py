@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.overrides import TorchFunctionMode
 
+from fedmf.clipping import FixedPointSum
 from fedmf.data.structure import Features, each, named
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel
 from fedmf.training.barrier import Group, pass_interrupt, silent
 from fedmf.training.batches import StepRows
-from fedmf.training.clipping import FixedPointSum
 from fedmf.training.draws import kept_generators, seed_draws, torch_states
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task

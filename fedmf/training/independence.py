@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmf.clipping import FixedPointSum
 from fedmf.data import InMemoryDataset
 from fedmf.data.structure import TensorStructure, each, named
 from fedmf.training.barrier import UserFailure
-from fedmf.training.clipping import FixedPointSum
 from fedmf.training.draws import kept_generators
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task

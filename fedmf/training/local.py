@@ -14,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedmf.clipping import ClippedRows, FixedPointSum
+from fedmf.clipping.workers import Workers, single_threaded_products
 from fedmf.data import InMemoryDataset
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel
@@ -29,7 +31,6 @@ from fedmf.training.barrier import (
     silent,
 )
 from fedmf.training.batches import StepRows, groups_of, step_rows, user_seed
-from fedmf.training.clipping import ClippedRows, FixedPointSum
 from fedmf.training.compiled import Compiled, NotAChain, disagreement, plan_of
 from fedmf.training.draws import draw_seed, kept_generators
 from fedmf.training.engines import (
@@ -45,7 +46,6 @@ from fedmf.training.engines import (
 from fedmf.training.independence import dependence
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task
-from fedmf.training.workers import Workers, single_threaded_products
 
 #: Who trains: compiled steps, torch.func in groups of a fixed size, or plain differentiation.
 Path = Literal["compiled", "groups", "one by one"]

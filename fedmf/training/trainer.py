@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmf.clipping import ClippedSums, FixedPointSum
 from fedmf.data import InMemoryDataset
 from fedmf.data.structure import each
 from fedmf.errors import UnsoundSumError
 from fedmf.training.barrier import UserFailure, example_counts
-from fedmf.training.clipping import ClippedSums, FixedPointSum
 from fedmf.training.local import LocalTrainer
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task

@@ -30,9 +30,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedmf.clipping import FixedPointSum
 from fedmf.data import InMemoryDataset
 from fedmf.models import with_lora
-from fedmf.training import FixedPointSum, LocalSGD, LocalTrainer, Task, classification, next_token
+from fedmf.training import LocalSGD, LocalTrainer, Task, classification, next_token
 
 EXAMPLES, BATCH, CLASSES, TOKENS, LENGTH = 20, 10, 10, 200, 20
 LOCAL = LocalSGD(batch_size=BATCH, learning_rate=0.1)

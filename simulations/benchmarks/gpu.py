@@ -28,18 +28,19 @@ from typing import Any, Final
 
 import torch
 from engine import LOCAL, loop, task_of
+from fedmf.noise.row_pass import RowPass
 from torch import Tensor
 
+from fedmf.clipping import FixedPointSum
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
 from fedmf.mechanisms.blt import blt
 from fedmf.mechanisms.closed_forms import bisr, identity
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.noise import Domain, GaussianSource, NoiseKey, NoiseStream
-from fedmf.noise.row_pass import RowPass
 from fedmf.optim import RoundRelease, Sgd
 from fedmf.optim.server_pass import ServerPass
 from fedmf.participation import Participation
-from fedmf.training import FixedPointSum, LocalTrainer
+from fedmf.training import LocalTrainer
 
 HORIZON: Final = 256
 #: Factorizations: none is kept by more than four vectors.

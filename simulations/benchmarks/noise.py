@@ -24,10 +24,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
-
 from fedmf.noise.cpu import CpuKernels
-from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.row_pass import RowPass
+
+from fedmf.noise.key import Domain, NoiseKey
 
 Job = Callable[[], object]
 

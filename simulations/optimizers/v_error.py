@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from fedmf.noise.source import GaussianSource
 from second_moment_errors import released_variances, squared_biases, squared_variances
 
 from fedmf.mechanisms.closed_forms import identity
@@ -27,7 +28,6 @@ from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.mechanisms.workload import exponential
 from fedmf.moments import jme
 from fedmf.noise.key import Domain, NoiseKey
-from fedmf.noise.source import GaussianSource
 from fedmf.noise.stream import NoiseStream
 from fedmf.participation import Participation
 

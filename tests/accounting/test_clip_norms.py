@@ -14,13 +14,13 @@ from support.oracles import patterns
 
 from fedmf.accounting import gaussian_delta
 from fedmf.accounting.gaussian import adjacency_factor
+from fedmf.clipping import SIGNS, FixedPointSum
 from fedmf.mechanisms.closed_forms import cgd, identity
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.participation import Adjacency, Participation
 from fedmf.runs.statistics import QuantileClipping, check_statistics, update_factor
-from fedmf.training import SIGNS, FixedPointSum
 
 NORMS = (0.01, 0.3, 7.0)
 #: What a user may send: nothing, vectors shorter and longer than any norm, not a number.

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import fedmf
+from fedmf.clipping import FixedPointSum
 from fedmf.data import InMemoryDataset
-from fedmf.training import FixedPointSum, LocalTrainer, classification, next_token
+from fedmf.training import LocalTrainer, classification, next_token
 from fedmf.training.engines import OneByOne
 
 ENGINES = ("auto", "vectorised", "loop")

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 import fedmf
+from fedmf.clipping import FixedPointSum
 from fedmf.errors import UnsoundSumError
-from fedmf.training import FixedPointSum
 from guarantees.small import CLIP, COHORT, NAMES, ROUNDS, aggregator, random_rows, released_models, run_of
 
 DIMENSION = 7

@@ -10,6 +10,12 @@ from support.moment_methods import ime, pp
 from fedmf.mechanisms.closed_forms import bisr, identity, square_root
 from fedmf.mechanisms.joint import UserRange
 from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.second_moment import (
+    BlockEnergies,
+    DiagonalMoment,
+    FullMatrix,
+    SecondMoment,
+)
 from fedmf.mechanisms.workload import (
     ToeplitzWorkload,
     average,
@@ -18,12 +24,6 @@ from fedmf.mechanisms.workload import (
     window,
 )
 from fedmf.moments.methods import MomentMechanism, jme
-from fedmf.moments.second_moment import (
-    BlockEnergies,
-    DiagonalMoment,
-    FullMatrix,
-    SecondMoment,
-)
 from fedmf.moments.stream import MomentStream
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation

@@ -12,6 +12,12 @@ from support.moment_methods import pp
 from fedmf.mechanisms.closed_forms import bisr, identity, square_root
 from fedmf.mechanisms.joint import UserRange
 from fedmf.mechanisms.matrix import Factorization
+from fedmf.mechanisms.second_moment import (
+    BlockEnergies,
+    DiagonalMoment,
+    FullMatrix,
+    SecondMoment,
+)
 from fedmf.mechanisms.workload import (
     ToeplitzWorkload,
     average,
@@ -23,12 +29,6 @@ from fedmf.mechanisms.workload import (
 )
 from fedmf.moments.methods import jme
 from fedmf.moments.running import RunningWorkload
-from fedmf.moments.second_moment import (
-    BlockEnergies,
-    DiagonalMoment,
-    FullMatrix,
-    SecondMoment,
-)
 from fedmf.moments.stream import MomentStream
 from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation

@@ -9,10 +9,10 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
+from fedmf.noise.reference import box_muller, uniforms
 from support import noise_oracle
 
 from fedmf.noise import box_muller as p
-from fedmf.noise.reference import box_muller, uniforms
 
 M32, M64 = 2**32 - 1, 2**64 - 1
 RADIUS_WORDS = [0, 1, 2, 2**15, 2**16 - 1, 2**16, 2**16 + 1, 2**31, 3037000499, 3037000500, M32 - 1, M32]

@@ -10,11 +10,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-
 from fedmf.noise.cpu import FEWEST_PER_THREAD, TILE, CpuKernels
-from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.reference import ReferenceKernels
 from fedmf.noise.row_pass import MAX_DIMENSION, RowPass
+
+from fedmf.noise.key import Domain, NoiseKey
 
 KEY = NoiseKey.from_seed(3)
 SPANS = [(0, 40), (5, 1), (15, 2), (16 * 1000 + 3, 5000), (TILE - 9, TILE + 30), (MAX_DIMENSION - 100, 100)]

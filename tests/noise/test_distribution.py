@@ -11,10 +11,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from fedmf.noise.source import GaussianSource
 from scipy import special, stats
 
 from fedmf.noise.key import Domain, NoiseKey
-from fedmf.noise.source import GaussianSource
 
 FALSE_ALARM = 1e-6
 COUNT = 1 << 22

@@ -8,14 +8,14 @@ import math
 import numpy as np
 import pytest
 import torch
+from fedmf.noise.cpu import CpuKernels
+from fedmf.noise.gpu import TritonKernels
+from fedmf.noise.reference import ReferenceKernels
+from fedmf.noise.row_pass import MAX_DIMENSION, REFINED_BELOW, RowPass
 from support.openings import fresh, schedule_of
 from support.triton_worker import compiler, interpreter, needs_gpu, needs_triton
 
-from fedmf.noise.cpu import CpuKernels
-from fedmf.noise.gpu import TritonKernels
 from fedmf.noise.key import Domain, NoiseKey, nonce
-from fedmf.noise.reference import ReferenceKernels
-from fedmf.noise.row_pass import MAX_DIMENSION, REFINED_BELOW, RowPass
 
 SECRET = bytes(range(32))
 KEY = NoiseKey(SECRET)

@@ -7,10 +7,10 @@ import hmac
 import pickle
 
 import pytest
+from fedmf.noise.source import GaussianSource
 from support.leaks import SECRET, chain_text, shows_secret
 
 from fedmf.noise.key import Domain, NoiseKey, nonce
-from fedmf.noise.source import GaussianSource
 from fedmf.noise.stream import NoiseStream
 
 

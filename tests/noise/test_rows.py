@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from fedmf.noise.source import GaussianSource
 from support.oracles import scalar_sensitivity
 
 from fedmf.mechanisms.blt import BufferedToeplitz
@@ -17,7 +18,6 @@ from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.mechanisms.trees import kary_tree, tree
 from fedmf.noise.key import NoiseKey
-from fedmf.noise.source import GaussianSource
 from fedmf.noise.stream import NoiseStream
 from fedmf.participation import Participation
 

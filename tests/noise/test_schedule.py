@@ -7,14 +7,14 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from fedmf.noise.cpu import CpuKernels
+from fedmf.noise.reference import ReferenceKernels, normals
+from fedmf.noise.row_pass import RowPass
 from support.covariance import covariance_fits
 from support.openings import fresh, schedule_of
 
 from fedmf.mechanisms.registry import build
 from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseKey, NoiseStream
-from fedmf.noise.cpu import CpuKernels
-from fedmf.noise.reference import ReferenceKernels, normals
-from fedmf.noise.row_pass import RowPass
 from fedmf.participation import Participation
 
 ROOT = NoiseKey(bytes(range(32)))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support import noise_oracle
-
-from fedmf.noise import key as key_module
 from fedmf.noise.cpu import TILE
-from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.reference import normals
 from fedmf.noise.row_pass import MAX_DIMENSION, NORMALS_PER_BLOCK
 from fedmf.noise.source import GaussianSource
+from support import noise_oracle
+
+from fedmf.noise import key as key_module
+from fedmf.noise.key import Domain, NoiseKey
 
 SECRET = bytes(range(32))
 

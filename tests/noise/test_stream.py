@@ -8,6 +8,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from fedmf.noise.cpu import TILE
+from fedmf.noise.source import GaussianSource
 from support.covariance import covariance_fits
 
 from fedmf.errors import HorizonExceededError
@@ -15,9 +17,7 @@ from fedmf.mechanisms.blt import BufferedToeplitz
 from fedmf.mechanisms.matrix import Stamped
 from fedmf.mechanisms.registry import build
 from fedmf.mechanisms.streaming import Recurrence
-from fedmf.noise.cpu import TILE
 from fedmf.noise.key import Domain, NoiseKey
-from fedmf.noise.source import GaussianSource
 from fedmf.noise.stream import NoiseStream
 from fedmf.participation import Participation
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fedmf.noise.source import GaussianSource
 from scipy import stats
 from support.dense_rules import adam_path, averages, by_torch, membership
 
@@ -16,7 +17,6 @@ from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.registry import build
 from fedmf.mechanisms.workload import LearningRateSchedule, exponential
 from fedmf.noise.key import Domain, NoiseKey
-from fedmf.noise.source import GaussianSource
 from fedmf.noise.stream import NoiseStream
 from fedmf.optim import Blocks, Energies, Move, RoundRelease, ServerAdam, ServerOptimizer
 from fedmf.participation import Participation

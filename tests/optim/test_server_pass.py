@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedmf.clipping import FixedPointSum
 from fedmf.errors import HorizonExceededError
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
 from fedmf.mechanisms.closed_forms import bisr
@@ -16,7 +17,6 @@ from fedmf.mechanisms.workload import LearningRateSchedule
 from fedmf.noise import GaussianSource, NoiseKey, NoiseStream, cpu
 from fedmf.optim import Move, RoundRelease, ServerPass, ServerSGD
 from fedmf.participation import Participation
-from fedmf.training import FixedPointSum
 
 D, ROUNDS, SIZE, STD, ZETA = 5003, 6, 7, 0.31, 0.4
 # The pass fuses products and sums, torch does where the processor can: half a unit in the last place of

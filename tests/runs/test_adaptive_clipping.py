@@ -15,6 +15,7 @@ from support.oracles import ltt
 from support.small_runs import client_for, run_small
 
 import fedmf
+from fedmf.clipping import SIGNS
 from fedmf.flower.clients import run_on_grid
 from fedmf.flower.grid import InProcessGrid
 from fedmf.noise import Domain, GaussianSource, NoiseKey
@@ -23,7 +24,7 @@ from fedmf.runs.plan import Plan
 from fedmf.runs.run import Run
 from fedmf.runs.statement import account
 from fedmf.runs.statistics import FixedClipping, QuantileClipping, update_factor
-from fedmf.training import SIGNS, LocalTrainer
+from fedmf.training import LocalTrainer
 
 DIMENSION = 4000
 TASK = uneven_task(DIMENSION)

@@ -15,10 +15,10 @@ from support.mean_norms import UNIT, MeanNorm, Norm
 from support.moving_norms import RULE, moving_run, uneven_task, updates_of, watch
 from support.small_runs import small_run
 
+from fedmf.clipping import FixedPointSum
 from fedmf.errors import ConfigError
 from fedmf.noise import Domain, GaussianSource, NoiseKey
 from fedmf.records.ledger import Ledger
-from fedmf.training import FixedPointSum
 
 pytestmark = pytest.mark.usefixtures("mean_norms")
 PART = MeanNorm(share=0.3)

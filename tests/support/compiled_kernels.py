@@ -18,8 +18,8 @@ from triton.backends.nvidia.compiler import CUDABackend
 from triton.compiler import ASTSource
 from triton.runtime.jit import create_function_from_signature
 
+from fedmf.clipping import gpu_kernels as clipping
 from fedmf.noise import gpu_kernels as noise
-from fedmf.training.clipping import gpu_kernels as clipping
 
 
 @lru_cache

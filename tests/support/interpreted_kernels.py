@@ -8,14 +8,14 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
+from fedmf.noise.gpu import TritonKernels
 from numba import vectorize
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
+from fedmf.clipping.gpu import add_clipped_on_gpu
 from fedmf.loops import fma
 from fedmf.noise import gpu_kernels
-from fedmf.noise.gpu import TritonKernels
 from fedmf.noise.key import Domain, NoiseKey
-from fedmf.training.clipping.gpu import add_clipped_on_gpu
 from support.openings import schedule_of
 
 words = gpu_kernels._keystream

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+from fedmf.clipping import Statistic as Number
 from fedmf.runs.statistics import Statistic
-from fedmf.training import Statistic as Number
 
 UNIT: Final = 1 << 20
 

@@ -11,9 +11,10 @@ from support.training_cases import cohort, mlp, trainer_for
 from support.wrapped_data import WrappedData
 from torch import Tensor, nn
 
+from fedmf.clipping import FixedPointSum
 from fedmf.data import Dataset
 from fedmf.models import FlatModel
-from fedmf.training import FixedPointSum, LocalSGD, LocalTrainer, UserFailure, classification
+from fedmf.training import LocalSGD, LocalTrainer, UserFailure, classification
 from fedmf.training.barrier import Group
 
 SIZES = [5, 9, 4, 1, 8, 9, 3, 12, 9, 9]

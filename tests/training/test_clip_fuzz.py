@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedmf.clipping import ClippedSums, FixedPointSum
 from fedmf.data import InMemoryDataset
 from fedmf.models import with_lora
-from fedmf.training import ClippedSums, FixedPointSum, LocalSGD, LocalTrainer, Task, classification
+from fedmf.training import LocalSGD, LocalTrainer, Task, classification
 
 #: ζ² in the units of the sum.
 LIMIT = 1 << 80

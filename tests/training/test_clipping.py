@@ -13,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fedmf.clipping import SIGNS, fixed_point
+from fedmf.clipping.fixed_point import MAX_USERS, FixedPointSum
+from fedmf.clipping.integers import FRACTION_BITS, clip, clip_to_fixed_point
 from fedmf.moments import BlockEnergies, DiagonalMoment
-from fedmf.training import SIGNS
-from fedmf.training.clipping import fixed_point
-from fedmf.training.clipping.fixed_point import MAX_USERS, FixedPointSum
-from fedmf.training.clipping.integers import FRACTION_BITS, clip, clip_to_fixed_point
 
 UNIT = 2**FRACTION_BITS
 laws = settings(derandomize=True, max_examples=150, deadline=None, database=None)

@@ -16,16 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedmf.clipping import FixedPointSum
 from fedmf.data import InMemoryDataset
-from fedmf.training import (
-    FixedPointSum,
-    LocalSGD,
-    LocalTrainer,
-    Task,
-    classification,
-    multi_label,
-    regression,
-)
+from fedmf.training import LocalSGD, LocalTrainer, Task, classification, multi_label, regression
 from fedmf.training.batches import user_orders
 from fedmf.training.compiled import NotAChain, disagreement, plan_of, steps
 from fedmf.training.losses import PADDING

@@ -7,7 +7,8 @@ import pytest
 import torch
 from support.small_runs import small_run
 
-from fedmf.training import SIGNS, FixedPointSum, LocalTrainer
+from fedmf.clipping import SIGNS, FixedPointSum
+from fedmf.training import LocalTrainer
 
 
 def expected(norms: np.ndarray, zeta: float) -> int:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedmf.moments.second_moment import BlockEnergies, DiagonalMoment
-from fedmf.training.clipping import ClippedSums
-from fedmf.training.clipping.features import fixed_point_energies
-from fedmf.training.clipping.integers import clip_to_fixed_point
+from fedmf.clipping import ClippedSums
+from fedmf.clipping.features import fixed_point_energies
+from fedmf.clipping.integers import clip_to_fixed_point
+from fedmf.mechanisms.second_moment import BlockEnergies, DiagonalMoment
 
 UNIT = 2**40
 

@@ -14,12 +14,9 @@ from support.named_features import TRAINED, masked_task
 from support.wrapped_data import WrappedData
 from torch import Tensor
 
+from fedmf.clipping import FixedPointSum
 from fedmf.data import InMemoryDataset
-from fedmf.training import (
-    FixedPointSum,
-    LocalSGD,
-    LocalTrainer,
-)
+from fedmf.training import LocalSGD, LocalTrainer
 
 SIZES = [5, 9, 4, 1, 8, 3]
 PLAN = LocalSGD(epochs=2, batch_size=4, learning_rate=0.3, momentum=0.5)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from support.triton_worker import compiler, interpreter, needs_gpu, needs_triton
 
-from fedmf.training import SIGNS, FixedPointSum
-from fedmf.training.clipping.merge import FRACTION_BITS, add_clipped, margin
+from fedmf.clipping import SIGNS, FixedPointSum
+from fedmf.clipping.merge import FRACTION_BITS, add_clipped, margin
 
 PANEL, BLOCK = 4096, 131072
 

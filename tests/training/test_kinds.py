@@ -11,9 +11,9 @@ from support.training_cases import KINDS, task_of_kind
 from support.wrapped_data import WrappedData
 from torch import Tensor
 
+from fedmf.clipping import FixedPointSum
 from fedmf.data import InMemoryDataset
 from fedmf.training import LocalSGD, LocalTrainer, preflight
-from fedmf.training.clipping import FixedPointSum
 from fedmf.training.losses import PADDING, token_cross_entropy
 from fedmf.training.metrics import ACCURACY, F1, MAE, PERPLEXITY, RMSE, TOKEN_ACCURACY
 

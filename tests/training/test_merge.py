@@ -13,17 +13,12 @@ from numpy.typing import NDArray
 from support.small_runs import small_run
 
 import fedmf
+from fedmf.clipping import FRACTION_BITS, ClippedSums
+from fedmf.clipping.integers import bounded_integers
+from fedmf.clipping.merge import merge
 from fedmf.errors import UnsoundSumError
 from fedmf.moments import BlockEnergies, DiagonalMoment, SecondMoment
-from fedmf.training import (
-    ClippedSums,
-    LocalTrainer,
-    Task,
-    checked_sum,
-)
-from fedmf.training.clipping import FRACTION_BITS
-from fedmf.training.clipping.integers import bounded_integers
-from fedmf.training.clipping.merge import merge
+from fedmf.training import LocalTrainer, Task, checked_sum
 
 UNIT = 2**FRACTION_BITS
 ENGINES = {

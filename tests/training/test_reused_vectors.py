@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedmf.training import ReusedVectors
+from fedmf.clipping import ReusedVectors
 
 #: What somebody may keep of a vector of a model, and how its numbers are read.
 HELD: dict[str, Callable[[Tensor], Any]] = {

@@ -11,7 +11,7 @@ from fedmf.runs.statistics.statistic import Statistic
 from fedmf.values import Field, Value
 
 if TYPE_CHECKING:
-    from fedmf.training import Statistic as Number
+    from fedmf.clipping import Statistic as Number
 
 _COLUMN: Final = "clip_norm"
 #: ζ_t stays within this factor of ζ_0.
@@ -58,7 +58,7 @@ class QuantileClipping(Statistic):
 
     def summed(self) -> Number:
         """See `Statistic.summed`."""
-        from fedmf.training import SIGNS  # readers of records load no framework
+        from fedmf.clipping import SIGNS  # readers of records load no framework
 
         return SIGNS
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 from fedmf.values import Field, Value
 
 if TYPE_CHECKING:
-    from fedmf.training import Statistic as Number
+    from fedmf.clipping import Statistic as Number
 
 #: Makes up for the rounding of a square root and a quotient, in the safe direction.
 _UPWARDS: Final = 1.0 + 2.0**-50

@@ -15,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedmf.clipping import FixedPointSum
+from fedmf.clipping.merge import add_clipped
 from fedmf.data.structure import TensorStructure
 from fedmf.loops import compiled
 from fedmf.training.barrier import Group, silent
-from fedmf.training.clipping import FixedPointSum
-from fedmf.training.clipping.merge import add_clipped
 from fedmf.training.compiled import steps
 from fedmf.training.compiled.chain import NotAChain, chain_of
 from fedmf.training.compiled.plan import planned

@@ -28,7 +28,7 @@ import numpy as np
 from numba import from_dtype, njit, types
 from numpy.typing import NDArray
 
-from fedmf.training.clipping.merge import ADD_CLIPPED, SUMS
+from fedmf.clipping.merge import ADD_CLIPPED, SUMS
 
 LINEAR, CONVOLUTION, MAX_POOL, MEAN_POOL, FLATTEN, RELU, TANH = range(7)
 CROSS_ENTROPY, SQUARED_ERROR, BINARY_CROSS_ENTROPY = range(3)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fedmf.training.clipping.merge import WIDEST
+from fedmf.clipping.merge import WIDEST
 
 LANES, PANEL = 16, 4096
 """Within a panel, entry 16k + l goes to partial sum l, one after the other."""

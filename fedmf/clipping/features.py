@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.moments import BlockEnergies, DiagonalMoment, SecondMoment
-from fedmf.training.clipping.memory import zero_vector
-from fedmf.training.clipping.merge import FRACTION_BITS
+from fedmf.clipping.memory import zero_vector
+from fedmf.clipping.merge import FRACTION_BITS
+from fedmf.mechanisms.second_moment import BlockEnergies, DiagonalMoment, SecondMoment
 
 #: Of the sum, among what a worker sends.
 _NAME = "second"

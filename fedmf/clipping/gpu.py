@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmf.training.clipping.merge import NEAR, NOTHING, square_limit
+from fedmf.clipping.merge import NEAR, NOTHING, square_limit
 
 _AT_ONCE = 128
 
@@ -42,7 +42,7 @@ def add_clipped_on_gpu(
             "triton (compiler of the GPU kernels) must be installed for training on a GPU; install the "
             "`triton` extra, or train on the CPU."
         )
-    kernels: Any = importlib.import_module("fedmf.training.clipping.gpu_kernels")
+    kernels: Any = importlib.import_module("fedmf.clipping.gpu_kernels")
     (users, dimension), device = rows.shape, rows.device
     blocks = -(-dimension // kernels.BLOCK)
     squares = torch.zeros(users, blocks, dtype=torch.float64, device=device)

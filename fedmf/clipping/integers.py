@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from fedmf.training.clipping.merge import FRACTION_BITS, WIDEST, margin, square_limit
+from fedmf.clipping.merge import FRACTION_BITS, WIDEST, margin, square_limit
 
 
 def clip_to_fixed_point(updates: Tensor, clip_norm: float) -> tuple[Tensor, Tensor]:

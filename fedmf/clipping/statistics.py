@@ -12,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.training.barrier import pass_interrupt
-from fedmf.training.clipping.merge import FRACTION_BITS
+from fedmf.clipping.merge import FRACTION_BITS
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,9 @@ class Statistic(ABC):
     def _bounded(self, sign: int, norm: float) -> int:
         try:
             return max(-self.most, min(self.most, int(self.of(sign, norm))))
-        except BaseException as error:  # of that user's result alone; nobody else may notice
-            pass_interrupt(error)
+        except KeyboardInterrupt:  # which only the operator can have caused
+            raise
+        except BaseException:  # of that user's result alone; nobody else may notice
             return 0
 
     def check(self, total: int, users: int) -> None:

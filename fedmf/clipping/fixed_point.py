@@ -12,14 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.moments import SecondMoment
-from fedmf.training.clipping.features import FeatureSum
-from fedmf.training.clipping.gpu import add_clipped_on_gpu
-from fedmf.training.clipping.integers import bounded_integers, check_clip_norm, scaled
-from fedmf.training.clipping.memory import parts_of, zero_vector
-from fedmf.training.clipping.merge import FRACTION_BITS, add_clipped, add_integers, margin, sign
-from fedmf.training.clipping.statistics import Statistic, Told
-from fedmf.training.workers import on_all_cores
+from fedmf.clipping.features import FeatureSum
+from fedmf.clipping.gpu import add_clipped_on_gpu
+from fedmf.clipping.integers import bounded_integers, check_clip_norm, scaled
+from fedmf.clipping.memory import parts_of, zero_vector
+from fedmf.clipping.merge import FRACTION_BITS, add_clipped, add_integers, margin, sign
+from fedmf.clipping.statistics import Statistic, Told
+from fedmf.clipping.workers import on_all_cores
+from fedmf.mechanisms.second_moment import SecondMoment
 
 #: 2^22 users of at most 2^40 each stay inside an int64.
 MAX_USERS = 1 << 22

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.training.workers import on_all_cores
+from fedmf.clipping.workers import on_all_cores
 
 #: Entries that a core deals with at once: what is between two passes stays in its cache.
 PART: Final = 1 << 17
