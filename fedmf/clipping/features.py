@@ -15,30 +15,31 @@ from fedmf.clipping.merge import FRACTION_BITS
 from fedmf.mechanisms.second_moment import BlockEnergies, DiagonalMoment, SecondMoment
 
 #: Of the sum, among what a worker sends.
-_NAME = "second"
-_HALF: Final = 20
-_LOW: Final = (1 << _HALF) - 1
+_NAME: Final = "second"
 
 
-def fixed_point_energies(rows: Tensor, second_moment: SecondMoment) -> Tensor:
-    """⌊Σ_{j∈B} n_j²·2⁻⁴⁰⌋ of every row n and block B: features of n·ζ·2⁻⁴⁰ in units of ζ²·2⁻⁴⁰.
+def fixed_point_energies(
+    rows: Tensor, second_moment: SecondMoment, bits: int = FRACTION_BITS, feature_bits: int = FRACTION_BITS
+) -> Tensor:
+    """Features of n·ζ·2⁻ᴮ in units of ζ²·2⁻ᶠ: ⌊Σ_{j∈block} n_j²·2^(F − 2B)⌋ of every row n and block.
 
     Args:
-        rows: integers, shape (users, d), int64, each row of norm at most 2⁴⁰.
+        rows: integers, shape (users, d), int64, each row of norm at most 2ᴮ.
         second_moment: squares or energies of blocks.
+        bits: B ≤ 31.
+        feature_bits: F ≤ 2B.
 
     Returns:
-        Shape (users, m), int64, non-negative; a row's features sum to at most 2⁴⁰.
+        Shape (users, m), int64, non-negative; a row's features sum to at most 2ᶠ.
 
     Raises:
         ValueError: another kind of second moment, or one of another dimension.
 
     Guarantees:
-        Exact, so the same on every device and in whatever order entries are summed: n² is formed from halves
-        n = 2²⁰h + l as h²·2⁴⁰ + 2hl·2²⁰ + l², and what lies below 2⁴⁰ is summed before it is cut off.
+        Exact, so the same on every device and in whatever order entries are summed: Σ n² ≤ 2⁶².
 
-    >>> rows = torch.tensor([[3 << 38, -(1 << 39)]])
-    >>> (fixed_point_energies(rows, BlockEnergies([2])).double() / 2**40).tolist()
+    >>> rows = torch.tensor([[3 << 29, -(1 << 30)]])
+    >>> (fixed_point_energies(rows, BlockEnergies([2])).double() / 2**31).tolist()
     [[0.8125]]
     """
     second_moment = check_second_moment(second_moment)
@@ -47,16 +48,12 @@ def fixed_point_energies(rows: Tensor, second_moment: SecondMoment) -> Tensor:
             f"rows must have shape (users, {second_moment.dimension}) for this second moment; got "
             f"{tuple(rows.shape)}."
         )
-    size = rows.abs()
-    high, low = size >> _HALF, size & _LOW
-    middle = (high * low) << 1
-    whole = high * high + (middle >> _HALF)
-    rest = ((middle & _LOW) << _HALF) + low * low
-    if isinstance(second_moment, DiagonalMoment):
-        return whole + (rest >> 2 * _HALF)
-    ends = second_moment.sizes.cumsum(0).to(rows.device) - 1
-    carried = _block_sums(rest >> _HALF, ends) + (_block_sums(rest & _LOW, ends) >> _HALF)
-    return _block_sums(whole, ends) + (carried >> _HALF)
+    squares = rows * rows
+    if isinstance(second_moment, BlockEnergies):
+        ends = second_moment.sizes.cumsum(0).to(rows.device) - 1
+        through = squares.cumsum(1).index_select(1, ends)
+        squares = torch.diff(through, dim=1, prepend=through.new_zeros(len(through), 1))
+    return squares >> (2 * bits - feature_bits)
 
 
 def check_second_moment(second_moment: SecondMoment) -> DiagonalMoment | BlockEnergies:
@@ -72,18 +69,14 @@ def check_second_moment(second_moment: SecondMoment) -> DiagonalMoment | BlockEn
     return second_moment
 
 
-def _block_sums(values: Tensor, ends: Tensor) -> Tensor:
-    """Sums over consecutive blocks that end at these indices."""
-    through = values.cumsum(1).index_select(1, ends)
-    return torch.diff(through, dim=1, prepend=through.new_zeros(len(through), 1))
-
-
 class FeatureSum:
-    """Σ_u ⌊features of u's integers⌋ in units of ζ²·2⁻⁴⁰; a sum of no features where none are asked for.
+    """Σ_u ⌊features of u's integers⌋ in units of ζ²·2⁻ᶠ; a sum of no features where none are asked for.
 
     Args:
         form: squares or block energies; None for no features.
         device: where the total lives.
+        bits: B of the integers.
+        feature_bits: F.
 
     Attributes:
         total: shape (m,), int64.
@@ -93,7 +86,11 @@ class FeatureSum:
         ValueError: another form.
     """
 
-    def __init__(self, form: SecondMoment | None, device: torch.device) -> None:
+    def __init__(
+        self, form: SecondMoment | None, device: torch.device, bits: int, feature_bits: int
+    ) -> None:
+        self.bits = bits
+        self.feature_bits = feature_bits
         self._form = None if form is None else check_second_moment(form)
         size = getattr(self._form, "size", 0)
         self.total = zero_vector(size, torch.int64, device)
@@ -108,7 +105,14 @@ class FeatureSum:
     def add_rows(self, integers: Tensor) -> None:
         """Add the features of users' integers, shape (users, d)."""
         if self._form is not None:
-            self.total += fixed_point_energies(integers, self._form).sum(dim=0)
+            self.total += fixed_point_energies(
+                integers, self._form, self.bits, self.feature_bits
+            ).sum(dim=0)
+
+    @property
+    def shift(self) -> int:
+        """2B − F, by which squares of integers are cut."""
+        return 2 * self.bits - self.feature_bits
 
     @property
     def parts(self) -> dict[str, Tensor]:
@@ -132,11 +136,11 @@ class FeatureSum:
         if bool((second < 0).any()):
             raise ValueError(f"slice second must hold sums of squares; got {int(second.min())} units.")
         # In float64: an integer sum of hostile entries could overflow. It is right to 2⁻⁵³ of each entry.
-        energy = float(second.to(torch.float64).sum()) * 2.0**-FRACTION_BITS
+        energy = float(second.to(torch.float64).sum()) * 2.0**-self.feature_bits
         if energy > users:
             raise ValueError(f"slice second must add up to at most {users} zeta^2; got {energy:.6g} zeta^2.")
         return second.to(self.total.device)
 
     def values(self, clip_norm: float) -> Tensor:
         """Σ_u features(x_u), float64, shape (m,)."""
-        return self.total.to(torch.float64) * (clip_norm**2 * 2.0**-FRACTION_BITS)
+        return self.total.to(torch.float64) * (clip_norm**2 * 2.0**-self.feature_bits)

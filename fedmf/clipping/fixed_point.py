@@ -16,20 +16,27 @@ from fedmf.clipping.features import FeatureSum
 from fedmf.clipping.gpu import add_clipped_on_gpu
 from fedmf.clipping.integers import bounded_integers, check_clip_norm, scaled
 from fedmf.clipping.memory import parts_of, zero_vector
-from fedmf.clipping.merge import FRACTION_BITS, add_clipped, add_integers, margin, sign
+from fedmf.clipping.merge import (
+    FRACTION_BITS,
+    add_clipped,
+    add_integers,
+    margin,
+    sign,
+    square_limit,
+)
 from fedmf.clipping.statistics import Statistic, Told
 from fedmf.clipping.workers import on_all_cores
 from fedmf.mechanisms.second_moment import SecondMoment
 
-#: 2^22 users of at most 2^40 each stay inside an int64.
-MAX_USERS = 1 << 22
+#: 2³⁰ users of at most 2³¹ each stay inside an int64, with room for noise.
+MAX_USERS: Final = 1 << 30
 #: Entries that become integers and features at a time.
 _AT_ONCE: Final = 1 << 22
 
 
-def _add(total: Tensor, added: Tensor) -> float:
+def _add(total: Tensor, added: Tensor, bits: int) -> float:
     """total += added in one pass on all cores; returns the norm of what was added, in units of ζ."""
-    unit = 2.0**-FRACTION_BITS
+    unit = 2.0**-bits
     if total.device.type != "cpu":
         total += added
         return float(torch.linalg.vector_norm(added.to(torch.float64).mul_(unit)))
@@ -53,7 +60,7 @@ class FixedPointSum:
 
     Guarantees: order-independent, memory O(d) whatever the number of users, and each user moves the
     total by at most ζ in ℓ2 norm, each statistic by at most its bound, and the features by those of the same
-    integers, rounded towards zero to multiples of ζ²·2⁻⁴⁰: every user of every engine enters through `merge`,
+    integers, rounded towards zero to multiples of ζ²·2⁻ᶠ: every user of every engine enters through `merge`,
     on a GPU through its twins. One that fails in any way moves nothing.
 
     Args:
@@ -62,8 +69,10 @@ class FixedPointSum:
         device: where the total lives.
         second_moment: squares or block energies that are summed as well; None for none.
         statistics: of each user.
+        bits: B ≤ 31, which makes ζ·2⁻ᴮ the unit.
+        feature_bits: F ≤ 2B, of the unit of features.
 
-    >>> from fedmf.moments import DiagonalMoment
+    >>> from fedmf.mechanisms.second_moment import DiagonalMoment
     >>> pair = FixedPointSum(2, 1.0, second_moment=DiagonalMoment(2))
     >>> _ = pair.add_updates(torch.tensor([[3.0, -4.0], [0.5, 0.0]]))
     >>> pair.second_total().numpy().round(9).tolist()
@@ -77,14 +86,24 @@ class FixedPointSum:
         device: torch.device | str = "cpu",
         second_moment: SecondMoment | None = None,
         statistics: Sequence[Statistic] = (),
+        bits: int = FRACTION_BITS,
+        feature_bits: int = FRACTION_BITS,
     ) -> None:
         check_clip_norm(clip_norm)
-        self.clip_norm, self.statistics = clip_norm, tuple(statistics)
+        if not 1 <= bits <= FRACTION_BITS or not 1 <= feature_bits <= 2 * bits:
+            raise ValueError(
+                f"bits (of the units) must lie in 1..{FRACTION_BITS} and 1..2*bits; got {bits}, {feature_bits}."
+            )
+        self.clip_norm = clip_norm
+        self.statistics = tuple(statistics)
+        self.bits = bits
+        self.feature_bits = feature_bits
         self.second_moment = second_moment
         self.users = 0
-        self._told = Told(self.statistics)
+        self._told = Told(self.statistics, bits)
         device = torch.device(device)
-        self._features, self._on_processor = FeatureSum(second_moment, device), device.type == "cpu"
+        self._features = FeatureSum(second_moment, device, bits, feature_bits)
+        self._on_processor = device.type == "cpu"
         self._total = zero_vector(dimension, torch.int64, device)
 
     def told(self, statistic: Statistic) -> int:
@@ -94,7 +113,13 @@ class FixedPointSum:
     def like(self) -> Self:
         """An empty sum of the same kind, for a worker."""
         return type(self)(
-            self._total.numel(), self.clip_norm, self._total.device, self.second_moment, self.statistics
+            self._total.numel(),
+            self.clip_norm,
+            self._total.device,
+            self.second_moment,
+            self.statistics,
+            self.bits,
+            self.feature_bits,
         )
 
     @final
@@ -127,7 +152,7 @@ class FixedPointSum:
         """The same with float32 rows and origin, checked."""
         if not self._on_processor:
             signs, squares, counted = add_clipped_on_gpu(
-                updates, origin, self.clip_norm, self._scale, self._total
+                updates, origin, self.clip_norm, self._scale, self._limit, self._total
             )
             self._told.note(signs.cpu().numpy(), squares.cpu().numpy())
             return counted
@@ -164,9 +189,11 @@ class FixedPointSum:
     def _sums_of(self, users: int) -> tuple[Tensor, tuple[Any, ...]]:
         """Which of so many users count, to be found, and what `add_clipped` takes after origin."""
         counted = torch.zeros(users, dtype=torch.bool)
-        sums = self._total.numpy(), self._features.total.numpy(), self._features.ends
+        features = self._features
+        bounds = float(self.clip_norm), self._scale, self._limit
+        sums = self._total.numpy(), features.total.numpy(), features.shift, features.ends
         told = np.zeros(users, np.int64), np.zeros(users), counted.numpy()
-        return counted, (float(self.clip_norm), self._scale, *sums, *told)
+        return counted, (*bounds, *sums, *told)
 
     def _note(self, *sums: Any) -> None:
         *_, signs, squares, counted = sums
@@ -174,23 +201,28 @@ class FixedPointSum:
 
     def _add_wide(self, updates: Tensor) -> Tensor:
         """The same with float64, or with features on a GPU: in torch."""
-        rows, norms, counted = scaled(updates, self.clip_norm)
-        signs = np.array([sign.py_func(norm, 1.0) for norm in norms.tolist()], np.int64)
+        rows, norms, counted = scaled(updates, self.clip_norm, self.bits)
         # Features take five integers a coordinate, so a few users at a time.
         step = max(1, _AT_ONCE // max(1, self._total.numel()))
         for part in (slice(at, at + step) for at in range(0, len(rows), step)):
-            integers, bounded = bounded_integers(rows[part])
+            integers, bounded = bounded_integers(rows[part], self.bits)
             counted[part] &= bounded
             self._total += integers.sum(dim=0)
             self._features.add_rows(integers)
             stays = counted[part].cpu().numpy()
             squares = integers.to(torch.float64).square().sum(dim=1).cpu().numpy()
-            self._told.note(signs[part][stays], squares[stays])
+            pairs = zip(norms[part].tolist(), squares.tolist(), strict=True)
+            signs = np.array([sign.py_func(norm, 1.0, square) for norm, square in pairs], np.int64)
+            self._told.note(signs[stays], squares[stays])
         return counted
 
     @property
     def _scale(self) -> float:
-        return margin(self._total.numel()) * 2.0**FRACTION_BITS
+        return margin(self._total.numel()) * 2.0**self.bits
+
+    @property
+    def _limit(self) -> float:
+        return square_limit(self._total.numel(), self.bits)
 
     def add_nothing(self, users: int) -> None:
         """Count users that contribute the zero vector.
@@ -214,7 +246,7 @@ class FixedPointSum:
             )
         self._check_room(users)
         total = total.to(self._total.device)
-        norm = _add(self._total, total)
+        norm = _add(self._total, total, self.bits)
         if norm > users:
             self._total -= total  # int64 wraps: what it was, whatever was added
             raise ValueError(f"slice sum must have norm at most {users} clip norms; got {norm:.6g}.")
@@ -237,7 +269,7 @@ class FixedPointSum:
         if other.lengths != self.lengths:
             raise TypeError(f"other (sum) must hold {list(self.lengths)}; got {list(other.lengths)}.")
         self._check_room(other.users)
-        _add(self._total, other.fixed_point)
+        _add(self._total, other.fixed_point, self.bits)
         self._features.total.add_(other._features.total)
         self._told.merge(other._told)
         self.users += other.users
@@ -250,7 +282,7 @@ class FixedPointSum:
 
     @property
     def fixed_point(self) -> Tensor:
-        """The exact total in units of ζ·2⁻⁴⁰, int64, shape (d,)."""
+        """The exact total in units of ζ·2⁻ᴮ, int64, shape (d,)."""
         return self._total
 
     @property
@@ -286,8 +318,8 @@ class FixedPointSum:
 
     @property
     def unit(self) -> float:
-        """ζ·2⁻⁴⁰, what one of `fixed_point` stands for."""
-        return self.clip_norm * 2.0**-FRACTION_BITS
+        """ζ·2⁻ᴮ, what one of `fixed_point` stands for."""
+        return self.clip_norm * 2.0**-self.bits
 
     def total(self) -> Tensor:
         """Σ_u clip(x_u), float64, shape (d,)."""
@@ -314,6 +346,8 @@ class ClippedSums:
         clip_norm: ζ.
         second_moment: defines the features that are summed with the updates; None for the updates alone.
         statistics: what else is told of each user.
+        bits: B, which makes ζ·2⁻ᴮ the unit.
+        feature_bits: F, of the unit of features.
 
     Raises:
         ValueError: both a second moment and statistics.
@@ -323,6 +357,8 @@ class ClippedSums:
     clip_norm: float
     second_moment: SecondMoment | None = None
     statistics: tuple[Statistic, ...] = ()
+    bits: int = FRACTION_BITS
+    feature_bits: int = FRACTION_BITS
 
     def __post_init__(self) -> None:
         if self.statistics and self.second_moment is not None:
@@ -334,7 +370,15 @@ class ClippedSums:
 
     def empty(self, device: torch.device | str = "cpu") -> FixedPointSum:
         """A sum of no updates."""
-        return FixedPointSum(self.dimension, self.clip_norm, device, self.second_moment, self.statistics)
+        return FixedPointSum(
+            self.dimension,
+            self.clip_norm,
+            device,
+            self.second_moment,
+            self.statistics,
+            self.bits,
+            self.feature_bits,
+        )
 
 
 class ClippedRows:

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmf.clipping.merge import NEAR, NOTHING, square_limit
+from fedmf.clipping.merge import NEAR
 
 _AT_ONCE = 128
 
 
 def add_clipped_on_gpu(
-    rows: Tensor, origin: Tensor | None, clip_norm: float, scale: float, total: Tensor
+    rows: Tensor, origin: Tensor | None, clip_norm: float, scale: float, limit: float, total: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What `add_clipped` does, on the device of ``rows``; norms differ from its own by rounding alone.
 
@@ -29,6 +29,7 @@ def add_clipped_on_gpu(
         origin: shape (d,), float32, or None for zero.
         clip_norm: ζ.
         scale: what a clipped row of norm ζ is scaled to.
+        limit: see `merge`.
         total: shape (d,), int64; changed.
 
     Returns:
@@ -52,7 +53,7 @@ def add_clipped_on_gpu(
     if users and dimension:
         if rows.stride(1) != 1 and dimension > 1:
             rows = rows.contiguous()
-        bounds = [clip_norm, scale, NOTHING * clip_norm, NEAR * clip_norm, square_limit.py_func(dimension)]
+        bounds = [clip_norm, scale, NEAR * clip_norm, limit]
         limits = torch.tensor(bounds, dtype=torch.float64, device=device)
         start = rows if origin is None else origin
         shifted, step, options = origin is not None, rows.stride(0), kernels.OPTIONS

@@ -85,7 +85,7 @@ def _all(lanes):
 def judge(squares, blocks, limits, factors, signs, counted, users, AT_ONCE: tl.constexpr):
     """From sums of squares what each row is multiplied by, its sign, and whether it is finite.
 
-    `limits` holds ζ, what a row of norm ζ is scaled to, and up to where a norm adds nothing and is within ζ.
+    `limits` holds ζ, what a row of norm ζ is scaled to, and up to where a norm is within ζ.
     """
     user = tl.program_id(0) * AT_ONCE + tl.arange(0, AT_ONCE)
     known = user < users
@@ -98,7 +98,7 @@ def judge(squares, blocks, limits, factors, signs, counted, users, AT_ONCE: tl.c
     zeta, scale = tl.load(limits), tl.load(limits + 1)
     factor = scale / tl.where(norm > zeta, norm, zeta)
     tl.store(factors + user, tl.where(norm > 0.0, factor, 0.0), mask=known)
-    sign = tl.where(norm <= tl.load(limits + 2), 0, tl.where(norm <= tl.load(limits + 3), 1, -1))
+    sign = tl.where(norm <= tl.load(limits + 2), 1, -1)
     tl.store(signs + user, sign.to(tl.int64), mask=known)
     tl.store(counted + user, good.to(tl.int8), mask=known)
 
@@ -131,8 +131,8 @@ def square_integers(rows, origin, factors, squares, step, length, SHIFTED: tl.co
 
 @triton.jit
 def admit(squares, blocks, limits, factors, signs, counted, users, AT_ONCE: tl.constexpr):
-    """A user with Σ n² not within the limit, `limits`[4], adds nothing: neither integers nor a sign. The
-    sum of a row is left where the squares of its first block were.
+    """A user with Σ n² not within the limit, `limits`[3], adds nothing: neither integers nor a sign. Nor has
+    one with Σ n² = 0 a sign. The sum of a row is left where the squares of its first block were.
     """
     user = tl.program_id(0) * AT_ONCE + tl.arange(0, AT_ONCE)
     known = user < users
@@ -140,10 +140,10 @@ def admit(squares, blocks, limits, factors, signs, counted, users, AT_ONCE: tl.c
     total = tl.load(place, mask=known, other=0.0)
     for block in range(1, blocks):
         total += tl.load(place + block, mask=known, other=0.0)
-    refused = known & ~(total <= tl.load(limits + 4))
+    refused = known & ~(total <= tl.load(limits + 3))
     tl.store(place, tl.where(refused, 0.0, total), mask=known)
     tl.store(factors + user, tl.zeros([AT_ONCE], tl.float64), mask=refused)
-    tl.store(signs + user, tl.zeros([AT_ONCE], tl.int64), mask=refused)
+    tl.store(signs + user, tl.zeros([AT_ONCE], tl.int64), mask=refused | (known & (total == 0.0)))
     tl.store(counted + user, tl.zeros([AT_ONCE], tl.int8), mask=refused)
 
 

@@ -9,18 +9,12 @@ from numba import types
 
 from fedmf.loops import compiled, part, summing
 
-#: A clipped coordinate x is held as the integer trunc(x·2^FRACTION_BITS/ζ), so |integer| ≤ 2^40.
-FRACTION_BITS: Final = 40
-#: Σ n² of an update of norm ζ in units of ζ·2⁻⁴⁰.
-SQUARE: Final = 2.0**80
-#: No larger entry becomes an integer: its square is above `SQUARE`.
-WIDEST: Final = 2.0**41
+#: Most bits B of a unit: a clipped coordinate x is held as the integer trunc(x·2ᴮ/ζ), so |integer| ≤ 2ᴮ.
+FRACTION_BITS: Final = 31
+#: No larger entry becomes an integer: its square alone is more than that of an update of norm ζ.
+WIDEST: Final = 2.0**32
 #: An update so near to the clip norm may have been clipped to it before and rounded to float32.
 NEAR: Final = 1.0 - 2.0**-20
-#: One below it adds nothing: all its integers are zero.
-NOTHING: Final = 2.0**-40
-_HALF, _LOW = 20, (1 << 20) - 1
-
 
 _INTEGERS, _FLOATS, _ROWS = types.int64[::1], types.float64[::1], types.float32[::1]
 
@@ -33,16 +27,15 @@ def margin(dimension: int) -> float:
     return 1.0 - (dimension + 64) * 2.0**-52
 
 
-@part
-def square_limit(dimension: Any) -> Any:
-    """Up to which computed Σ n² the true one is at most 2⁸⁰: see `merge`."""
-    return SQUARE * (1.0 - (dimension + 64) * 2.0**-53)
+def square_limit(dimension: int, bits: int) -> float:
+    """Up to which computed Σ n² the true one is at most 2²ᴮ: see `merge`."""
+    return 2.0 ** (2 * bits) * (1.0 - (dimension + 64) * 2.0**-53)
 
 
 @part
-def sign(norm: Any, clip_norm: Any) -> Any:
+def sign(norm: Any, clip_norm: Any, square: Any) -> Any:
     """+1 within the clip norm, −1 above or at it, 0 for an update that adds nothing."""
-    if norm <= NOTHING * clip_norm:
+    if square == 0.0:
         return 0
     return 1 if norm <= NEAR * clip_norm else -1
 
@@ -55,7 +48,7 @@ def _change(row: Any, origin: Any, i: Any) -> Any:
 
 @part
 def _integer(row: Any, origin: Any, i: Any, factor: Any) -> Any:
-    """trunc(x_i·factor), ±2⁴¹ where that is wider and for NaN."""
+    """trunc(x_i·factor), ±2³² where that is wider and for NaN."""
     scaled = np.float64(_change(row, origin, i)) * factor
     scaled = scaled if scaled < WIDEST else WIDEST  # NaN too
     return np.int64(scaled if scaled > -WIDEST else -WIDEST)
@@ -80,56 +73,57 @@ def _take_out(row: Any, origin: Any, factor: Any, total: Any) -> None:
 
 
 @part
-def _add_features(row: Any, origin: Any, factor: Any, second: Any, ends: Any) -> None:
-    """⌊Σ n²·2⁻⁴⁰⌋ of each block, exactly: n = 2²⁰h + l, and what lies below 2⁴⁰ is summed in two parts."""
+def _add_features(row: Any, origin: Any, factor: Any, second: Any, shift: Any, ends: Any) -> None:
+    """second += ⌊Σ n²·2⁻ˢʰⁱᶠᵗ⌋ of each block; Σ n² ≤ 2⁶² for a user who stays."""
     begin = 0
     for block in range(second.size):
         end = ends[block] if ends.size > 0 else block + 1
-        high, middle, low = np.int64(0), np.int64(0), np.int64(0)
+        square = np.int64(0)
         for i in range(begin, end):
-            size = abs(_integer(row, origin, i, factor))
-            h, l = size >> _HALF, size & _LOW  # noqa: E741
-            cross = h * l << 1
-            rest = ((cross & _LOW) << _HALF) + l * l
-            high += h * h + (cross >> _HALF)
-            middle += rest >> _HALF
-            low += rest & _LOW
-        second[block] += high + (middle + (low >> _HALF) >> _HALF)
+            integer = _integer(row, origin, i, factor)
+            square += integer * integer
+        second[block] += square >> shift
         begin = end
 
 
-@compiled(types.float64(_ROWS, _ROWS, types.float64, _INTEGERS, _INTEGERS, _INTEGERS))
-def merge(row: Any, origin: Any, factor: Any, total: Any, second: Any, ends: Any) -> Any:
+@compiled(
+    types.float64(_ROWS, _ROWS, types.float64, types.float64, _INTEGERS, _INTEGERS, types.int64, _INTEGERS)
+)
+def merge(
+    row: Any, origin: Any, factor: Any, limit: Any, total: Any, second: Any, shift: Any, ends: Any
+) -> Any:
     """Add the integers n_i = trunc((row_i − origin_i)·factor) of one user.
 
-    Whatever row, origin and factor are, the sums move by one user's worth at most: Σ n² ≤ 2⁸⁰, so norm ζ,
-    and features of the same n. An entry of absolute value above 2⁴¹, or NaN, is never converted: ±2⁴¹ takes
-    its place, with a square alone above 2⁸⁰. Every n is then an integer that float64 has, and a user
+    Whatever row, origin and factor are, the sums move by one user's worth at most: Σ n² ≤ 2²ᴮ, so norm ζ,
+    and features of the same n. An entry of absolute value above 2³², or NaN, is never converted: ±2³² takes
+    its place, with a square alone above 2²ᴮ. Every n is then an integer that float64 has, and a user
     with a computed sum of squares above `square_limit` is taken out again by the same integers; int64
     wraps, so the total is what it was to the bit.
 
-    Proof that Σ n² ≤ 2⁸⁰ for a user who stays: Σ n² is summed, in any order, from non-negative terms with at
+    Proof that Σ n² ≤ 2²ᴮ for a user who stays: Σ n² is summed, in any order, from non-negative terms with at
     most d + 17 roundings between a term and the result, each of relative size at most 2⁻⁵³ (squares of at
-    most 2⁸² neither over- nor underflow). The computed s is thus at least Σ n²·(1 − (d + 17)·2⁻⁵³), and
-    s ≤ 2⁸⁰·(1 − (d + 64)·2⁻⁵³), which float64 has exactly, gives Σ n² ≤ 2⁸⁰ for d < 2⁵². ∎
+    most 2⁶⁴ neither over- nor underflow). The computed s is thus at least Σ n²·(1 − (d + 17)·2⁻⁵³), and
+    s ≤ 2²ᴮ·(1 − (d + 64)·2⁻⁵³), which float64 has exactly, gives Σ n² ≤ 2²ᴮ for d < 2⁵². ∎
 
     Args:
         row: shape (d,), float32, contiguous.
         origin: shape (d,), float32, or (0,) for zero.
         factor: finite or not; the same for all entries.
+        limit: `square_limit` of d and B ≤ 31.
         total: Σ n over users, shape (d,), int64; changed.
-        second: Σ ⌊Σ_{i∈B} n_i²·2⁻⁴⁰⌋ over users of every block B, shape (m,), int64, or empty; changed.
+        second: Σ ⌊Σ_{i∈B} n_i²·2⁻ˢʰⁱᶠᵗ⌋ over users of every block, shape (m,), int64, or empty; changed.
+        shift: 2B less the bits of the unit of features.
         ends: one past the last entry of each block, shape (m,); empty if every entry is a block.
 
     Returns:
         Σ n², or −1 if nothing was added.
     """
     square = _add(row, origin, factor, total)
-    if not square <= square_limit(total.size):
+    if not square <= limit:
         _take_out(row, origin, factor, total)
         return -1.0
     if second.size > 0:
-        _add_features(row, origin, factor, second, ends)
+        _add_features(row, origin, factor, second, shift, ends)
     return square
 
 
@@ -144,14 +138,21 @@ def _square(row: Any, origin: Any) -> Any:
 
 
 #: The types of what `add_clipped` takes after rows, step and origin, and its own.
-SUMS: Final = types.float64, types.float64, *4 * (_INTEGERS,), _FLOATS, types.boolean[::1]
+SUMS: Final = (
+    *3 * (types.float64,),
+    *2 * (_INTEGERS,),
+    types.int64,
+    *2 * (_INTEGERS,),
+    _FLOATS,
+    types.boolean[::1],
+)
 ADD_CLIPPED: Final = types.void(_ROWS, types.int64, _ROWS, *SUMS)
 
 
 @compiled(ADD_CLIPPED)
 def add_clipped(
-    rows: Any, step: Any, origin: Any, clip_norm: Any, scale: Any,
-    total: Any, second: Any, ends: Any, signs: Any, squares: Any, counted: Any,
+    rows: Any, step: Any, origin: Any, clip_norm: Any, scale: Any, limit: Any,
+    total: Any, second: Any, shift: Any, ends: Any, signs: Any, squares: Any, counted: Any,
 ) -> None:  # fmt: skip
     """Clip each row − origin and add it.
 
@@ -161,7 +162,7 @@ def add_clipped(
         origin: shape (d,), float32, or (0,) for zero.
         clip_norm: ζ.
         scale: what a clipped row of norm ζ is scaled to.
-        total, second, ends: see `merge`, which alone bounds by how much they change.
+        limit, total, second, shift, ends: see `merge`, which alone bounds by how much sums change.
         signs, squares: shape (users,), zeros; set to the sign and Σ n² of each row that counts.
         counted: shape (users,); set to whether a row counts. One that is not finite adds nothing.
     """
@@ -171,10 +172,12 @@ def add_clipped(
         counted[u] = np.isfinite(square)
         if counted[u] and square > 0.0:
             norm = np.sqrt(square)
-            merged = merge(row, origin, scale / max(norm, clip_norm), total, second, ends)
+            factor = scale / max(norm, clip_norm)
+            merged = merge(row, origin, factor, limit, total, second, shift, ends)
             counted[u] = merged >= 0.0
             if counted[u]:
-                signs[u], squares[u] = sign(norm, clip_norm), merged
+                signs[u] = sign(norm, clip_norm, merged)
+                squares[u] = merged
 
 
 @summing

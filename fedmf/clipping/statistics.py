@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.clipping.merge import FRACTION_BITS
 
 
 @dataclass(frozen=True)
@@ -87,10 +86,12 @@ class Told:
 
     Args:
         statistics: what is summed.
+        bits: B of the users' integers.
     """
 
-    def __init__(self, statistics: Sequence[Statistic]) -> None:
+    def __init__(self, statistics: Sequence[Statistic], bits: int) -> None:
         self._totals = dict.fromkeys(statistics, 0)
+        self._bits = bits
 
     def note(self, signs: NDArray[np.int64], squares: NDArray[np.float64]) -> None:
         """Add the users that stayed.
@@ -99,7 +100,7 @@ class Told:
             signs: as `merge` notes them.
             squares: Σ n² of each user's integers.
         """
-        norms = np.where(signs == 0, 0.0, np.minimum(np.sqrt(squares) * 2.0**-FRACTION_BITS, 1.0))
+        norms = np.where(signs == 0, 0.0, np.minimum(np.sqrt(squares) * 2.0**-self._bits, 1.0))
         for statistic in self._totals:
             self._totals[statistic] += statistic.total(signs, norms)
 
@@ -126,7 +127,7 @@ class Told:
         Raises:
             ValueError: a wrong shape or type, or more than so many users add up to.
         """
-        told = Told(list(self._totals))
+        told = Told(list(self._totals), self._bits)
         for statistic in told._totals:
             given = parts[statistic.name]
             if given.dtype != torch.int64 or given.shape != (1,):

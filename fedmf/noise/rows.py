@@ -36,8 +36,8 @@ Integers = NDArray[np.int64]
 
 #: Of products and sums in float64.
 _EPSILON: Final = 2.0**-53
-#: Standard deviations that no normal variable leaves, and a little for the rounding of k.
-_FARTHEST: Final = 13.1
+#: Upwards, for the rounding of k and X themselves.
+_ROOM: Final = 1.01
 #: Entries of rows and innovations that are held at a time.
 _AT_ONCE: Final = 1 << 19
 #: Columns of a tile: fewer are not worth the calls, more leave the cache.
@@ -185,11 +185,11 @@ class RowRule(ABC):
         """
 
     @abstractmethod
-    def rounding(self, std: float, row_std: float) -> float:
-        """Bound η, what float64 adds to the error ½ of R while nothing is 13 standard deviations away.
+    def rounding(self, farthest: float, row_std: float) -> float:
+        """Bound η, what float64 adds to the error ½ of R while no normal is c standard deviations away.
 
         Args:
-            std: τ in units.
+            farthest: c·τ in units.
             row_std: the largest standard deviation of an entry of C⁻¹z, for z of variance 1.
         """
 
@@ -242,11 +242,11 @@ class FeedforwardRows(RowRule):
         used = np.searchsorted(drawn, inputs[earlier])
         _feedforward(k, own, starts, used, weights[earlier], x)
 
-    def rounding(self, std: float, row_std: float) -> float:
+    def rounding(self, farthest: float, row_std: float) -> float:
         """Bound the error of Σ_j a_tj·k_{t−j} by its number of terms and Σ_j |a_tj·k_{t−j}|."""
         del row_std
         terms = int(self.inverse.draws().max())
-        return _EPSILON * (terms + 4) * _FARTHEST * std * self.inverse.largest_row_sum()
+        return _EPSILON * (terms + 4) * _ROOM * farthest * self.inverse.largest_row_sum()
 
 
 class FeedbackRows(RowRule):
@@ -282,12 +282,12 @@ class FeedbackRows(RowRule):
         scale = self.inverse.row_scale
         return np.ascontiguousarray(rows * (scale[own] / scale[earlier]))
 
-    def rounding(self, std: float, row_std: float) -> float:
+    def rounding(self, farthest: float, row_std: float) -> float:
         """Bound the error of Σ_j c_tj·X_{t−j}, which has r terms."""
         feedback = np.atleast_2d(self.inverse.feedback)
         scale = self.inverse.row_scale
         largest = float(np.abs(feedback).sum(axis=1).max()) * float(scale.max() / scale.min())
-        return _EPSILON * (self.vectors + 6) * _FARTHEST * std * row_std * largest
+        return _EPSILON * (self.vectors + 6) * _ROOM * farthest * row_std * largest
 
 
 class DecayingSums(RowRule):
@@ -309,7 +309,7 @@ class DecayingSums(RowRule):
         decays = np.array(self.inverse.decays)
         _decaying_sums(k, t, self._period, scales, weights, decays, stored, column, x)
 
-    def rounding(self, std: float, row_std: float) -> float:
+    def rounding(self, farthest: float, row_std: float) -> float:
         """Bound the error of Σ_i ω_i·S_i: every step of a sum adds some, which decays as the sum does."""
         del row_std
         weights = np.array(self.inverse.output_weights)
@@ -318,7 +318,7 @@ class DecayingSums(RowRule):
         remembered = np.minimum(self._period, 1 / np.maximum(1 - np.abs(decays), 1e-300))
         steps = self.vectors + 5 + 6 * remembered
         total = float((np.abs(weights) * deviations * steps).sum())
-        return _EPSILON * _FARTHEST * std * total * float(self.inverse.row_scale.max())
+        return _EPSILON * _ROOM * farthest * total * float(self.inverse.row_scale.max())
 
 
 class DyadicSums(RowRule):
@@ -345,14 +345,14 @@ class DyadicSums(RowRule):
         level = closed_levels(local)
         return level if level < self.vectors else 0
 
-    def rounding(self, std: float, row_std: float) -> float:
+    def rounding(self, farthest: float, row_std: float) -> float:
         """Bound the error of Σ_j g_tj·D_j by the largest sums of 2ʲ rows."""
         levels = self.inverse.memory_vectors
         sizes = 2.0 ** np.arange(levels)
         largest = float((np.abs(self.inverse.weights) * sizes).sum(axis=1).max()) if levels else 0.0
         scale = self.inverse.row_scale
         ratio = float(scale.max() / scale.min())
-        return _EPSILON * (2 * levels + 6) * _FARTHEST * std * row_std * largest * ratio
+        return _EPSILON * (2 * levels + 6) * _ROOM * farthest * row_std * largest * ratio
 
 
 def rule_of(inverse: StreamingInverse) -> RowRule:

@@ -1,12 +1,14 @@
 """The unit of a release, and what it costs in privacy that noise and sums are integers.
 
 A sum of vectors of norm at most 1 is held in units of 2⁻ᴮ. Its rows of noise keep D·k = C·X − B·e with
-|e| ≤ ½ + η for all d entries of n rows, but with probability p. Two neighbouring worlds then need innovations
-that differ by ‖Dκ‖ ≤ s + W in place of the s = ‖CΔ‖ of real numbers (docs/theory/noise.md):
+|e| ≤ ½ + η for all d entries of n rows, unless a normal variable is farther than c standard deviations from
+0, which has probability p. Two neighbouring worlds then need innovations that differ by ‖Dκ‖ ≤ s + W in place
+of the s = ‖CΔ‖ of real numbers (docs/theory/noise.md):
 
-    W = ‖B‖₂·√(dn)·(1 + 2η)·2⁻ᴮ,    μ = (s + W)/τ.
+    W = ‖B‖₂·√(dn)·(1 + 2η)·2⁻ᴮ,    μ = (s + W)/τ,    δ grows by (1 + e^ε)·p.
 
-Several parts with noise τ_i and movement W_i each cost √(Σ (W_i/τ_i)²) together.
+Several parts with noise τ_i and movement W_i each cost √(Σ (W_i/τ_i)²) together. With c = 20 + μ and any
+δ ≥ e⁻²⁰⁰, ε ≤ μ²/2 + 20μ, so that (1 + e^ε)·P(|N| > c) ≤ 2·e⁻²⁰⁰ for each of the variables.
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ _LARGEST_ETA: Final = 0.25
 #: Rows, and innovations, are integers that float64 has.
 _LARGEST_ROW: Final = 2.0**51
 _LARGEST_SUM: Final = 2.0**62
-#: Standard deviations within which everything is bounded, with a little for roundings.
-_FARTHEST: Final = 13.1
-#: P(|N| > 13), rounded up.
-_TAIL: Final = 1.3e-38
+#: c less μ.
+_DEVIATIONS: Final = 20.0
+#: 2·e⁻²⁰⁰, rounded up.
+_TAIL: Final = 3e-87
 #: Room of τ for W, so that a unit that suits s suits s + W; for roundings of this file, upwards.
 _ROOM: Final = 1.01
 _UPWARDS: Final = 1.0 + 2.0**-40
@@ -67,14 +69,14 @@ class IntegerNoise:
         std: τ in units.
         movement: W, in bounds of a vector.
         eta: η, by which float64 may add to the error ½ of a row.
-        probability: p, that something is farther than 13 standard deviations away.
+        failure: (1 + e^ε)·p at most.
     """
 
     bits: int
     std: float
     movement: float
     eta: float
-    probability: float
+    failure: float
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields of a statement."""
@@ -82,16 +84,17 @@ class IntegerNoise:
             "unit_bits": self.bits,
             "movement": self.movement,
             "eta": self.eta,
-            "probability": self.probability,
+            "failure": self.failure,
         }
 
 
-def integer_noise(part: Part, std: float) -> IntegerNoise:
+def integer_noise(part: Part, std: float, mu: float) -> IntegerNoise:
     """Choose the finest unit that a part with noise τ allows, by public numbers alone.
 
     Args:
         part: with its C, d and m.
         std: τ of the whole release in bounds; the part's is ``part.ratio`` times it.
+        mu: μ of the whole release.
 
     Raises:
         ValueError: the noise is so large that no unit from 2⁻⁸ on suits it.
@@ -102,10 +105,11 @@ def integer_noise(part: Part, std: float) -> IntegerNoise:
     diagonal = inverse.diagonal()
     row_std = math.sqrt(float(C.noise_row_variances().max()))
     tau = part.ratio * std
+    deviations = _DEVIATIONS + mu * _ROOM
     for bits in range(FINEST, COARSEST - 1, -1):
         units = tau * 2.0**bits * _ROOM
-        farthest = _FARTHEST * units * row_std
-        eta = rule.rounding(units, row_std)
+        farthest = deviations * units * row_std
+        eta = rule.rounding(deviations * units, row_std)
         if (
             units * float(diagonal.max()) <= _LARGEST_SCALE
             and eta <= _LARGEST_ETA
@@ -121,8 +125,8 @@ def integer_noise(part: Part, std: float) -> IntegerNoise:
     spread = strategy_norm_bound(C) if rule.spread_by_strategy else 1 / float(diagonal.min())
     entries = part.size * C.rounds
     movement = spread * math.sqrt(entries) * (1 + 2 * eta) * 2.0**-bits * _UPWARDS
-    probability = (2 + rule.vectors) * entries * _TAIL
-    return IntegerNoise(bits, tau * 2.0**bits, movement, eta, probability)
+    failure = (2 + rule.vectors) * entries * _TAIL
+    return IntegerNoise(bits, tau * 2.0**bits, movement, eta, failure)
 
 
 @dataclass(frozen=True)
@@ -132,39 +136,36 @@ class Rounding:
     Args:
         parts: the unit of each.
         movement: W of the whole release in bounds: μ = (s + W)/τ.
-        probability: p of all parts.
+        failure: what they add to δ.
     """
 
     parts: tuple[IntegerNoise, ...]
     movement: float
-    probability: float
-
-    def delta(self, epsilon: float) -> float:
-        """Return (1 + e^ε)·p, which adds to δ at ε."""
-        return (1 + math.exp(min(epsilon, 700.0))) * self.probability
+    failure: float
 
 
 NOTHING: Final = Rounding((), 0.0, 0.0)
 """Of a release without noise."""
 
 
-def rounding_of(parts: Sequence[Part], std: float) -> Rounding:
+def rounding_of(parts: Sequence[Part], sensitivity: float, std: float) -> Rounding:
     """Return the units of all parts of a release with noise τ, and what they cost together.
 
     Args:
         parts: at least one.
+        sensitivity: s of the whole release, in bounds.
         std: τ of the whole release, in bounds; 0 for one without noise.
     """
     if std == 0:
         return NOTHING
-    noises = tuple(integer_noise(part, std) for part in parts)
+    noises = tuple(integer_noise(part, std, sensitivity / std) for part in parts)
     squares = sum((noise.movement / part.ratio) ** 2 for part, noise in zip(parts, noises, strict=True))
     total = math.sqrt(squares) * _UPWARDS
-    return Rounding(noises, total, sum(noise.probability for noise in noises))
+    return Rounding(noises, total, sum(noise.failure for noise in noises))
 
 
 def calibrated(parts: Sequence[Part], sensitivity: float, multiplier: float) -> tuple[float, Rounding]:
-    """Return the least τ with τ ≥ σ·(s + W), and the units it has.
+    """Return a τ with τ ≥ σ·(s + W), and the units it has.
 
     Args:
         parts: of the release.
@@ -173,11 +174,11 @@ def calibrated(parts: Sequence[Part], sensitivity: float, multiplier: float) -> 
     """
     std = multiplier * sensitivity
     while True:
-        rounding = rounding_of(parts, std)
-        needed = multiplier * (sensitivity + rounding.movement) * _UPWARDS if multiplier > 0 else 0.0
+        rounding = rounding_of(parts, sensitivity, std)
+        needed = multiplier * (sensitivity + rounding.movement)
         if needed <= std:
             return std, rounding
-        std = needed
+        std = needed * _UPWARDS
 
 
 def strategy_norm_bound(factorization: Factorization) -> float:

@@ -38,7 +38,15 @@ _LOSSES: Final[dict[Callable[..., Tensor], int]] = {
 }
 
 
-_NO_SUMS: Final = (1.0, 1.0, *4 * (np.zeros(0, np.int64),), np.zeros(0), np.zeros(0, np.bool_))
+_NO_INTEGERS: Final = np.zeros(0, np.int64)
+_NO_SUMS: Final = (
+    *3 * (1.0,),
+    *2 * (_NO_INTEGERS,),
+    0,
+    *2 * (_NO_INTEGERS,),
+    np.zeros(0),
+    np.zeros(0, np.bool_),
+)
 #: Seconds before something is said.
 _PATIENCE: Final = 5.0
 #: Of an update's norm; float32 differs by some 10⁻⁶, and more where a number falls on ReLU's other side.

@@ -638,13 +638,15 @@ def train_users(program, received, examples, arena, models, add, sums):
     """
     if program.loss == CROSS_ENTROPY and not labelled(program, examples):
         return False
-    clip_norm, scale, total, second, ends, signs, squares, counted = sums
+    clip_norm, scale, limit, total, second, shift, ends, signs, squares, counted = sums
     for u in range(examples.rows.shape[1]):
         model, one = models[min(u, models.shape[0] - 1)], slice(u, u + 1)
         train_user(program, received, examples, u, arena, model)
         if counted.size > 0:
             told = signs[one], squares[one], counted[one]
-            add(model, model.size, received, clip_norm, scale, total, second, ends, *told)
+            add(
+                model, model.size, received, clip_norm, scale, limit, total, second, shift, ends, *told
+            )
     return True
 
 
