@@ -3,18 +3,15 @@
 from typing import Final
 
 from fedmf.models.architecture import Architecture
-from fedmf.models.attention import Bert, PflTransformer, Transformer
-from fedmf.models.convolutional import Cnn, PflCnn, ResNet18, Vgg
+from fedmf.models.attention import Transformer
+from fedmf.models.convolutional import Cnn, ResNet18
 from fedmf.models.dense import Logistic, Mlp, mlp
 from fedmf.models.flat_model import FlatModel
 from fedmf.models.lora import LogitsOf, with_lora
-from fedmf.models.recurrent import Lstm, PflLstm, StackOverflowLstm
+from fedmf.models.recurrent import Lstm
 from fedmf.values import by_kind
 
 __all__ = ["MODELS", "Architecture", "FlatModel", "Logistic", "LogitsOf", "Mlp", "mlp", "with_lora"]
 
 #: What `[model]` may be, by kind.
-MODELS: Final[dict[str, type[Architecture]]] = by_kind(
-    *(Mlp, Cnn, Logistic, PflCnn, Vgg, ResNet18),
-    *(Lstm, StackOverflowLstm, PflLstm, Transformer, PflTransformer, Bert),
-)
+MODELS: Final[dict[str, type[Architecture]]] = by_kind(Mlp, Cnn, Logistic, ResNet18, Lstm, Transformer)

@@ -76,17 +76,6 @@ def initialised_from(seed: int) -> Iterator[None]:
         yield
 
 
-def normal_(weight: Tensor, deviation: float, most: float = 8.0) -> None:
-    """Fill with normal numbers of mean 0, cut off at ``most`` deviations.
-
-    By inversion in 64 bits, rounded to 32: torch's own normal numbers differ between processors.
-    """
-    edge = torch.special.ndtr(torch.tensor(-most, dtype=torch.float64))
-    levels = edge + (1 - 2 * edge) * torch.rand(weight.shape, dtype=torch.float64)
-    with torch.no_grad():
-        weight.copy_(torch.special.ndtri(levels.clamp(2.0**-53, 1 - 2.0**-53)) * deviation)
-
-
 def check_image(kind: str, shape: tuple[int, ...], least: int) -> tuple[int, int, int]:
     """Channels, height and width of an image with sides of at least ``least``."""
     if len(shape) != 3 or min(shape[1:]) < least:

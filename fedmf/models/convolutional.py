@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from torch import nn
 
-from fedmf.models.architecture import Architecture, Layers, Residual, check_image, normal_
+from fedmf.models.architecture import Architecture, Layers, Residual, check_image
 from fedmf.models.dense import Mlp, dense
-from fedmf.values import Field
 
 
 @dataclass(frozen=True)
@@ -76,84 +75,3 @@ class Cnn(Mlp):
         inputs = channels * (height // 4) * (width // 4)
         layers += [("flatten", nn.Flatten()), *dense(inputs, self.hidden_units, outputs)]
         return nn.Sequential(OrderedDict(layers))
-
-
-@dataclass(frozen=True)
-class PflCnn(Architecture):
-    """pfl's network for CIFAR-10 and FEMNIST: 3×3 convolutions to 32 and 64 channels without padding, 2×2
-    pooling, 128 dense units.
-
-    1,626,442 parameters for CIFAR-10, 1,206,590 for FEMNIST's 62 classes, as pfl's. Without its dropout of
-    0.25 and 0.5: passes here are functions of the examples alone.
-
-    References:
-        Granqvist et al. (2024), "pfl-research", with benchmarks/model/pytorch/cnn.py of apple/pfl-research;
-        for FEMNIST the network of Reddi et al. (2021), "Adaptive Federated Optimization".
-
-    >>> sum(p.numel() for p in PflCnn().build((3, 32, 32), 10).parameters())
-    1626442
-    """
-
-    kind: ClassVar[str] = "pfl-cnn"
-
-    def module(self, shape: tuple[int, ...], outputs: int, vocabulary: int) -> nn.Module:
-        """See `Architecture.module`; both sides of an image are at least 6."""
-        channels, height, width = check_image(self.kind, shape, 6)
-        module = nn.Sequential(
-            nn.Conv2d(channels, 32, 3),
-            nn.ReLU(),
-            nn.Conv2d(32, 64, 3),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(64 * ((height - 4) // 2) * ((width - 4) // 2), 128),
-            nn.ReLU(),
-            nn.Linear(128, outputs),
-        )
-        for layer in module:
-            if isinstance(layer, nn.Conv2d | nn.Linear):
-                nn.init.xavier_uniform_(layer.weight)
-        return module
-
-
-@dataclass(frozen=True)
-class Vgg(Architecture):
-    """Three blocks of two 3×3 convolutions (32, 64, 128 channels) with 2×2 pooling, and a dense layer.
-
-    550,570 parameters for CIFAR-10: the "3-block VGG" of γ-BIFR, which takes it from Kairouz et al. The CNN
-    "(0.3M)" of λCGD is not described; the same blocks with ``dense_units`` 0 have 288,298.
-
-    References:
-        Kairouz et al. (2021), "Practical and Private (Deep) Learning Without Sampling or Shuffling", with
-        nn.py of google-research/DP-FTRL; Papernot et al. (2021), "Tempered Sigmoid Activations".
-
-    >>> sum(p.numel() for p in Vgg().build((3, 32, 32), 10).parameters())
-    550570
-    """
-
-    kind: ClassVar[str] = "vgg"
-    dense_units: Annotated[int, Field("units of the dense layer; 0: global average pooling", ge=0)] = 128
-
-    def module(self, shape: tuple[int, ...], outputs: int, vocabulary: int) -> nn.Module:
-        """See `Architecture.module`; both sides of an image are at least 8."""
-        channels, height, width = check_image(self.kind, shape, 8)
-        layers: list[nn.Module] = []
-        for filters in (32, 64, 128):
-            for _ in range(2):
-                layers += [nn.Conv2d(channels, filters, 3, padding=1), nn.Tanh()]
-                channels = filters
-            layers.append(nn.MaxPool2d(2))
-        if self.dense_units:
-            inputs = channels * (height // 8) * (width // 8)
-            head = [nn.Linear(inputs, self.dense_units), nn.Tanh()]
-            layers += [nn.Flatten(), *head, nn.Linear(self.dense_units, outputs)]
-        else:
-            layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, outputs)]
-        for layer in layers:
-            if isinstance(layer, nn.Conv2d | nn.Linear):
-                fan_in = layer.weight[0].numel()
-                fans = fan_in + layer.weight.shape[0] if isinstance(layer, nn.Linear) else 2 * fan_in
-                normal_(layer.weight, (2 / fans) ** 0.5)
-                assert layer.bias is not None
-                nn.init.zeros_(layer.bias)
-        return nn.Sequential(*layers)

@@ -1,7 +1,7 @@
 """Training figures of "Beyond Square Roots" (γ-BIFR): Figures 3, 4, 5 with Table 1.
 
 Full size: batch size, ε and ζ are lost in the text's formulas; B = 512, ε of Table 1 as 0.5, 1, 2, 4, 8 and
-ζ = 1 are taken, and for BERT-base a `bert` of BERT-tiny's size.
+ζ = 1 are taken, and for BERT-base a BERT of BERT-tiny's size.
 """
 
 from __future__ import annotations
@@ -9,7 +9,18 @@ from __future__ import annotations
 from typing import Final
 
 from figures import BEST, Claim, Figure, Form, Keys, Line
-from settings import BINS, CIFAR, DIGITS, IMDB, POISSON, PROTOTYPES, budgets, epochs, named
+from settings import (
+    BINS,
+    CIFAR,
+    CIFAR_VGG,
+    DIGITS,
+    IMDB_BERT,
+    POISSON,
+    PROTOTYPES,
+    budgets,
+    epochs,
+    named,
+)
 
 __all__ = ["FIGURES"]
 
@@ -19,16 +30,14 @@ _EPSILONS: Final = (0.5, 1, 2, 4, 8)
 _RATES: Final = (0.01, 0.03, 0.1, 0.3, 1.0)
 _SMALL_RATES: Final = (0.5, 1.0, 2.0)
 _VGG: Final[Keys] = {
-    **CIFAR,
+    **CIFAR_VGG,
     **BINS,
-    "model.kind": "vgg",
     "privacy.clip-norm": 1.0,
     **epochs(50_000, 512, 20),
 }
 _BERT: Final[Keys] = {
-    **IMDB,
+    **IMDB_BERT,
     **BINS,
-    "model.kind": "bert",
     "privacy.clip-norm": 1.0,
     **epochs(20_000, 512, 10),
 }

@@ -1,7 +1,7 @@
 """Training figures of DP-λCGD (arXiv 2601.22334): Figures 2, 3, 4 with Table 3, 7 and 8.
 
 Full size: ε of the lines and ζ of IMDb are not given (1, 4, 8 and ζ = 1); the CNN of 0.3 M parameters is not
-described, a `vgg` without dense units has its size; for BERT-base a `bert` of BERT-tiny's size is taken;
+described, a VGG without dense units has its size; for BERT-base a BERT of BERT-tiny's size is taken;
 rates of Table 3 are for CIFAR-10. The reduced form of Figure 4 samples DP-SGD by Balls-in-Bins as the others.
 """
 
@@ -10,13 +10,24 @@ from __future__ import annotations
 from typing import Final
 
 from figures import BEST, LEAST, Claim, Figure, Form, Keys, Line
-from settings import BINS, CIFAR, DIGITS, FASHION, IMDB, POISSON, PROTOTYPES, budgets, epochs, named
+from settings import (
+    BINS,
+    CIFAR_SMALL_VGG,
+    DIGITS,
+    FASHION,
+    IMDB_BERT,
+    POISSON,
+    PROTOTYPES,
+    budgets,
+    epochs,
+    named,
+)
 
 __all__ = ["FIGURES"]
 
 _PAPER: Final = "DP-λCGD"
-_CNN: Final[Keys] = {**CIFAR, "model.kind": "vgg", "model.dense-units": 0, "privacy.clip-norm": 8.0}
-_TINY: Final[Keys] = {**IMDB, "model.kind": "bert", "privacy.clip-norm": 1.0}
+_CNN: Final[Keys] = {**CIFAR_SMALL_VGG, "privacy.clip-norm": 8.0}
+_TINY: Final[Keys] = {**IMDB_BERT, "privacy.clip-norm": 1.0}
 _IMPROVES: Final = "DP-λCGD improves upon the utility of DP-SGD (conclusion)"
 _BELOW_RMSE: Final = (
     "for CIFAR-10 the optimal λ is much smaller than the value suggested by the RMSE-optimal "

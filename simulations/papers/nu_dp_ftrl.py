@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from figures import Claim, Figure, Form, Keys, Line
-from settings import CIFAR, DIGITS, POISSON, STACKOVERFLOW, budgets, epochs, named
+from settings import CIFAR_VGG, DIGITS, POISSON, STACKOVERFLOW, budgets, epochs, named
 
 __all__ = ["FIGURES"]
 
@@ -62,8 +62,7 @@ FIGURES: Final = (
             keys={},
             panels={
                 "CIFAR-10": {
-                    **CIFAR,
-                    "model.kind": "vgg",
+                    **CIFAR_VGG,
                     "privacy.clip-norm": 1.0,
                     "cohorts.users-per-round": 500,
                     "cohorts.rounds": 2000,
