@@ -6,9 +6,6 @@ another. In a round of few milliseconds that costs more than it saves.
 
 from __future__ import annotations
 
-import weakref
-from collections import deque
-from contextlib import suppress
 from typing import Final
 
 import numpy as np
@@ -21,8 +18,6 @@ from fedmf.clipping.workers import on_all_cores
 #: Entries that a core deals with at once: what is between two passes stays in its cache.
 PART: Final = 1 << 17
 _LINE: Final = 64
-#: Vectors that are kept to be given out again: model and velocity, and as many that others held longer.
-_MOST_FREED: Final = 4
 
 
 def parts_of(count: int) -> list[slice]:
@@ -47,42 +42,6 @@ def zero_vector(count: int, dtype: torch.dtype, device: torch.device | None = No
     if device is not None and device.type != "cpu":
         return torch.zeros(count, dtype=dtype, device=device)
     return _view(np.zeros(count * dtype.itemsize + _LINE, np.uint8), dtype)
-
-
-class ReusedVectors:
-    """Reuses the memory of vectors that are no longer referenced: no system has to clear fresh pages for it.
-
-    Where a round makes a new model and frees an old one, clearing took as long as everything else.
-
-    Guarantees: two vectors that exist at the same time share no memory. Calls from several threads are safe.
-
-    >>> vectors = ReusedVectors()
-    >>> first = vectors.empty(5)
-    >>> place = first.data_ptr()
-    >>> del first
-    >>> second = vectors.empty(5)
-    >>> second.data_ptr() == place, vectors.empty(5).data_ptr() == place
-    (True, False)
-    """
-
-    def __init__(self) -> None:
-        self._freed: deque[NDArray[np.float32]] = deque(maxlen=_MOST_FREED)
-
-    def empty(self, count: int) -> Tensor:
-        """Float32, not yet filled, as `empty_vector`."""
-        memory = self._taken(count)
-        given = memory[:]  # lives as long as any tensor on it
-        weakref.finalize(given, self._freed.append, memory).atexit = False
-        return torch.from_numpy(given)
-
-    def _taken(self, count: int) -> NDArray[np.float32]:
-        for _ in range(len(self._freed)):
-            with suppress(IndexError):  # another thread took it
-                memory = self._freed.popleft()
-                if memory.size == count:
-                    return memory
-                self._freed.append(memory)
-        return empty_vector(count, torch.float32).numpy()
 
 
 def copied_vector(vector: Tensor) -> Tensor:

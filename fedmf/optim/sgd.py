@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.mechanisms.workload import ToeplitzWorkload, iterates
@@ -37,12 +35,6 @@ class ServerSGD(ServerOptimizer):
 
     def __post_init__(self) -> None:
         check_decay("β (momentum)", self.momentum)
-
-    def numbers(self, t: int) -> NDArray[np.float32]:
-        """What a step of round t multiplies by: β, 1 − η_t·w, η_t."""
-        rate = self.move.schedule(t)
-        keep = 1.0 - rate * self.move.weight_decay
-        return np.array([self.momentum, keep, rate], np.float32)
 
     def init(self, parameters: Tensor) -> dict[str, Tensor]:
         """The state before round 0: the velocity v = 0, shape (d,), if β > 0."""
