@@ -257,5 +257,5 @@ def test_forms_without_a_rule_are_rejected() -> None:
     both = Recurrence([1.0, -0.5], [0.2], np.ones(3))
     with pytest.raises(TypeError, match="must have feedforward or feedback coefficients, not both"):
         rule_of(both)
-    with pytest.raises(TypeError, match="must be a Recurrence, SparseRows, .*; got Unknown"):
+    with pytest.raises(TypeError, match=r"must be a Recurrence, SparseRows, .*; got Unknown"):
         rule_of(Unknown())
