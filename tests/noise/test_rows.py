@@ -224,8 +224,8 @@ def test_a_failure_in_a_thread_is_raised_and_the_row_is_made_again(
     rule = type(noise._rule)
     right = rule.rows
 
-    def interrupted(self, k, t, stored, column, x):
-        right(self, k, t, stored, column, x)
+    def interrupted(self, tables, k, stored, column, x):
+        right(self, tables, k, stored, column, x)
         if column > 0:
             raise KeyboardInterrupt
 
