@@ -113,7 +113,8 @@ class StatisticRelease:
         self._size = plan.cohorts.users_per_round
         index = plan.index_of(statistic)
         self._noisy = NoisyParts(keys, Domain.of_part(statistic.name), plan, index)
-        self._bits = plan.bits_of(index)
+        # Without noise nothing is rounded, and fine units of a large statistic might overflow.
+        self._bits = 0 if self._noisy.noise is None else plan.bits_of(index)
         self.state = statistic.begin(plan.privacy.clip_norm)
 
     def after(self, t: int, total: FixedPointSum) -> Mapping[str, Any]:
