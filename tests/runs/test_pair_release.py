@@ -40,7 +40,7 @@ KEYS = {
 
 def plan_of(moment: SecondMoment, form: str, **keys: object) -> tuple[Plan, RecordedPair]:
     optimizer = RecordedPair(moment, form)  # type: ignore[arg-type]
-    return Plan.of(pair_run(optimizer, **{**KEYS, **keys}), optimizer), optimizer
+    return Plan.of(pair_run(optimizer, **{**KEYS, **keys}), optimizer, moment.dimension), optimizer
 
 
 def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple[Matrix, Matrix]:
