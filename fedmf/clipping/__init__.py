@@ -3,7 +3,7 @@
 from fedmf.clipping.features import fixed_point_energies
 from fedmf.clipping.fixed_point import ClippedRows, ClippedSums, FixedPointSum
 from fedmf.clipping.integers import clip, clip_to_fixed_point
-from fedmf.clipping.memory import PART, copied_vector
+from fedmf.clipping.memory import PART, copied_vector, in_parts, new_vector
 from fedmf.clipping.merge import FRACTION_BITS
 from fedmf.clipping.statistics import SIGNS, Statistic
 
@@ -19,4 +19,6 @@ __all__ = [
     "clip_to_fixed_point",
     "copied_vector",
     "fixed_point_energies",
+    "in_parts",
+    "new_vector",
 ]

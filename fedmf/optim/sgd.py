@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
+from fedmf.clipping import in_parts, new_vector
 from fedmf.mechanisms.workload import ToeplitzWorkload, iterates
 from fedmf.optim.options import OptimizerOptions, check_decay
 from fedmf.optim.server_optimizer import Move, RoundRelease, ServerOptimizer
@@ -55,10 +56,19 @@ class ServerSGD(ServerOptimizer):
             θ_{t+1} and the new state, both freshly allocated.
         """
         update = release.mean.to(parameters.dtype)
+        stepped = new_vector(parameters.numel(), parameters.dtype, parameters.device)
         if self.momentum == 0.0:
-            return self.move(t, parameters, update), {}
-        velocity = update.add(state["velocity"], alpha=self.momentum)
-        return self.move(t, parameters, velocity), {"velocity": velocity}
+            in_parts(lambda part: self.move.into(stepped[part], t, parameters[part], update[part]), stepped)
+            return stepped, {}
+        before = state["velocity"]
+        velocity = new_vector(parameters.numel(), parameters.dtype, parameters.device)
+
+        def step(part: slice) -> None:
+            torch.add(update[part], before[part], alpha=self.momentum, out=velocity[part])
+            self.move.into(stepped[part], t, parameters[part], velocity[part])
+
+        in_parts(step, stepped)
+        return stepped, {"velocity": velocity}
 
 
 @dataclass(frozen=True)

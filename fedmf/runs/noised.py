@@ -10,15 +10,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmf.clipping import FixedPointSum, fixed_point_energies
+from fedmf.clipping import FixedPointSum, fixed_point_energies, in_parts, new_vector
 from fedmf.clipping.integers import bounded_integers
-from fedmf.clipping.memory import empty_vector, parts_of
-from fedmf.clipping.workers import on_all_cores
+from fedmf.loops import compiled
 from fedmf.mechanisms.second_moment import SecondMoment
 from fedmf.noise import Domain, KeySchedule, NoiseStream
 from fedmf.noise.units import IntegerNoise
 from fedmf.runs.plan import Plan
 from fedmf.runs.statistics import Statistic
+
+
+@compiled("void(int64[::1], float64, float32[::1])", "void(int64[::1], float64, float64[::1])")
+def _scale(integers: Any, factor: float, values: Any) -> None:
+    """values = integers·factor, rounded to float64 and then to their own type."""
+    for i in range(values.size):
+        values[i] = np.float64(integers[i]) * factor
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,14 +49,10 @@ class NoisySum:
         factor = self.unit / size
         if self.integers.device.type != "cpu":
             return (self.integers.to(torch.float64) * factor).to(dtype)
-        mean = empty_vector(self.integers.numel(), dtype)
+        mean = new_vector(self.integers.numel(), dtype, self.integers.device)
         values = mean.numpy()
         integers = self.integers.numpy()
-
-        def convert(part: slice) -> None:
-            np.multiply(integers[part], factor, out=values[part], dtype=np.float64, casting="same_kind")
-
-        on_all_cores(convert, parts_of(values.size))
+        in_parts(lambda part: _scale(integers[part], factor, values[part]), mean)
         return mean
 
 

@@ -28,6 +28,8 @@ from fedmf.participation import Participation
 ROUNDS, TAKEN, APART = 13, 3, 4
 KEY = NoiseKey.from_seed(8)
 STD = 1.1 * 2.0**34
+#: Standard deviations within which everything lies.
+FARTHEST = 20.0
 
 # Matrices of this size with condition below 1e4, and sums of at most 13 terms.
 ROUNDING = 1e-11
@@ -71,8 +73,8 @@ def check_rows(C: Factorization, k: np.ndarray, x: np.ndarray, std: float) -> No
     rule = rule_of(inverse)
     form = exact_form(inverse)
     errors = form.errors(k, x)
-    eta = rule.rounding(std, float(np.sqrt(C.noise_row_variances().max())))
-    assert eta < 0.01
+    eta = rule.rounding(FARTHEST * std, float(np.sqrt(C.noise_row_variances().max())))
+    assert eta < 0.02
     assert max(abs(e) for row in errors for e in row) <= Fraction(1, 2) + Fraction(eta)
     assert rule.spread_by_strategy == form.of_innovations
     balance = form.balance(k, x, errors, rule.spread_by_strategy)
@@ -127,7 +129,8 @@ def test_sums_of_a_long_blt_stay_within_the_bound() -> None:
     n, d, places = 2000, 2, 200
     C = BufferedToeplitz([0.9995, 0.98, 0.7], [0.01, 0.05, 0.2], n)
     std = 0.99 * 2.0**46
-    eta = rule_of(C.recurrence()).rounding(std, float(np.sqrt(C.noise_row_variances().max())))
+    row_std = float(np.sqrt(C.noise_row_variances().max()))
+    eta = rule_of(C.recurrence()).rounding(FARTHEST * std, row_std)
     k, x = made_rows(C.recurrence(), std, d)
     decays = [int(Fraction(float(v)) * 2**places) for v in C.decays]
     weights = [int(Fraction(float(v)) * 2**places) for v in C.weights]
@@ -141,11 +144,19 @@ def test_sums_of_a_long_blt_stay_within_the_bound() -> None:
             for i in range(d):
                 s[i] = (decay * s[i] >> places) + (int(x[t, i]) << places)
     seen = float(worst) - 0.5
-    assert 1e-4 * eta < seen <= eta, "a bound without need, or none"
+    assert 2e-5 * eta < seen <= eta, "a bound without need, or none"
 
 
 FORMS = [
-    *("bisr", "banded-toeplitz", "banded", "normalized-banded-toeplitz", "normalized-blt", "tree", "kary-tree"),
+    *(
+        "bisr",
+        "banded-toeplitz",
+        "banded",
+        "normalized-banded-toeplitz",
+        "normalized-blt",
+        "tree",
+        "kary-tree",
+    ),
     *("dense", "stamped blt", "stamped bands"),
 ]
 WIDE = 3001

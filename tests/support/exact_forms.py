@@ -43,18 +43,22 @@ class ExactForm:
         spread = product(self.strategy if of_strategy else diagonal, errors)
         left = product(diagonal, k)
         right = product(self.strategy, x)
-        return [
-            [a - b + c for a, b, c in zip(*rows, strict=True)] for rows in zip(left, right, spread, strict=True)
-        ]
+        rows = range(n)
+        columns = range(x.shape[1])
+        return [[left[t][i] - right[t][i] + spread[t][i] for i in columns] for t in rows]
 
 
 def product(matrix: Matrix, rows: Any) -> Matrix:
     """matrix·rows for rows of integers or fractions."""
     values = [[v if isinstance(v, Fraction) else int(v) for v in row] for row in rows]
-    return [
-        [sum((a * row[i] for a, row in zip(line, values, strict=True) if a), ZERO) for i in range(len(values[0]))]
-        for line in matrix
-    ]
+    result = []
+    for line in matrix:
+        total = [ZERO] * len(values[0])
+        for entry, row in zip(line, values, strict=True):
+            if entry:
+                total = [a + entry * b for a, b in zip(total, row, strict=True)]
+        result.append(total)
+    return result
 
 
 def fractions(values: Sequence[float]) -> list[Fraction]:
