@@ -157,7 +157,7 @@ def replay(seen: Seen, optimizer: ServerOptimizer, task: Task | None = None) -> 
         for each in plan.statistics:
             domain = Domain.of_part(each.name)
             unit = 2.0 ** -bits[plan.index_of(each)]
-            share = mean(seen.integers[domain.name][t], unit, m).tolist()
+            share = float(mean(seen.integers[domain.name][t], unit, m))
             states[each.name] = each.after(t, share, states[each.name])
             zeta = each.clip_norm(states[each.name]) or zeta
             row |= each.metrics(states[each.name])
