@@ -52,7 +52,7 @@ def test_its_noise_is_that_of_its_share_next_to_a_moving_clip_norm(tmp_path: Pat
     rounds = len(sums)
     z = normals(7, Domain.of_part(PART.name), rounds, 1)[:, 0]
     C = np.eye(rounds) + 0.5 * np.eye(rounds, k=-1)
-    level = statement["noise_multiplier"] * statement["sensitivity"]
+    level = statement["noise_multiplier"] * (statement["sensitivity"] + statement["rounding"])
     noise = level / math.sqrt(PART.share) * np.linalg.solve(C, z)
     wanted = (np.array(sums) + noise) / statement["users_per_round"]
     np.testing.assert_allclose(means(tmp_path / "run"), wanted, atol=1e-5)
