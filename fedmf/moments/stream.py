@@ -14,7 +14,6 @@ from fedmf.mechanisms.workload import ToeplitzWorkload
 from fedmf.moments.methods import MomentMechanism
 from fedmf.moments.running import RunningWorkload
 from fedmf.noise import Domain, KeySchedule, NoiseKey, NoiseStream
-
 GaussianSource = None
 
 #: Rows this much over ζ, as float32 rounding makes them, are scaled back to ζ instead of refused.

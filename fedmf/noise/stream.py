@@ -276,7 +276,6 @@ class NoiseStream:
 
     def _make_block(self, t: int, count: int, totals: Integers | None) -> None:
         """Make some rows, in tiles of columns, on several threads if that pays."""
-        form = self._rule.form(t, count)
         edges = [0, self.dimension]
         threads = min(self.dimension * count // _FEWEST_PER_THREAD, torch.get_num_threads())
         if threads > 1 and self.dimension > BLOCK * threads:
@@ -285,11 +284,11 @@ class NoiseStream:
         while len(self._innovations) < len(edges) - 1:
             self._innovations.append(Innovations(self.keys, self.domain))
         if len(edges) == 2:
-            self._make_columns(self._innovations[0], form, t, count, totals, 0, self.dimension)
+            self._make_columns(self._innovations[0], t, count, totals, 0, self.dimension)
             return
         with ThreadPoolExecutor(threads) as pool:
             made = [
-                pool.submit(self._make_columns, innovations, form, t, count, totals, low, high)
+                pool.submit(self._make_columns, innovations, t, count, totals, low, high)
                 for innovations, low, high in zip(self._innovations, edges, edges[1:], strict=False)
             ]
         for each in made:
@@ -298,7 +297,6 @@ class NoiseStream:
     def _make_columns(
         self,
         innovations: Innovations,
-        form: Any,
         t: int,
         count: int,
         totals: Integers | None,
@@ -309,15 +307,12 @@ class NoiseStream:
         drawn = self._rule.drawn(t, count)
         scales = self._scales[np.array(drawn)]
         wide = min(self._rule.columns_at_once(count), WORDS)
-        k = np.empty((0, 0), np.int64)
-        x = np.empty((0, 0), np.int64)
         for begin in range(low, high, wide):
             end = min(begin + wide, high)
-            if x.shape[1] != end - begin:
-                k = np.empty((len(drawn), -(-(end - begin) // BLOCK) * BLOCK), np.int64)
-                x = np.empty((count, end - begin), np.int64)
+            k = np.empty((len(drawn), -(-(end - begin) // BLOCK) * BLOCK), np.int64)
             innovations.draw(drawn, scales, begin // BLOCK, k)
-            self._rule.rows(form, k, t, self._stored, begin, x)
+            x = np.empty((count, end - begin), np.int64)
+            self._rule.rows(k, t, self._stored, begin, x)
             if totals is not None:
                 released(totals[:, begin:end], x)
 
