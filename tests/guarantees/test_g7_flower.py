@@ -71,7 +71,14 @@ def check_fed_adam(folder: Path) -> None:
     said = strategy.statement().to_dict()
     std = said["clip_norm"] * said["noise_multiplier"] * said["sensitivity"]
     total = clipped(np.stack([update_of(u) for u in range(USERS)])).sum(0)
-    means = (total + std * np.linalg.solve(bisr(ROUNDS, said["params"]["bands"]), normals(SEED, Domain.TRAINING, ROUNDS, DIMENSION))) / USERS
+    z = normals(SEED, Domain.TRAINING, ROUNDS, DIMENSION)
+    means = (
+        total
+        + std
+        * np.linalg.solve(
+            bisr(ROUNDS, said["params"]["bands"]), normals(SEED, Domain.TRAINING, ROUNDS, DIMENSION)
+        )
+    ) / USERS
     theta, m, v = flat(start()), np.zeros(DIMENSION), np.zeros(DIMENSION)
     for t, u in enumerate(means):
         m, v = 0.9 * m + 0.1 * u, 0.99 * v + 0.01 * u**2
@@ -87,10 +94,14 @@ def test_fed_adam_is_adam_of_the_noised_mean(tmp_path: Path) -> None:
 
 def test_noise_after_the_optimizer_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = InnerRule.step
+    z = torch.from_numpy(normals(SEED, Domain.TRAINING, ROUNDS, DIMENSION))
 
     def late(self, t, parameters, release, state):
         # Some noise of the right size is added to the model instead of the mean.
-        noise = torch.from_numpy(normals(SEED, Domain.TRAINING, ROUNDS, DIMENSION)[t]).to(release.mean) * release.mean_variance**0.5
+        noise = (
+            torch.from_numpy(normals(SEED, Domain.TRAINING, ROUNDS, DIMENSION)[t]).to(release.mean)
+            * release.mean_variance**0.5
+        )
         without = type(release)(release.mean - noise, release.mean_variance)
         model, kept = right(self, t, parameters, without, state)
         return model + noise.to(model), kept
