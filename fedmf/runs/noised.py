@@ -121,7 +121,7 @@ class StatisticRelease:
         """Release the statistic of round t, and return the state after it."""
         integers = torch.tensor([total.told(self._summed) << self._bits], dtype=torch.int64)
         noisy = self._noisy.release(t, integers, 2.0**-self._bits)
-        return self.statistic.after(t, noisy.mean(self._size).tolist(), self.state)
+        return self.statistic.after(t, float(noisy.mean(self._size)), self.state)
 
     def state_dict(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return a state with the position and identity of the noise, for a checkpoint."""
