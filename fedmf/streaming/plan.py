@@ -94,6 +94,7 @@ class StreamPlan:
             weight = _weight_for(weight, settings, moment, matrices, steps, works, rows * sigma)
         users = _users(settings, moment)
         made = settings.moment_method.mechanism(matrices, steps, users, rows * sigma, weight)
+        made = made.of_integers(moment)
         names, params = tuple(one.name for one in built), tuple(dict(one.params) for one in built)
         return cls(settings, layout, rounds, names, params, made)
 
@@ -132,9 +133,11 @@ class StreamPlan:
         matrices = [made.first, *([] if made.second in (None, made.first) else [made.second])]
         again = self.settings.moment_method.mechanism(
             matrices, steps, _users(self.settings, self.second_moment), rows * sigma, made.weight
-        )
+        ).of_integers(self.second_moment)
         recorded, follows = made.to_dict(), again.to_dict()
-        for name in ("participation", "users", "noise_multiplier", "first_std", "second_std", "sensitivity"):
+        for name in (
+            "participation", "users", "noise_multiplier", "first_std", "second_std", "sensitivity", "rounding"
+        ):  # fmt: skip
             if not _agree(recorded[name], follows[name]):
                 raise LedgerError(
                     f"{name} of the stream's plan is {recorded[name]!r}; from the rest of the plan follows "
@@ -394,6 +397,8 @@ def _weight_for(
 def _agree(recorded: object, follows: object) -> bool:
     if isinstance(recorded, Mapping) and isinstance(follows, Mapping):
         return all(_agree(recorded[name], follows[name]) for name in recorded.keys() | follows.keys())
+    if isinstance(recorded, tuple) and isinstance(follows, tuple):
+        return len(recorded) == len(follows) and all(map(_agree, recorded, follows))
     if isinstance(recorded, float) and isinstance(follows, float):
         return math.isclose(recorded, follows, rel_tol=_TOLERANCE)
     return recorded == follows
