@@ -250,7 +250,8 @@ class StreamPlan:
         C, once = identity(1), Participation(1, 1, 1)
         sigma = self.participation.max_participations * self.noise_multiplier
         users, method = self.mechanism.users, self.settings.moment_method
-        return method.mechanism([C], once, users, sigma, self.mechanism.weight).first_std / rows
+        made = method.mechanism([C], once, users, sigma, self.mechanism.weight)
+        return made.of_integers(self.second_moment).first_std / rows
 
 
 def step_contract(rows: Participation, every: int) -> tuple[Participation, int]:
