@@ -47,7 +47,6 @@ RUNS = {
         f"mechanism {name}": f"mechanism.kind={name} mechanism.bands="
         for name in ("identity", "square-root", "blt", "tree", "cgd", "nu-ftrl", "optimal-diagonal", "dense")
     },
-    "random cohorts": "cohorts.kind=random mechanism.kind=banded-toeplitz",
     "cyclic-poisson, amplified": "cohorts.kind=cyclic-poisson mechanism.kind=banded privacy.amplified=true",
     "balls-in-bins, amplified": "cohorts.kind=balls-in-bins mechanism.kind=cgd mechanism.bands= "
     "privacy.amplified=true",

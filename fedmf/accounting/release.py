@@ -27,8 +27,8 @@ from fedmf.participation import Adjacency, Participation
 #: "per-user", (1/m)·Σ_u L(x_u⊗x_u) of the clipped updates x_u;
 #: "squared-mean", L(x̄⊗x̄) of x̄ = (1/m)·Σ_u x_u.
 SecondForm = Literal["per-user", "squared-mean"]
-#: One unit of the grid of clipped coordinates and of features, relative to ζ and ζ².
-_UNIT: Final = 2.0**-40
+#: Bits of the finest units of coordinates and features.
+_FINEST: Final = (31, 31)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +163,7 @@ class PairRelease(RunRelease):
         clip_norm: ζ.
         adjacency: "zero-out" or "replace-one".
         cohort_size: m, the denominator of the mean.
+        bits: B and F: coordinates are integers in units of ζ·2⁻ᴮ, features in units of ζ²·2⁻ᶠ.
 
     Raises:
         ValueError: the horizons differ.
@@ -178,6 +179,7 @@ class PairRelease(RunRelease):
     clip_norm: float
     adjacency: Adjacency
     cohort_size: int
+    bits: tuple[int, int] = _FINEST
 
     def __post_init__(self) -> None:
         C_2 = self.second.factorization
@@ -241,15 +243,17 @@ class PairRelease(RunRelease):
     def _rounding(self) -> float:
         """√λ times how far rounding moves one row of features, in the units of the sensitivity.
 
-        Features are rounded towards zero to multiples of ζ²·2⁻⁴⁰, which under zero-out shortens one user's
+        Features are rounded towards zero to multiples of ζ²·2⁻ᶠ, which under zero-out shortens one user's
         vector, and under replace-one may lengthen a difference of two by √m units. The square of the mean is
-        taken of its coordinates on the grid of ζ·2⁻⁴⁰, clipped in float64.
+        taken of its coordinates on the grid of ζ·2⁻ᴮ, clipped in float64.
         """
-        units, second = math.sqrt(self.second.features) * _UNIT, self.second
+        second = self.second
+        unit, feature_unit = 2.0 ** -self.bits[0], 2.0 ** -self.bits[1]
+        units = math.sqrt(second.features) * feature_unit
         root, factor = math.sqrt(second.weight) * self.clip_norm, adjacency_factor(self.adjacency)
         if second.form == "squared-mean":
             d = second.dimension
-            point = math.sqrt(d) * _UNIT + (d + 64) * 2.0**-52
+            point = math.sqrt(d) * unit + (d + 64) * 2.0**-50
             return root * (2 * (2 * point + units)) * self.cohort_size / factor
         return root * units / factor if self.adjacency == "replace-one" else 0.0
 
@@ -260,8 +264,9 @@ def release_of(
     clip_norm: float,
     adjacency: Adjacency,
     cohort_size: int,
+    bits: tuple[int, int] = _FINEST,
 ) -> RunRelease:
     """What a run releases by C and its second stream, if any."""
     if second is None:
         return RunRelease(factorization)
-    return PairRelease(factorization, second, clip_norm, adjacency, cohort_size)
+    return PairRelease(factorization, second, clip_norm, adjacency, cohort_size, bits)

@@ -3,7 +3,7 @@
 from fedmf.clipping.features import fixed_point_energies
 from fedmf.clipping.fixed_point import ClippedRows, ClippedSums, FixedPointSum
 from fedmf.clipping.integers import clip, clip_to_fixed_point
-from fedmf.clipping.memory import PART, ReusedVectors, copied_vector
+from fedmf.clipping.memory import PART, copied_vector, in_parts, new_vector
 from fedmf.clipping.merge import FRACTION_BITS
 from fedmf.clipping.statistics import SIGNS, Statistic
 
@@ -14,10 +14,11 @@ __all__ = [
     "ClippedRows",
     "ClippedSums",
     "FixedPointSum",
-    "ReusedVectors",
     "Statistic",
     "clip",
     "clip_to_fixed_point",
     "copied_vector",
     "fixed_point_energies",
+    "in_parts",
+    "new_vector",
 ]

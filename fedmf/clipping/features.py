@@ -86,9 +86,7 @@ class FeatureSum:
         ValueError: another form.
     """
 
-    def __init__(
-        self, form: SecondMoment | None, device: torch.device, bits: int, feature_bits: int
-    ) -> None:
+    def __init__(self, form: SecondMoment | None, device: torch.device, bits: int, feature_bits: int) -> None:
         self.bits = bits
         self.feature_bits = feature_bits
         self._form = None if form is None else check_second_moment(form)
@@ -105,9 +103,7 @@ class FeatureSum:
     def add_rows(self, integers: Tensor) -> None:
         """Add the features of users' integers, shape (users, d)."""
         if self._form is not None:
-            self.total += fixed_point_energies(
-                integers, self._form, self.bits, self.feature_bits
-            ).sum(dim=0)
+            self.total += fixed_point_energies(integers, self._form, self.bits, self.feature_bits).sum(dim=0)
 
     @property
     def shift(self) -> int:

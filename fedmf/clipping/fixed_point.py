@@ -333,6 +333,11 @@ class FixedPointSum:
             return integers.to(torch.float64).mul_(self.unit)
         return torch.from_numpy(integers.numpy() * self.unit)
 
+    @property
+    def second_fixed_point(self) -> Tensor:
+        """The exact sum of features in units of ζ²·2⁻ᶠ, int64, shape (m,)."""
+        return self._features.total
+
     def second_total(self) -> Tensor:
         """Σ_u features(x_u), float64, shape (m,)."""
         return self._features.values(self.clip_norm)
@@ -368,6 +373,10 @@ class ClippedSums:
     def at(self, clip_norm: float | None) -> ClippedSums:
         """The same with another ζ; None leaves it."""
         return self if clip_norm in (None, self.clip_norm) else replace(self, clip_norm=clip_norm)
+
+    def in_units(self, bits: int, feature_bits: int) -> ClippedSums:
+        """The same with other units."""
+        return replace(self, bits=bits, feature_bits=feature_bits)
 
     def empty(self, device: torch.device | str = "cpu") -> FixedPointSum:
         """A sum of no updates."""

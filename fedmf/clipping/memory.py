@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -21,8 +22,8 @@ from fedmf.clipping.workers import on_all_cores
 #: Entries that a core deals with at once: what is between two passes stays in its cache.
 PART: Final = 1 << 17
 _LINE: Final = 64
-#: Vectors that are kept to be given out again: model and velocity, and as many that others held longer.
-_MOST_FREED: Final = 4
+#: Vectors that are kept to be given out again: mean, model and velocity, and what others held longer.
+_MOST_FREED: Final = 5
 
 
 def parts_of(count: int) -> list[slice]:
@@ -49,27 +50,17 @@ def zero_vector(count: int, dtype: torch.dtype, device: torch.device | None = No
     return _view(np.zeros(count * dtype.itemsize + _LINE, np.uint8), dtype)
 
 
-class ReusedVectors:
-    """Reuses the memory of vectors that are no longer referenced: no system has to clear fresh pages for it.
+class _Pool:
+    """Memory of vectors that are no longer referenced: no system has to clear fresh pages for the next.
 
     Where a round makes a new model and frees an old one, clearing took as long as everything else.
-
-    Guarantees: two vectors that exist at the same time share no memory. Calls from several threads are safe.
-
-    >>> vectors = ReusedVectors()
-    >>> first = vectors.empty(5)
-    >>> place = first.data_ptr()
-    >>> del first
-    >>> second = vectors.empty(5)
-    >>> second.data_ptr() == place, vectors.empty(5).data_ptr() == place
-    (True, False)
     """
 
     def __init__(self) -> None:
         self._freed: deque[NDArray[np.float32]] = deque(maxlen=_MOST_FREED)
 
     def empty(self, count: int) -> Tensor:
-        """Float32, not yet filled, as `empty_vector`."""
+        """Return a float32 vector that is not yet filled and shares memory with no other one."""
         memory = self._taken(count)
         given = memory[:]  # lives as long as any tensor on it
         weakref.finalize(given, self._freed.append, memory).atexit = False
@@ -83,6 +74,32 @@ class ReusedVectors:
                     return memory
                 self._freed.append(memory)
         return empty_vector(count, torch.float32).numpy()
+
+
+_POOL: Final = _Pool()
+
+
+def new_vector(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return a vector that is not yet filled; on a processor in memory that was used before, if there is any.
+
+    >>> first = new_vector(5, torch.float32, torch.device("cpu"))
+    >>> place = first.data_ptr()
+    >>> del first
+    >>> second = new_vector(5, torch.float32, torch.device("cpu"))
+    >>> second.data_ptr() == place, new_vector(5, torch.float32, second.device).data_ptr() == place
+    (True, False)
+    """
+    if device.type != "cpu":
+        return torch.empty(count, dtype=dtype, device=device)
+    return _POOL.empty(count) if dtype == torch.float32 else empty_vector(count, dtype)
+
+
+def in_parts(work: Callable[[slice], None], vector: Tensor) -> None:
+    """Do elementwise work on all parts of a vector: on a processor those that fit its caches, on all cores."""
+    if vector.device.type == "cpu":
+        on_all_cores(work, parts_of(vector.numel()))
+    else:
+        work(slice(None))
 
 
 def copied_vector(vector: Tensor) -> Tensor:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
-
 @dataclass(frozen=True)
 class Statistic(ABC):
     """One integer a user, a function of what `merge` notes of it: the same in every engine.

@@ -153,7 +153,9 @@ class OwnClients(GridClients):
         model = array_record({"parameters": server.parameters})
         for node, hosted in by_node.items():
             for users in in_messages(hosted, self.waiting, server.dimension):
-                request = Request(server.parameters, self._t, users, self.patient, server.clip_norm)
+                request = Request(
+                    server.parameters, self._t, users, self.patient, server.clip_norm, server.bits
+                )
                 content = request_content(model, request)
                 message = Message(content, node, MessageType.TRAIN, group_id=str(number))
                 asked.append((message, (node, users)))

@@ -23,6 +23,8 @@ from fedmf.training import UserFailure
 
 _ARRAYS, _CONFIG = "arrays", "config"
 _PARAMETERS, ROWS, _FAILURES, _CLIP_NORM = "parameters", "rows", "failures", "clip-norm"
+_BITS: Final = "bits"
+_FEATURE_BITS: Final = "feature-bits"
 #: What NumPy's file format may take beside the numbers.
 _OVERHEAD: Final = 4096
 _MOST_CHARACTERS: Final = 80
@@ -100,6 +102,7 @@ def request_content(model: ArrayRecord, request: Request) -> RecordDict:
         request: the rest.
     """
     config = ConfigRecord({"round": request.t, "users": list(request.users), "slice": request.as_slice})
+    config[_BITS], config[_FEATURE_BITS] = request.bits
     if request.clip_norm is not None:
         config[_CLIP_NORM] = request.clip_norm
     return RecordDict({_ARRAYS: model, _CONFIG: config})
@@ -116,6 +119,7 @@ def read_request(message: Message) -> Request:
         users=_names(config, "users"),
         as_slice=bool(config["slice"]),
         clip_norm=None if norm is None else float(str(norm)),
+        bits=(_integer(config, _BITS), _integer(config, _FEATURE_BITS)),
     )
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,10 +173,15 @@ class RowRule(ABC):
         return range(t, t + count)
 
     @abstractmethod
-    def rows(self, k: Integers, t: int, stored: Array, column: int, x: Integers) -> None:
+    def form(self, t: int, count: int) -> Any:
+        """Return what rows t … t + count − 1 take of C, worked out once for all columns."""
+
+    @abstractmethod
+    def rows(self, form: Any, k: Integers, t: int, stored: Array, column: int, x: Integers) -> None:
         """Set x to rows t, t + 1, … in some columns.
 
         Args:
+            form: of these rows.
             k: innovations of the rounds that `drawn` names, a row each, at least as wide as x.
             t: the round of x[0].
             stored: the vectors, changed.
@@ -229,18 +234,22 @@ class FeedforwardRows(RowRule):
         _, inputs, _ = self.inverse.rows(t, count)
         return np.unique(inputs).tolist()
 
-    def rows(self, k: Integers, t: int, stored: Array, column: int, x: Integers) -> None:
-        """Set x to rows of C⁻¹D k, rounded but for k_t itself."""
-        del stored, column
-        first, inputs, entries = self.inverse.rows(t, len(x))
-        drawn = np.array(self.drawn(t, len(x)), np.int64)
-        own = np.searchsorted(drawn, np.arange(t, t + len(x)))
-        row = np.repeat(np.arange(t, t + len(x)), np.diff(first))
-        weights = entries / self._diagonal[inputs]
-        earlier = inputs < row
+    def form(self, t: int, count: int) -> tuple[Any, ...]:
+        """Return where own and earlier innovations of each row are among those drawn, and the entries of a."""
+        first, inputs, entries = self.inverse.rows(t, count)
+        drawn = np.array(self.drawn(t, count), np.int64)
+        rounds = np.arange(t, t + count)
+        own = np.searchsorted(drawn, rounds)
+        earlier = inputs < np.repeat(rounds, np.diff(first))
         starts = np.concatenate([[0], np.cumsum(earlier)])[first]
         used = np.searchsorted(drawn, inputs[earlier])
-        _feedforward(k, own, starts, used, weights[earlier], x)
+        weights = entries / self._diagonal[inputs]
+        return own, starts, used, weights[earlier]
+
+    def rows(self, form: Any, k: Integers, t: int, stored: Array, column: int, x: Integers) -> None:
+        """Set x to rows of C⁻¹D k, rounded but for k_t itself."""
+        del t, stored, column
+        _feedforward(k, *form, x)
 
     def rounding(self, farthest: float, row_std: float) -> float:
         """Bound the error of Σ_j a_tj·k_{t−j} by its number of terms and Σ_j |a_tj·k_{t−j}|."""
@@ -268,13 +277,12 @@ class FeedbackRows(RowRule):
         """Return the last round up to t from which on no row reads an earlier one."""
         return int(np.flatnonzero(self._fresh[: t + 1])[-1])
 
-    def rows(self, k: Integers, t: int, stored: Array, column: int, x: Integers) -> None:
+    def rows(self, form: Any, k: Integers, t: int, stored: Array, column: int, x: Integers) -> None:
         """Set x to the rows that solve C·X = D·k forward."""
-        coefficients = self._coefficients(t, len(x))
-        _feedback(k, t, coefficients, stored, column, x)
+        _feedback(k, t, form, stored, column, x)
 
-    def _coefficients(self, t: int, count: int) -> Array:
-        """c_tj = g_tj·s_t/s_{t−j} for the rounds t … t + count − 1 and the lags j = 1 … r."""
+    def form(self, t: int, count: int) -> Array:
+        """Return c_tj = g_tj·s_t/s_{t−j} for the rounds t … t + count − 1 and the lags j = 1 … r."""
         feedback = self.inverse.feedback
         rows = feedback[t : t + count] if feedback.ndim == 2 else np.tile(feedback, (count, 1))
         own = np.arange(t, t + count)[:, None]
@@ -302,12 +310,14 @@ class DecayingSums(RowRule):
         """Return the start of t's period."""
         return t - t % self._period
 
-    def rows(self, k: Integers, t: int, stored: Array, column: int, x: Integers) -> None:
+    def rows(self, form: Any, k: Integers, t: int, stored: Array, column: int, x: Integers) -> None:
         """Set x to the rows that solve C·X = D·k forward by the sums."""
-        scales = np.array(self.inverse.row_scale[t : t + len(x)])
-        weights = np.array(self.inverse.output_weights)
-        decays = np.array(self.inverse.decays)
-        _decaying_sums(k, t, self._period, scales, weights, decays, stored, column, x)
+        _decaying_sums(k, t, self._period, *form, stored, column, x)
+
+    def form(self, t: int, count: int) -> tuple[Array, Array, Array]:
+        """Return s of these rows, ω and θ."""
+        scales = np.array(self.inverse.row_scale[t : t + count])
+        return scales, np.array(self.inverse.output_weights), np.array(self.inverse.decays)
 
     def rounding(self, farthest: float, row_std: float) -> float:
         """Bound the error of Σ_i ω_i·S_i: every step of a sum adds some, which decays as the sum does."""
@@ -332,13 +342,17 @@ class DyadicSums(RowRule):
         """Return the start of t's period."""
         return t - t % self.inverse.period
 
-    def rows(self, k: Integers, t: int, stored: Array, column: int, x: Integers) -> None:
+    def rows(self, form: Any, k: Integers, t: int, stored: Array, column: int, x: Integers) -> None:
         """Set x to the rows that solve C·X = D·k forward by the block sums."""
-        local = np.arange(t, t + len(x)) % self.inverse.period
+        del t
+        _block_sums(k, *form, stored, column, x)
+
+    def form(self, t: int, count: int) -> tuple[Any, Array, Array]:
+        """Return the place that each of these rows ends in, its s, and its weights of the stored sums."""
+        local = np.arange(t, t + count) % self.inverse.period
         places = np.array([self._place(int(each)) for each in local])
-        scales = np.array(self.inverse.row_scale[t : t + len(x)])
-        weights = np.ascontiguousarray(self.inverse.weights[local])
-        _block_sums(k, places, scales, weights, stored, column, x)
+        scales = np.array(self.inverse.row_scale[t : t + count])
+        return places, scales, np.ascontiguousarray(self.inverse.weights[local])
 
     def _place(self, local: int) -> int:
         """Return where the block that ends with a round goes; one that ends the period is read by nobody."""

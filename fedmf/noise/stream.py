@@ -107,7 +107,8 @@ class NoiseStream:
         self._stored = np.zeros((self._rule.vectors, dimension))
         # The round that the stored vectors precede; None while a row is being made.
         self._stored_t: int | None = 0
-        self._idle: list[Innovations] = []
+        #: One for each thread.
+        self._innovations: list[Innovations] = []
 
     @property
     def t(self) -> int:
@@ -275,34 +276,50 @@ class NoiseStream:
 
     def _make_block(self, t: int, count: int, totals: Integers | None) -> None:
         """Make some rows, in tiles of columns, on several threads if that pays."""
+        form = self._rule.form(t, count)
         edges = [0, self.dimension]
         threads = min(self.dimension * count // _FEWEST_PER_THREAD, torch.get_num_threads())
         if threads > 1 and self.dimension > BLOCK * threads:
             edges = [self.dimension * i // threads // BLOCK * BLOCK for i in range(threads)]
             edges.append(self.dimension)
+        while len(self._innovations) < len(edges) - 1:
+            self._innovations.append(Innovations(self.keys, self.domain))
         if len(edges) == 2:
-            self._make_columns(t, count, totals, 0, self.dimension)
+            self._make_columns(self._innovations[0], form, t, count, totals, 0, self.dimension)
             return
         with ThreadPoolExecutor(threads) as pool:
-            list(
-                pool.map(lambda low, high: self._make_columns(t, count, totals, low, high), edges, edges[1:])
-            )
+            made = [
+                pool.submit(self._make_columns, innovations, form, t, count, totals, low, high)
+                for innovations, low, high in zip(self._innovations, edges, edges[1:], strict=False)
+            ]
+        for each in made:
+            each.result()
 
-    def _make_columns(self, t: int, count: int, totals: Integers | None, low: int, high: int) -> None:
+    def _make_columns(
+        self,
+        innovations: Innovations,
+        form: Any,
+        t: int,
+        count: int,
+        totals: Integers | None,
+        low: int,
+        high: int,
+    ) -> None:
         """Make some columns of some rows; ``low`` begins a block of keystream."""
         drawn = self._rule.drawn(t, count)
         scales = self._scales[np.array(drawn)]
         wide = min(self._rule.columns_at_once(count), WORDS)
-        innovations = self._idle.pop() if self._idle else Innovations(self.keys, self.domain)
+        k = np.empty((0, 0), np.int64)
+        x = np.empty((0, 0), np.int64)
         for begin in range(low, high, wide):
             end = min(begin + wide, high)
-            k = np.empty((len(drawn), -(-(end - begin) // BLOCK) * BLOCK), np.int64)
+            if x.shape[1] != end - begin:
+                k = np.empty((len(drawn), -(-(end - begin) // BLOCK) * BLOCK), np.int64)
+                x = np.empty((count, end - begin), np.int64)
             innovations.draw(drawn, scales, begin // BLOCK, k)
-            x = np.empty((count, end - begin), np.int64)
-            self._rule.rows(k, t, self._stored, begin, x)
+            self._rule.rows(form, k, t, self._stored, begin, x)
             if totals is not None:
                 released(totals[:, begin:end], x)
-        self._idle.append(innovations)
 
     def _check_horizon(self, rows: int) -> None:
         if self._t + rows > self.rounds:

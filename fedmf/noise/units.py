@@ -14,9 +14,9 @@ Several parts with noise τ_i and movement W_i each cost √(Σ (W_i/τ_i)²) to
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -80,15 +80,6 @@ class IntegerNoise:
     eta: float
     failure: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields of a statement."""
-        return {
-            "unit_bits": self.bits,
-            "movement": self.movement,
-            "eta": self.eta,
-            "failure": self.failure,
-        }
-
 
 def integer_noise(part: Part, std: float, mu: float) -> IntegerNoise:
     """Choose the finest unit that a part with noise τ allows, by public numbers alone.
@@ -145,6 +136,17 @@ class Rounding:
     parts: tuple[IntegerNoise, ...]
     movement: float
     failure: float
+
+    @property
+    def bits(self) -> tuple[int, ...]:
+        """B of each part."""
+        return tuple(part.bits for part in self.parts)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `dataclasses.asdict` made."""
+        parts = tuple(IntegerNoise(**part) for part in values["parts"])
+        return cls(parts, float(values["movement"]), float(values["failure"]))
 
 
 NOTHING: Final = Rounding((), 0.0, 0.0)

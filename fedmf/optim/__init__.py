@@ -7,7 +7,6 @@ from fedmf.optim.energies import Blocks, Energies, energy_weight, relative_energ
 from fedmf.optim.options import ChosenOptimizer, OptimizerOptions, OwnOptimizer, chosen
 from fedmf.optim.own_rule import OwnRule, fingerprint_of
 from fedmf.optim.server_optimizer import Move, RoundRelease, ServerOptimizer
-from fedmf.optim.server_pass import ServerPass
 from fedmf.optim.sgd import ServerSGD, Sgd
 from fedmf.values import by_kind
 
@@ -26,7 +25,6 @@ __all__ = [
     "RoundRelease",
     "ServerAdam",
     "ServerOptimizer",
-    "ServerPass",
     "ServerSGD",
     "Sgd",
     "chosen",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from fedmf.accounting import SecondForm
@@ -124,7 +125,15 @@ class Move:
             parameters: θ_t, shape (d,).
             direction: Δ_t, shape (d,), same type; a step uphill in minus the loss, hence added.
         """
+        moved = torch.empty_like(parameters)
+        self.into(moved, t, parameters, direction)
+        return moved
+
+    def into(self, moved: Tensor, t: int, parameters: Tensor, direction: Tensor) -> None:
+        """Write θ_{t+1} to a vector."""
         rate = self.schedule(t)
         if self.weight_decay == 0.0:
-            return parameters.add(direction, alpha=rate)
-        return parameters.mul(1.0 - rate * self.weight_decay).add_(direction, alpha=rate)
+            torch.add(parameters, direction, alpha=rate, out=moved)
+        else:
+            torch.mul(parameters, 1.0 - rate * self.weight_decay, out=moved)
+            moved.add_(direction, alpha=rate)

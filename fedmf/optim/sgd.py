@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from fedmf.clipping import in_parts, new_vector
 from fedmf.mechanisms.workload import ToeplitzWorkload, iterates
 from fedmf.optim.options import OptimizerOptions, check_decay
 from fedmf.optim.server_optimizer import Move, RoundRelease, ServerOptimizer
@@ -38,12 +37,6 @@ class ServerSGD(ServerOptimizer):
     def __post_init__(self) -> None:
         check_decay("β (momentum)", self.momentum)
 
-    def numbers(self, t: int) -> NDArray[np.float32]:
-        """What a step of round t multiplies by: β, 1 − η_t·w, η_t."""
-        rate = self.move.schedule(t)
-        keep = 1.0 - rate * self.move.weight_decay
-        return np.array([self.momentum, keep, rate], np.float32)
-
     def init(self, parameters: Tensor) -> dict[str, Tensor]:
         """The state before round 0: the velocity v = 0, shape (d,), if β > 0."""
         return {"velocity": torch.zeros_like(parameters)} if self.momentum > 0 else {}
@@ -63,10 +56,19 @@ class ServerSGD(ServerOptimizer):
             θ_{t+1} and the new state, both freshly allocated.
         """
         update = release.mean.to(parameters.dtype)
+        stepped = new_vector(parameters.numel(), parameters.dtype, parameters.device)
         if self.momentum == 0.0:
-            return self.move(t, parameters, update), {}
-        velocity = update.add(state["velocity"], alpha=self.momentum)
-        return self.move(t, parameters, velocity), {"velocity": velocity}
+            in_parts(lambda part: self.move.into(stepped[part], t, parameters[part], update[part]), stepped)
+            return stepped, {}
+        before = state["velocity"]
+        velocity = new_vector(parameters.numel(), parameters.dtype, parameters.device)
+
+        def step(part: slice) -> None:
+            torch.add(update[part], before[part], alpha=self.momentum, out=velocity[part])
+            self.move.into(stepped[part], t, parameters[part], velocity[part])
+
+        in_parts(step, stepped)
+        return stepped, {"velocity": velocity}
 
 
 @dataclass(frozen=True)

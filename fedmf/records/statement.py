@@ -35,8 +35,6 @@ ALWAYS_NOT_COVERED: Final = (
     "timing: information in the times of messages and the durations of rounds",
     "anyone who has the noise key, such as the operator of the server or a thief: with the key, the noise "
     "can be subtracted",
-    "floating-point rounding: epsilon is proved for exact numbers, but the noise is added in finite "
-    "precision",
 )
 SPENT_NOT_COVERED: Final = (
     "publication of the spent values: these figures were computed without noise from the record of who took "
@@ -198,6 +196,7 @@ def _facts(s: Mapping[str, Any]) -> Facts:
         ("noise multiplier", f"{at_most(s['noise_multiplier'])} per unit sensitivity"),
         ("sensitivity", f"{up(s['sensitivity'])} ({proof})"),
         ("noise", f"standard deviation {at_most(s['noise_std'])} on the sum, before correlation"),
+        ("integers", _integers(s)),
         ("accountant", amplified and _accountant(amplified)),
         *_also(s),
         ("noise key", _key(s)),
@@ -205,6 +204,17 @@ def _facts(s: Mapping[str, Any]) -> Facts:
         ("software", s["software"]),
     ]
     return rows if s.get("users_participated") is None else rows + _spent(s)
+
+
+def _integers(s: Mapping[str, Any]) -> str | bool:
+    """In which units sums and noise are integers, and what that costs."""
+    if not s["unit_bits"]:
+        return False
+    units = " and ".join(f"2^-{bits}" for bits in dict.fromkeys(s["unit_bits"]))
+    return (
+        f"released sums are integers in units of {units} of their bounds, and the noise is the correct rounding "
+        f"of a Gaussian; epsilon counts {up(s['rounding'] / s['sensitivity'])} of the sensitivity for rounding"
+    )
 
 
 def _spent(s: Mapping[str, Any]) -> list[tuple[str, Any]]:

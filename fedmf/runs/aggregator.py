@@ -134,7 +134,8 @@ def session_of(path: Path, run: Run, initial: Tensor) -> Session:
         require_same(path, read_header(path).run, run)
         directory = RunDirectory.open(path)
     else:
-        plan, layout = Plan.of(run, optimizer), task.layout
+        layout = task.layout
+        plan = Plan.of(run, optimizer, layout.dimension)
         directory = created(path, run, plan, task.user_list, layout.save, arrays=arrays)
     with contextlib.ExitStack() as held:
         held.enter_context(directory)

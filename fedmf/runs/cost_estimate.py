@@ -14,7 +14,8 @@ import torch
 from fedmf.accounting import at_least, at_most
 from fedmf.mechanisms.errors import query_variances
 from fedmf.mechanisms.workload import prefix
-from fedmf.noise import Domain, GaussianSource, NoiseKey, NoiseStream
+from fedmf.noise import Domain, KeySchedule, NoiseKey
+from fedmf.runs.noised import NoisyParts
 from fedmf.runs.plan import Plan
 from fedmf.runs.run import Run
 from fedmf.runs.session import check_device
@@ -125,15 +126,14 @@ def _planned(run: Run, device: str) -> tuple[Task, Plan]:
     check_device(device)
     task = run.task_source.build().to(device)
     optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
-    return task, Plan.of(run, optimizer)
+    return task, Plan.of(run, optimizer, task.model.dimension)
 
 
 def _seconds(run: Run, task: Task, plan: Plan, device: str) -> tuple[float, float]:
     """Of local training, and of a row of noise."""
-    dimension, n = task.model.dimension, run.cohorts.rounds
-    source = GaussianSource(NoiseKey.from_os(), dimension, Domain.TRAINING)
-    noise = NoiseStream(source, plan.mechanism.factorization.recurrence(), n)
-    total = torch.zeros(dimension, dtype=torch.float64, device=device)
-    rows = timeit.repeat(lambda: noise.add_(total, 1.0), number=1, repeat=min(_ROUNDS, n))
+    noisy = NoisyParts(KeySchedule.constant(NoiseKey.from_os()), Domain.TRAINING, plan, 0)
+    total = torch.zeros(task.model.dimension, dtype=torch.int64, device=device)
+    repeat = min(_ROUNDS, run.cohorts.rounds)
+    rows = timeit.repeat(lambda: noisy.stream.release(total), number=1, repeat=repeat)
     training = seconds_of_training(task, run.client, run.cohorts.users_per_round, run.privacy.clip_norm)
     return training, statistics.median(rows)

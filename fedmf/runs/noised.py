@@ -1,50 +1,89 @@
-"""Statistics and second moments, which a run releases with their own noise next to its sums of updates."""
+"""What a round releases: integer sums plus integer rows of noise, and only then numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedmf.clipping import FRACTION_BITS, FixedPointSum, clip_to_fixed_point, fixed_point_energies
-from fedmf.mechanisms.matrix import Factorization
-from fedmf.moments import SecondMoment
-from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseStream
+from fedmf.clipping import FixedPointSum, fixed_point_energies, in_parts, new_vector
+from fedmf.clipping.integers import bounded_integers
+from fedmf.loops import compiled
+from fedmf.mechanisms.second_moment import SecondMoment
+from fedmf.noise import Domain, KeySchedule, NoiseStream
+from fedmf.noise.units import IntegerNoise
 from fedmf.runs.plan import Plan
 from fedmf.runs.statistics import Statistic
 
 
-class OwnNoise:
-    """τ·[C⁻¹z']_t, z' independent of all other noise of the run.
+@compiled("void(int64[::1], float64, float32[::1])", "void(int64[::1], float64, float64[::1])")
+def _scale(integers: Any, factor: float, values: Any) -> None:
+    """values = integers·factor, rounded to float64 and then to their own type."""
+    for i in range(values.size):
+        values[i] = np.float64(integers[i]) * factor
+
+
+@dataclass(frozen=True, eq=False)
+class NoisySum:
+    """A private sum: o = G + X. Everything that is made of it is post-processing.
+
+    Args:
+        integers: o, int64, shape (d,).
+        unit: what one of them stands for.
+    """
+
+    integers: Tensor
+    unit: float
+
+    def mean(self, size: float, dtype: torch.dtype = torch.float64) -> Tensor:
+        """o·(unit/size) as a new vector.
+
+        Args:
+            size: m > 0, by which the sum is divided.
+            dtype: float32 or float64; products are rounded to float64 first.
+        """
+        factor = self.unit / size
+        if self.integers.device.type != "cpu":
+            return (self.integers.to(torch.float64) * factor).to(dtype)
+        mean = new_vector(self.integers.numel(), dtype, self.integers.device)
+        values = mean.numpy()
+        integers = self.integers.numpy()
+        in_parts(lambda part: _scale(integers[part], factor, values[part]), mean)
+        return mean
+
+
+class NoisyParts:
+    """The noise of one part of a run's rounds: sums of updates, second moments, or a statistic.
 
     Args:
         keys: which key makes which row.
-        size: entries of z'.
-        domain: of z'.
-        factorization: C.
-        std: τ ≥ 0.
+        domain: of the part.
+        plan: of the run.
+        index: the part's place among `Plan.parts`.
     """
 
-    def __init__(
-        self, keys: KeySchedule, size: int, domain: Domain, factorization: Factorization, std: float
-    ) -> None:
-        source, inverse = GaussianSource(keys, size, domain), factorization.recurrence()
-        self._noise, self.std = NoiseStream(source, inverse, factorization.rounds), std
+    def __init__(self, keys: KeySchedule, domain: Domain, plan: Plan, index: int) -> None:
+        part = plan.parts[index]
+        C = part.factorization
+        self.noise: IntegerNoise | None = plan.noise_of(index)
+        std = 0.0 if self.noise is None else self.noise.std
+        self.stream = NoiseStream(keys, domain, C.recurrence(), C.rounds, part.size, std)
 
-    def added(self, t: int, vector: Tensor) -> Tensor:
-        """The vector, float64 of shape (size,), to which row t was added in place."""
-        self._noise.seek(t)
-        if self.std > 0:
-            self._noise.add_(vector, self.std)
-        else:
-            self._noise.skip()
-        return vector
+    def release(self, t: int, total: Tensor, unit: float) -> NoisySum:
+        """Turn the sum of round t into its release, in place.
 
-    def state_dict(self) -> dict[str, Any]:
-        """Position and identity of the noise, JSON-able."""
-        return self._noise.state_dict()
+        Args:
+            t: 0-based round.
+            total: G_t, int64, shape (size,).
+            unit: what one of its integers stands for.
+        """
+        self.stream.seek(t)
+        self.stream.release(total)
+        return NoisySum(total, unit)
 
     def check(self, saved: Mapping[str, Any]) -> None:
         """Reject other noise than the saved; without noise any key will do.
@@ -52,16 +91,16 @@ class OwnNoise:
         Raises:
             ValueError: it is another.
         """
-        if self.std > 0:
-            self._noise.load_state(saved)
+        if self.noise is not None:
+            self.stream.load_state(saved)
 
 
 class StatisticRelease:
-    """(Σ_u s_u + c·(τ₀/b)·[C⁻¹z']_t)/m in round t.
+    """(Σ_u s_u + noise)/m in round t.
 
     Args:
         statistic: s, of absolute value at most c.
-        plan: of the run; it has C, m and τ₀, the noise of a sum of vectors of norm 1 that has all of μ².
+        plan: of the run.
         keys: which key makes which row.
 
     Attributes:
@@ -69,21 +108,23 @@ class StatisticRelease:
     """
 
     def __init__(self, statistic: Statistic, plan: Plan, keys: KeySchedule) -> None:
-        self.statistic, self._summed, self._size = statistic, statistic.summed(), plan.cohorts.users_per_round
-        std = plan.relative_noise_std * statistic.factor * self._summed.most
-        C, domain = plan.mechanism.factorization, Domain.of_part(statistic.name)
-        self._noise = OwnNoise(keys, 1, domain, C, std)
+        self.statistic = statistic
+        self._summed = statistic.summed()
+        self._size = plan.cohorts.users_per_round
+        index = plan.index_of(statistic)
+        self._noisy = NoisyParts(keys, Domain.of_part(statistic.name), plan, index)
+        self._bits = plan.bits_of(index)
         self.state = statistic.begin(plan.privacy.clip_norm)
 
     def after(self, t: int, total: FixedPointSum) -> Mapping[str, Any]:
-        """The state once round t is released; the round's row of noise is drawn, and nothing else is kept."""
-        told = torch.tensor([float(total.told(self._summed))], dtype=torch.float64)
-        noisy = self._noise.added(t, told)
-        return self.statistic.after(t, float(noisy) / self._size, self.state)
+        """Release the statistic of round t, and return the state after it."""
+        integers = torch.tensor([total.told(self._summed) << self._bits], dtype=torch.int64)
+        noisy = self._noisy.release(t, integers, 2.0**-self._bits)
+        return self.statistic.after(t, noisy.mean(self._size).tolist(), self.state)
 
     def state_dict(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """A state with the position and identity of the noise, for a checkpoint."""
-        return {"state": dict(state), "noise": self._noise.state_dict()}
+        """Return a state with the position and identity of the noise, for a checkpoint."""
+        return {"state": dict(state), "noise": self._noisy.stream.state_dict()}
 
     def load_state(self, saved: Mapping[str, Any]) -> None:
         """Continue where a checkpoint was made.
@@ -91,19 +132,15 @@ class StatisticRelease:
         Raises:
             ValueError: it was made with other noise.
         """
-        self._noise.check(saved["noise"])
+        self._noisy.check(saved["noise"])
         self.state = saved["state"]
 
 
 class SecondMomentRelease:
-    """The second moment of every round, of an optimizer that needs it.
+    """The second moment of every round, of an optimizer that needs it: q_t = (F_t + noise)/m.
 
-    With m the planned cohort size and τ₂ = τ₁/√λ, round t releases
-
-        q_t = (F_t + τ₂·[C₂⁻¹z']_t) / m,
-
-    where F_t is Σ_u features(x_u) ("per-user"), or m times the features of the mean of the x_u, projected
-    onto the ball of radius ζ ("squared-mean").
+    F_t is Σ_u features(x_u) ("per-user"), or m times the features of the mean of the x_u, projected onto the
+    ball of radius ζ ("squared-mean"); in integers in either case.
 
     Args:
         plan: of a run with a second stream.
@@ -113,22 +150,32 @@ class SecondMomentRelease:
 
     def __init__(self, plan: Plan, moment: SecondMoment, keys: KeySchedule) -> None:
         assert plan.second is not None
-        self._plan, self._moment, self._form = plan, moment, plan.second.form
-        C = plan.second.factorization
-        self._row_variances = C.noise_row_variances()
-        self.noise = OwnNoise(keys, plan.second.features, Domain.SECOND_MOMENT, C, plan.second_noise_std)
+        self._moment = moment
+        self._form = plan.second.form
+        self._size = plan.cohorts.users_per_round
+        self._std = plan.second_noise_std
+        self._row_variances = plan.second.factorization.noise_row_variances()
+        self._bits = plan.bits_of(0)
+        self._feature_bits = plan.bits_of(1)
+        self._unit = plan.privacy.clip_norm**2 * 2.0**-self._feature_bits
+        self.noisy = NoisyParts(keys, Domain.SECOND_MOMENT, plan, 1)
 
     def release(self, t: int, total: FixedPointSum) -> tuple[Tensor, float]:
-        """q_t, float64 of shape (m,), and the variance of the noise in each of its entries."""
-        m = self._plan.cohorts.users_per_round
-        noisy = self.noise.added(t, self._features(total))
-        return noisy / m, (self.noise.std / m) ** 2 * float(self._row_variances[t])
+        """Return q_t, float64 of shape (m,), and the variance of the noise in each of its entries."""
+        features = total.second_fixed_point if self._form == "per-user" else self._squared_mean(total)
+        noisy = self.noisy.release(t, features, self._unit)
+        return noisy.mean(self._size), (self._std / self._size) ** 2 * float(self._row_variances[t])
 
-    def _features(self, total: FixedPointSum) -> Tensor:
-        """F_t without noise."""
-        if self._form == "per-user":
-            return total.second_total()
-        m, zeta = self._plan.cohorts.users_per_round, self._plan.privacy.clip_norm
-        point, _ = clip_to_fixed_point((total.total() / m)[None], zeta)
-        features = fixed_point_energies(point, self._moment)[0].double()
-        return features * (m * zeta**2 * 2.0**-FRACTION_BITS)
+    def _squared_mean(self, total: FixedPointSum) -> Tensor:
+        """m times the features of G/m, whose integers are within the ball of radius ζ.
+
+        A mean of m' > m users may be longer; it is scaled down to ζ like an update.
+        """
+        mean = total.fixed_point.to(torch.float64) / self._size
+        norm = float(torch.linalg.vector_norm(mean))
+        limit = 2.0**self._bits * (1.0 - (mean.numel() + 64) * 2.0**-52)
+        if norm > limit:
+            mean *= limit / norm
+        integers, _ = bounded_integers(mean[None], self._bits)
+        features = fixed_point_energies(integers, self._moment, self._bits, self._feature_bits)
+        return features[0] * self._size

@@ -28,11 +28,14 @@ from fedmf.accounting import (
     release_of,
 )
 from fedmf.accounting.gaussian import adjacency_factor
+from fedmf.accounting.integer_noise import ideal_budget
 from fedmf.cohorts import Cohorts, SampledCohorts
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.mechanisms.matrix import factorization_from_dict
 from fedmf.mechanisms.registry import Mechanism
 from fedmf.mechanisms.sensitivity import Sensitivity
+from fedmf.noise.units import FINEST, IntegerNoise, Part, Rounding, calibrated, rounding_of
+from fedmf.noise.units import NOTHING as NO_ROUNDING
 from fedmf.participation import Participation
 from fedmf.records.composed import finite
 from fedmf.runs.statistics import QuantileClipping, Statistic, check_statistics, update_factor
@@ -44,14 +47,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger("fedmf")
 #: Relative, of sensitivities that are summed in different orders.
 _TOLERANCE: Final = 1e-9
+#: Far above what rare failures of integer noise add to δ, and what they add is below the accountants' margin.
+_LEAST_DELTA: Final = 1e-40
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
     """A mechanism with its calibrated noise: made by `Plan.of` alone, recorded once, read by everybody.
 
-    The z that are streamed through C⁻¹ into the sum have standard deviation ζ·σ·sensitivity·(adjacency
-    factor); those of a second stream have that over √λ.
+    With τ the standard deviation of the z that are streamed through C⁻¹ into the sum, per unit clip norm of a
+    user's whole vector, and W what rounding to integers costs, 1/σ = μ = (sensitivity·(adjacency factor) +
+    W)/τ; those of a second stream have τ over √λ.
 
     Args:
         privacy: what was asked for.
@@ -62,6 +68,10 @@ class Plan:
         sensitivity: of `release` under the contract, exact or an upper bound, per unit clip norm and unit of
             `adjacency_factor`; sens_{k,b}(C) of a single stream.
         noise_multiplier: σ ≥ 0 for sensitivity 1; 0 in a run without privacy.
+        dimension: d, the number of trained parameters.
+        relative_noise_std: τ. Of a user's whole vector (a·x/ζ, b₁·s₁/c₁, …): what updates take is
+            `noise_std`.
+        rounding: the units of `parts`, and W.
         amplification: how the noise was calibrated for secret cohorts; None where nothing is claimed.
         second: the stream of second moments; None where the optimizer needs sums alone.
         statistics: what else is released under the same ε.
@@ -75,74 +85,168 @@ class Plan:
     mechanism: Mechanism
     sensitivity: Sensitivity
     noise_multiplier: float
+    dimension: int
+    relative_noise_std: float
+    rounding: Rounding
     amplification: RunAmplification | None = None
     second: SecondStream | None = None
     statistics: tuple[Statistic, ...] = ()
     words: Unit = UNITS["user"]
 
     @classmethod
-    def of(cls, run: Run, optimizer: ServerOptimizer) -> Self:
-        """Build the factorization and calibrate its noise.
+    def of(cls, run: Run, optimizer: ServerOptimizer, dimension: int) -> Self:
+        """Build the factorization, calibrate its noise and choose the units.
 
         Args:
             run: the requested run.
             optimizer: the server's, which says whether a second moment must be released with the sums.
+            dimension: d, the number of trained parameters.
 
         Raises:
             ConfigError: a mechanism that cannot be built, or that the accountant does not cover.
 
         Logs a warning where δ is above 1/N.
         """
-        privacy, contract, cohorts = run.privacy, run.participation, run.cohorts
-        moment, second = optimizer.second_moment, None
+        moment = optimizer.second_moment
+        second = None
         try:
-            check_statistics(run.statistics, privacy.counts_sampling, moment is not None)
+            check_statistics(run.statistics, run.privacy.counts_sampling, moment is not None)
             if moment is None:
-                mechanism = run.noise.choice.build(contract, run.workload, run.noise.goal)
+                mechanism = run.noise.choice.build(run.participation, run.workload, run.noise.goal)
             else:
                 from fedmf.runs.pair_plan import paired_streams  # readers of records load no framework
 
                 mechanism, second = paired_streams(run, moment, optimizer.second_form)
-            C, m = mechanism.factorization, cohorts.users_per_round
-            release = release_of(C, second, privacy.clip_norm, privacy.adjacency, m)
-            sensitivity = release.stated(contract)
-            noise_multiplier, amplification = _calibrated(run, mechanism, sensitivity)
+            plan = cls(
+                privacy=run.privacy,
+                cohorts=run.cohorts,
+                users=run.task_source.users,
+                participation=run.participation,
+                mechanism=mechanism,
+                sensitivity=Sensitivity(0.0, "exact", ""),
+                noise_multiplier=0.0,
+                dimension=dimension,
+                relative_noise_std=0.0,
+                rounding=NO_ROUNDING,
+                second=second,
+                statistics=run.statistics,
+                words=UNITS[run.task_source.unit],
+            )
+            plan = plan._calibrated()
         except ValueError as error:
             raise error if isinstance(error, ConfigError) else ConfigError(str(error)) from None
-        users, words = run.task_source.users, UNITS[run.task_source.unit]
-        if run.is_private and privacy.delta * users > 1:
+        if run.is_private and plan.privacy.delta * plan.users > 1:
             _log.warning(
                 "δ (delta) should be at most 1/N for N=%d %s; got %g. Such a guarantee would allow "
                 "publishing all data of one random %s: lower privacy.delta.",
-                *(users, words.plural, privacy.delta, words.name),
+                *(plan.users, plan.words.plural, plan.privacy.delta, plan.words.name),
             )
-        return cls(
-            privacy,
-            cohorts,
-            users,
-            contract,
-            mechanism,
-            sensitivity,
-            noise_multiplier,
-            amplification,
-            second,
-            run.statistics,
-            words,
-        )
+        return plan
+
+    def _calibrated(self) -> Self:
+        """The plan with its noise and units; units of a pair move its sensitivity, and it moves them."""
+        plan = self
+        while True:
+            sensitivity = plan.release.stated(plan.participation)
+            plan = dataclasses.replace(plan, sensitivity=sensitivity)
+            multiplier, amplification = plan._multiplier()
+            reach = sensitivity.value * adjacency_factor(plan.privacy.adjacency)
+            std, rounding = calibrated(plan.parts, reach, multiplier)
+            before = plan.rounding.bits
+            plan = dataclasses.replace(
+                plan,
+                noise_multiplier=multiplier,
+                relative_noise_std=std,
+                rounding=rounding,
+                amplification=amplification,
+            )
+            if plan.second is None or rounding.bits == before:
+                return plan
+
+    def _multiplier(self) -> tuple[float, RunAmplification | None]:
+        """σ for sensitivity 1 that gives ε, and how it was found.
+
+        Without amplification it is the Gaussian mechanism at the worst pattern that (k, b) allows, which
+        holds for every outcome of a random schedule. An amplified run uses the rates of the very schedule
+        that will draw its cohorts; the accountant's random numbers are new for every run unless it has a
+        noise seed.
+        """
+        privacy = self.privacy
+        if not isinstance(privacy, UserLevel):
+            return 0.0, None
+        if privacy.delta < _LEAST_DELTA:
+            raise ConfigError(f"δ (delta) must be at least {_LEAST_DELTA:g}; got {privacy.delta:g}.")
+        plain = certified_sigma(privacy.epsilon, privacy.delta)
+        if not privacy.counts_sampling:
+            return plain, None
+        law = _law(self.cohorts, self.users, self.participation)
+        seed = secrets.randbits(63) if privacy.noise_seed is None else privacy.noise_seed
+        C = self.mechanism.factorization
+        reach = self.sensitivity.value * adjacency_factor(privacy.adjacency)
+        least = plain * reach / 4
+        try:
+            while True:
+                ratio = rounding_of(self.parts, reach, least).movement / least
+                budget = ideal_budget(privacy.epsilon, privacy.delta, privacy.adjacency, ratio)
+                noise, claim = amplified_run(law, C, self.sensitivity.value, privacy.adjacency, *budget, seed)
+                if noise >= least:
+                    return noise / reach, claim
+                least = noise / 2
+        except ValueError as error:
+            raise ConfigError(
+                f"the accountant of {self.cohorts.kind} cannot calibrate this run: {error}"
+            ) from None
 
     @property
     def release(self) -> RunRelease:
         """What the run releases, as far as privacy is concerned: the sums, or the pair of streams."""
-        privacy, C, m = self.privacy, self.mechanism.factorization, self.cohorts.users_per_round
-        return release_of(C, self.second, privacy.clip_norm, privacy.adjacency, m)
+        return release_of(
+            self.mechanism.factorization,
+            self.second,
+            self.privacy.clip_norm,
+            self.privacy.adjacency,
+            self.cohorts.users_per_round,
+            (self.bits_of(0), self.bits_of(1)),
+        )
 
     @property
-    def relative_noise_std(self) -> float:
-        """Standard deviation of the streamed z per unit clip norm: σ·sensitivity·(adjacency factor).
+    def parts(self) -> tuple[Part, ...]:
+        """What is released in a round: sums of updates, second moments if there are any, statistics.
 
-        Of a user's whole vector (a·x/ζ, b₁·s₁/c₁, …): what statistics take is in `noise_std`.
+        Of one user, updates are in units of ζ, second moments of ζ², and statistics are numbers.
         """
-        return self.noise_multiplier * self.sensitivity.value * adjacency_factor(self.privacy.adjacency)
+        C = self.mechanism.factorization
+        updates = Part(C, self.dimension, self.users, update_factor(self.statistics))
+        parts = [updates]
+        if self.second is not None:
+            ratio = 1 / (math.sqrt(self.second.weight) * self.privacy.clip_norm)
+            parts.append(Part(self.second.factorization, self.second.features, self.users, ratio))
+        for statistic in self.statistics:
+            most = statistic.summed().most
+            parts.append(Part(C, 1, self.users * most, statistic.factor * most))
+        return tuple(parts)
+
+    def index_of(self, statistic: Statistic) -> int:
+        """The place of a statistic among `parts`."""
+        return len(self.parts) - len(self.statistics) + self.statistics.index(statistic)
+
+    def noise_of(self, index: int) -> IntegerNoise | None:
+        """The noise of one of the parts; None in a run without noise."""
+        return self.rounding.parts[index] if self.rounding.parts else None
+
+    def bits_of(self, index: int) -> int:
+        """The unit of one of the parts is 2⁻ᴮ of its bound; B."""
+        known = index < len(self.rounding.parts)
+        return self.rounding.parts[index].bits if known else FINEST
+
+    @property
+    def _movement(self) -> float:
+        """W per unit of the adjacency factor, as sensitivities are."""
+        return self.rounding.movement / adjacency_factor(self.privacy.adjacency)
+
+    def moved(self, sensitivities: Any) -> Any:
+        """Sensitivities with what rounding to integers adds."""
+        return sensitivities + self._movement
 
     @property
     def noise_std(self) -> float:
@@ -151,8 +255,7 @@ class Plan:
 
     def noise_std_at(self, clip_norm: float) -> float:
         """The same for rounds with updates clipped to ζ_t."""
-        factor = adjacency_factor(self.privacy.adjacency) * update_factor(self.statistics)
-        return clip_norm * self.noise_multiplier * self.sensitivity.value * factor
+        return clip_norm * self.relative_noise_std * update_factor(self.statistics)
 
     @property
     def second_noise_std(self) -> float:
@@ -172,7 +275,7 @@ class Plan:
         k, b = self.participation.max_participations, self.participation.min_separation
         block = Participation(rounds, min(k, Participation.as_many_as_fit(rounds, b).max_participations), b)
         spent = min(self.release.leading(rounds).stated(block).value, self.sensitivity.value)
-        return self.noise_multiplier * self.sensitivity.value / spent
+        return self.noise_multiplier * self.moved(self.sensitivity.value) / self.moved(spent)
 
     @cached_property
     def _epsilons(self) -> dict[int, float]:
@@ -240,6 +343,17 @@ class Plan:
                 f"the header states sensitivity {stated!r}, below the {recomputed!r} of its factorization. "
                 "The noise was too small for the requested ε."
             )
+        reach = self.sensitivity.value * adjacency_factor(self.privacy.adjacency)
+        again = rounding_of(self.parts, reach, self.relative_noise_std)
+        needed = σ * (reach + again.movement)
+        enough = self.relative_noise_std >= needed * (1 - _TOLERANCE)
+        same = again.bits == self.rounding.bits
+        if not (enough and same and self.rounding.movement >= again.movement * (1 - _TOLERANCE)):
+            raise LedgerError(
+                f"the header states noise {self.relative_noise_std!r} in units {self.rounding.bits}, and "
+                f"{needed!r} in units {again.bits} follow from its plan. The noise was too small, or the "
+                "record was altered."
+            )
 
     def _claimed(self, known: float) -> float:
         """ε while the cohorts stay secret: the ε asked for, after a check that the noise suffices.
@@ -262,7 +376,9 @@ class Plan:
                     f"{law.probability!r}; got {claim.accountant!r} and {claim.probability!r}."
                 )
             C, std = self.mechanism.factorization, self.relative_noise_std
-            check_run(claim, law, C, std, privacy.adjacency, epsilon, privacy.delta)
+            ratio = self.rounding.movement / std
+            budget = ideal_budget(epsilon, privacy.delta, privacy.adjacency, ratio)
+            check_run(claim, law, C, std, privacy.adjacency, *budget)
         except ValueError as error:
             raise LedgerError(f"the header's amplification does not hold: {error}") from None
         # Where sampling gained nothing the noise is that without amplification, and so is ε.
@@ -287,6 +403,9 @@ class Plan:
             "streams": [updates, *second],
             "sensitivity": dataclasses.asdict(self.sensitivity),
             "noise_multiplier": self.noise_multiplier,
+            "dimension": self.dimension,
+            "relative_noise_std": self.relative_noise_std,
+            "rounding": dataclasses.asdict(self.rounding),
             "amplification": None if self.amplification is None else self.amplification.to_dict(),
         }
 
@@ -313,17 +432,20 @@ class Plan:
         first, amplification = streams[0], values["amplification"]
         C = factorization_from_dict(first["factorization"])
         return cls(
-            privacy,
-            cohorts,
-            int(values["users"]),
-            Participation(**values["participation"]),
-            Mechanism(first["mechanism"], first["params"], C),
-            Sensitivity(**values["sensitivity"]),
-            float(values["noise_multiplier"]),
-            None if amplification is None else RunAmplification.from_dict(amplification),
-            None if len(streams) == 1 else SecondStream.from_dict(streams[1]),
-            statistics,
-            UNITS[values["unit"]],
+            privacy=privacy,
+            cohorts=cohorts,
+            users=int(values["users"]),
+            participation=Participation(**values["participation"]),
+            mechanism=Mechanism(first["mechanism"], first["params"], C),
+            sensitivity=Sensitivity(**values["sensitivity"]),
+            noise_multiplier=float(values["noise_multiplier"]),
+            dimension=int(values["dimension"]),
+            relative_noise_std=float(values["relative_noise_std"]),
+            rounding=Rounding.from_dict(values["rounding"]),
+            amplification=None if amplification is None else RunAmplification.from_dict(amplification),
+            second=None if len(streams) == 1 else SecondStream.from_dict(streams[1]),
+            statistics=statistics,
+            words=UNITS[values["unit"]],
         )
 
 
@@ -331,27 +453,3 @@ def _law(cohorts: Cohorts, users: int, participation: Participation) -> CohortLa
     if not isinstance(cohorts, SampledCohorts):
         raise ValueError(f"cohorts must be drawn at random; got {cohorts.kind!r}.")
     return CohortLaw(cohorts.kind, participation, cohorts.probability(users, participation))
-
-
-def _calibrated(
-    run: Run, mechanism: Mechanism, sensitivity: Sensitivity
-) -> tuple[float, RunAmplification | None]:
-    """σ for sensitivity 1 that gives ε, and how it was found.
-
-    Without amplification it is the Gaussian mechanism at the worst pattern that (k, b) allows, which holds
-    for every outcome of a random schedule. An amplified run uses the rates of the very schedule that will
-    draw its cohorts; the accountant's random numbers are new for every run unless it has a noise seed.
-    """
-    privacy, cohorts = run.privacy, run.cohorts
-    if not isinstance(privacy, UserLevel):
-        return 0.0, None
-    if not privacy.counts_sampling:
-        return certified_sigma(privacy.epsilon, privacy.delta), None
-    law = _law(cohorts, run.task_source.users, run.participation)
-    seed = secrets.randbits(63) if privacy.noise_seed is None else privacy.noise_seed
-    C, size, budget = mechanism.factorization, sensitivity.value, (privacy.epsilon, privacy.delta)
-    try:
-        noise, claim = amplified_run(law, C, size, privacy.adjacency, *budget, seed)
-    except ValueError as error:
-        raise ConfigError(f"the accountant of {cohorts.kind} cannot calibrate this run: {error}") from None
-    return noise / (size * adjacency_factor(privacy.adjacency)), claim

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmf.clipping import ClippedSums, FixedPointSum, ReusedVectors
-from fedmf.noise import Domain, GaussianSource, KeySchedule, NoiseStream
-from fedmf.optim import RoundRelease, ServerOptimizer, ServerPass
+from fedmf.clipping import ClippedSums, FixedPointSum
+from fedmf.noise import Domain, KeySchedule
+from fedmf.noise.units import FINEST
+from fedmf.optim import RoundRelease, ServerOptimizer
 from fedmf.records.packed import pack, unpack
 from fedmf.runs.directory import RunDirectory
-from fedmf.runs.noised import SecondMomentRelease, StatisticRelease
+from fedmf.runs.noised import NoisyParts, SecondMomentRelease, StatisticRelease
 from fedmf.runs.plan import Plan
 from fedmf.runs.run import Run
 from fedmf.runs.statistics import Statistic
@@ -73,12 +74,14 @@ class PrivateServer:
         self._row_variances = plan.mechanism.factorization.noise_row_variances()
         self._t = directory.ledger.released
         kept = directory.ledger.state() if self._t else None
-        self._vectors = ReusedVectors()
         self.keys = KeySchedule.of_record(directory.key, directory.ledger, self._t)
-        source = GaussianSource(self.keys, initial.numel(), Domain.TRAINING)
-        inverse = plan.mechanism.factorization.recurrence()
-        self._noise = NoiseStream(source, inverse, self.horizon, device=self.device)
-        self.sums = sums_for(optimizer, initial.numel(), plan.privacy.clip_norm, plan.statistics)
+        if initial.numel() != plan.dimension:
+            raise ValueError(
+                f"θ_0 must have d = {plan.dimension} entries, as planned; got {initial.numel()}."
+            )
+        self._noisy = NoisyParts(self.keys, Domain.TRAINING, plan, 0)
+        sums = sums_for(optimizer, initial.numel(), plan.privacy.clip_norm, plan.statistics)
+        self.sums = sums.in_units(plan.bits_of(0), FINEST if plan.second is None else plan.bits_of(1))
         self._statistics = [StatisticRelease(statistic, plan, self.keys) for statistic in plan.statistics]
         moment = optimizer.second_moment
         self._second = None if moment is None else SecondMomentRelease(plan, moment, self.keys)
@@ -92,10 +95,9 @@ class PrivateServer:
         else:
             state = unpack(kept)
             noise: Mapping[str, Any] = state["noise"]
-            if plan.noise_std > 0:  # without noise any key will do
-                self._noise.load_state(noise)
+            self._noisy.check(noise)
             if self._second is not None:
-                self._second.noise.check(noise["second"])
+                self._second.noisy.check(noise["second"])
             for released in self._statistics:
                 released.load_state(noise[released.statistic.name])
                 self._follow(released)
@@ -139,6 +141,11 @@ class PrivateServer:
     def clip_norm(self) -> float:
         """ζ_t of the next round."""
         return self.sums.clip_norm
+
+    @property
+    def bits(self) -> tuple[int, int]:
+        """B and F of the units of sums and of second moments."""
+        return self.sums.bits, self.sums.feature_bits
 
     def new_sum(self) -> FixedPointSum:
         """An empty sum for the coming round."""
@@ -188,27 +195,27 @@ class PrivateServer:
         self.directory.ledger.check_round(self._t, users)
 
     def _stepped(self, total: FixedPointSum) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """θ_{t+1}, and the optimizer's state after its step on sums and noise divided by m."""
-        rule, t = self._optimizer, self._t
-        m = self.plan.cohorts.users_per_round * self.plan.unit(self.clip_norm)
-        std = self.plan.noise_std_at(self.clip_norm)
-        whole = ServerPass(self._noise, m, std, self._vectors)
-        if ServerPass.steps(rule, self._parameters):
-            return whole.step(t, total, rule, self._parameters, self._state)
-        mean = whole.mean(t, total, self._parameters)
-        variance = (std / m) ** 2 * float(self._row_variances[t])
+        """θ_{t+1}, and the optimizer's state after its step on sums and noise divided by m.
+
+        The second moment comes first: that of a mean needs the sum without noise, which ends here.
+        """
+        t = self._t
         second, of_second = (None, None) if self._second is None else self._second.release(t, total)
+        noisy = self._noisy.release(t, total.fixed_point, total.unit)
+        m = self.plan.cohorts.users_per_round * self.plan.unit(self.clip_norm)
+        mean = noisy.mean(m, self._parameters.dtype)
+        variance = (self.plan.noise_std_at(self.clip_norm) / m) ** 2 * float(self._row_variances[t])
         release = RoundRelease(mean, variance, second, of_second)
-        return rule.step(t, self._parameters, release, self._state)
+        return self._optimizer.step(t, self._parameters, release, self._state)
 
     def _packed(
         self, parameters: Tensor, state: Mapping[str, Tensor], states: Sequence[Mapping[str, Any]]
     ) -> bytes:
         """What a checkpoint holds: θ, the optimizer's state, where each stream of noise stands, and the
         statistics after a round. Past noise, which is as secret as the key, is made again from there."""
-        noise = self._noise.state_dict()
+        noise = self._noisy.stream.state_dict()
         if self._second is not None:
-            noise["second"] = self._second.noise.state_dict()
+            noise["second"] = self._second.noisy.stream.state_dict()
         for released, after in zip(self._statistics, states, strict=True):
             noise[released.statistic.name] = released.state_dict(after)
         return pack({"parameters": parameters, "optimizer": dict(state), "noise": noise})

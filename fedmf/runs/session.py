@@ -118,7 +118,8 @@ class Session:
         _from_file(run, task)  # only to check it
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
         model = {"arrays": task.model.arrays, "constants": task.constant_inputs()}
-        plan, dataset = Plan.of(run, optimizer), task.dataset
+        dataset = task.dataset
+        plan = Plan.of(run, optimizer, task.model.dimension)
         directory = created(path, run, plan, dataset.user_ids, test_owner=dataset.test_owner, **model)
         return cls._opened(run, task, optimizer, directory, device)
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from torch import Tensor
 
-from fedmf.clipping import ClippedSums, copied_vector
+from fedmf.clipping import FRACTION_BITS, ClippedSums, copied_vector
 from fedmf.errors import ConfigError, UnsoundSumError
 from fedmf.runs.directory import LEDGER
 from fedmf.runs.loop import Clients, OnRound, Reply, Rounds, RunResult
@@ -53,6 +53,7 @@ class Request:
         users: whom.
         as_slice: whether their contributions are summed; otherwise there is one row of each.
         clip_norm: ζ_t of the round; None for the run's ζ.
+        bits: B and F of the units of sums and of second moments.
     """
 
     parameters: Tensor
@@ -60,6 +61,7 @@ class Request:
     users: tuple[str, ...]
     as_slice: bool
     clip_norm: float | None = None
+    bits: tuple[int, int] = (FRACTION_BITS, FRACTION_BITS)
 
     def trained(self, trainer: LocalTrainer, sums: ClippedSums) -> Reply:
         """Train the users and clip what they changed.
@@ -67,7 +69,7 @@ class Request:
         Raises:
             UnsoundSumError: a contribution above the clip norm, a mistake of fedmf.
         """
-        sums = sums.at(self.clip_norm)
+        sums = sums.at(self.clip_norm).in_units(*self.bits)
         if self.as_slice:
             total, failures = checked_sum(trainer, sums, self.parameters, self.users, self.t)
             return Reply(self.users, total.parts, failures)
@@ -92,7 +94,8 @@ class ClientsHere(Clients):
         server, as_slice = self._server, self._form.messages == "aggregate"
         for users in in_messages(list(cohort.values()), self._form, server.dimension):
             model = copied_vector(server.parameters)  # training writes into it
-            yield self._reply(Request(model, number - 1, users, as_slice, server.clip_norm))
+            request = Request(model, number - 1, users, as_slice, server.clip_norm, server.bits)
+            yield self._reply(request)
 
     def _reply(self, request: Request) -> Reply:
         try:
@@ -148,7 +151,7 @@ def plan(run: Run) -> Plan:
     """
     task = run.task_source.build()
     optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
-    return Plan.of(run, optimizer)
+    return Plan.of(run, optimizer, task.model.dimension)
 
 
 def start(run: Run, path: str | Path, device: str = "cpu") -> Session:

@@ -141,6 +141,9 @@ def run_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
             "sensitivity": plan.sensitivity.value,
             "sensitivity_kind": plan.sensitivity.kind,
             "sensitivity_case": plan.sensitivity.case,
+            "unit_bits": list(plan.rounding.bits),
+            "rounding": plan.moved(0.0),
+            "failure": plan.rounding.failure,
             "delta": privacy.delta,
             **allowed,
             "mu": gaussian_mu(plan.noise_multiplier) if private else None,
@@ -225,7 +228,7 @@ def run_spent(plan: Plan, ledger: Ledger) -> Spent:
     if plan.relative_noise_std == 0:
         return Spent(ledger.histories.names, np.where(sensitivities > 0, math.inf, 0.0))
     unit = adjacency_factor(plan.privacy.adjacency) / plan.relative_noise_std * (1 + _ROUNDING)
-    return Spent(ledger.histories.names, sensitivities * unit)
+    return Spent(ledger.histories.names, np.where(sensitivities > 0, plan.moved(sensitivities), 0.0) * unit)
 
 
 def distinct_patterns(table: NDArray[np.integer]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:

@@ -115,7 +115,7 @@ def imdb_bert(source: Any) -> Task:
         partition="each-example",
         seed=source.seed,
     ).load()
-    assert data.vocabulary is not None
+    assert isinstance(data.vocabulary, int)
     with initialised_from(source.seed):
         return classification(data, Bert(data.vocabulary, 2))
 

@@ -1,4 +1,4 @@
-"""The variables are standard normal and independent; wrong ones are rejected by the same tests.
+"""Innovations over their scale are standard normal and independent; wrong ones are rejected by the same tests.
 
 Fixed key. Every acceptance below fails with probability at most 1e-6 over the choice of the key: the
 level of each test is divided among its comparisons (union bound).
@@ -10,22 +10,25 @@ import math
 
 import numpy as np
 import pytest
-import torch
-from fedmf.noise.source import GaussianSource
 from scipy import special, stats
 
-from fedmf.noise.key import Domain, NoiseKey
+from fedmf.noise import Domain, Innovations, NoiseKey
 
 FALSE_ALARM = 1e-6
-COUNT = 1 << 22
+COUNT = 1 << 21
+SCALE = 2.0**36
 WRONG_SIGMA = 1.01
 WRONG_CORRELATION = 0.01
 
 
+def normals(seed: int, domain: Domain, t: int) -> np.ndarray:
+    """A quarter of the sample."""
+    return Innovations(NoiseKey.from_seed(seed), domain).row(t, SCALE, COUNT // 4) / SCALE
+
+
 @pytest.fixture(scope="module")
 def sample() -> np.ndarray:
-    source = GaussianSource(NoiseKey.from_seed(11), COUNT // 4)
-    return torch.stack([source.block(t, 0, source.dimension) for t in range(4)]).numpy()
+    return np.stack([normals(11, Domain.TRAINING, t) for t in range(4)])
 
 
 def limit(comparisons: int) -> float:
@@ -82,7 +85,7 @@ def test_variables_are_standard_normal(sample, test):
 
 def test_the_two_of_a_pair_are_independent(sample):
     """Cosine and sine share a radius: x² + y² is exponential, and signs, values and squares are unrelated."""
-    blocks = sample.reshape(-1, 2, 8)
+    blocks = sample.reshape(-1, 2, 4)
     x, y = blocks[:, 0].ravel(), blocks[:, 1].ravel()
     assert uncorrelated([(x, y)])
     assert distribution_fits((x + y) / math.sqrt(2))
@@ -110,10 +113,9 @@ def test_rounds_are_independent(sample):
 
 
 def test_domains_and_keys_are_independent():
-    d = COUNT // 4
-    values = [GaussianSource(NoiseKey.from_seed(11), d, domain).block(0, 0, d).numpy() for domain in Domain]
-    values.append(GaussianSource(NoiseKey.from_seed(13), d).block(0, 0, d).numpy())
-    assert uncorrelated([(values[i], values[j]) for i in range(4) for j in range(i)])
+    values = [normals(11, domain, 0) for domain in (*Domain, Domain.of_part("counts"))]
+    values.append(normals(13, Domain.TRAINING, 0))
+    assert uncorrelated([(values[i], values[j]) for i in range(len(values)) for j in range(i)])
 
 
 def test_a_lag_one_correlation_of_one_percent_is_rejected(sample):

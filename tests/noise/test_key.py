@@ -6,12 +6,14 @@ import hashlib
 import hmac
 import pickle
 
+import numpy as np
 import pytest
-from fedmf.noise.source import GaussianSource
+import torch
 from support.leaks import SECRET, chain_text, shows_secret
 
-from fedmf.noise.key import Domain, NoiseKey, nonce
-from fedmf.noise.stream import NoiseStream
+from fedmf.mechanisms.closed_forms import bsr
+from fedmf.noise import Domain, Innovations, KeySchedule, NoiseKey, NoiseStream
+from fedmf.noise.key import nonce
 
 
 def test_keys_from_the_operating_system_are_distinct_and_private():
@@ -35,14 +37,19 @@ def test_wrong_length_or_type_is_refused_without_showing_it(secret):
     assert not shows_secret(str(caught.value))
 
 
+def stream_of(key: NoiseKey) -> NoiseStream:
+    return NoiseStream(key, Domain.TRAINING, bsr(2, 3).recurrence(), 3, 10, 1e6)
+
+
 def test_text_forms_do_not_show_the_key():
     key = NoiseKey(SECRET)
-    source = GaussianSource(key, dimension=10)
-    for thing in (key, source, [key], {"key": key}):
+    stream = stream_of(key)
+    for thing in (key, KeySchedule.of(key), stream, [key], {"key": key}):
         for text in (repr(thing), str(thing), f"{thing}", f"{thing!r}", "%s" % (thing,), ascii(thing)):  # noqa: UP031
             assert not shows_secret(text)
             assert key.fingerprint in text
-    assert not shows_secret(str(vars(source)))
+    assert not shows_secret(str(vars(stream)))
+    assert not shows_secret(str(stream.state_dict(with_vectors=True)))
     assert not shows_secret(str(dir(key)))
     with pytest.raises(TypeError):
         vars(key)
@@ -52,7 +59,7 @@ def test_text_forms_do_not_show_the_key():
 
 def test_pickling_is_refused():
     key = NoiseKey(SECRET)
-    for thing in (key, GaussianSource(key, dimension=10)):
+    for thing in (key, Innovations(key, Domain.TRAINING), stream_of(key)):
         with pytest.raises(TypeError, match=r"pickle"):
             pickle.dumps(thing)
     with pytest.raises(TypeError, match=r"pickle"):
@@ -61,16 +68,17 @@ def test_pickling_is_refused():
         key.__reduce__()
 
 
-def test_tracebacks_with_local_variables_do_not_show_the_key(named_recurrence):
+def test_tracebacks_with_local_variables_do_not_show_the_key():
     key = NoiseKey(SECRET)
-    source = GaussianSource(key, dimension=10)
-    noise = NoiseStream(source, named_recurrence("both", 2), rounds=2)
+    noise = stream_of(key)
+    innovations = Innovations(key, Domain.TRAINING)
     failures = (
         lambda: key.keystream(b"short", 0),
         lambda: key.keystream(bytes(12), 2**32),
         lambda: key.keystream(bytes(12), 2**32 - 1).update(bytes(65)),
-        lambda: source.block(-1, 0, 1),
-        lambda: noise.add_([], 1.0),
+        lambda: innovations.row(-1, 1.0, 8),
+        lambda: innovations.draw([0], np.ones(1), 0, np.empty((1, 8))),
+        lambda: noise.release(torch.zeros(10)),
         lambda: noise.load_state({}),
         lambda: pickle.dumps(key),
     )

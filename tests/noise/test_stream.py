@@ -1,180 +1,209 @@
-"""[C⁻¹z]_t against dense linear algebra; horizon, seek, shards, retries and refusals."""
+"""Releases: o = G + X in int64; horizon, seek, states, failures and covariance."""
 
 from __future__ import annotations
 
-import itertools
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
-from fedmf.noise.cpu import TILE
-from fedmf.noise.source import GaussianSource
 from support.covariance import covariance_fits
 
 from fedmf.errors import HorizonExceededError
 from fedmf.mechanisms.blt import BufferedToeplitz
-from fedmf.mechanisms.matrix import Stamped
+from fedmf.mechanisms.closed_forms import bsr, identity
+from fedmf.mechanisms.matrix import Factorization, Stamped
 from fedmf.mechanisms.registry import build
-from fedmf.mechanisms.streaming import Recurrence
-from fedmf.noise.key import Domain, NoiseKey
-from fedmf.noise.stream import NoiseStream
+from fedmf.mechanisms.streaming import Recurrence, StreamingInverse
+from fedmf.noise import Domain, NoiseKey, NoiseStream
+from fedmf.noise.stream import released
 from fedmf.participation import Participation
 
 ROUNDS = 9
 DIMENSION = 50
+STD = 1.7 * 2.0**33
 
-# Coefficients are at most 1 in size and a row sums at most n terms of size below 10.
-ROUNDING = 1e-12
+INVERSES: dict[str, StreamingInverse] = {
+    "inverse-banded": Recurrence([1.0, -0.5, 0.125], [], np.ones(ROUNDS)),
+    "scaled bands": Recurrence([0.8], [0.5, 0.375], np.linspace(2.0, 0.5, ROUNDS)),
+    "sums": BufferedToeplitz([0.9, 0.5], [0.3, 0.2], ROUNDS).recurrence(),
+}
 
 
-def make(recurrence, d=DIMENSION, rounds=ROUNDS, seed=1, **shard):
-    return NoiseStream(GaussianSource(NoiseKey.from_seed(seed), d), recurrence, rounds, **shard)
+@pytest.fixture(params=INVERSES)
+def inverse(request: pytest.FixtureRequest) -> StreamingInverse:
+    """A form that stores nothing, rows, or sums."""
+    return INVERSES[request.param]
+
+
+def make(
+    inverse: StreamingInverse,
+    d: int = DIMENSION,
+    rounds: int = ROUNDS,
+    seed: int = 1,
+    domain: Domain = Domain.TRAINING,
+    std: float = STD,
+) -> NoiseStream:
+    return NoiseStream(NoiseKey.from_seed(seed), domain, inverse, rounds, d, std)
 
 
 def rows(noise: NoiseStream, count: int) -> torch.Tensor:
-    """The next rows as a (count, stop − start) matrix."""
-    out = torch.zeros(count, noise.stop - noise.start, dtype=torch.float64)
-    for row in out:
-        noise.add_(row, 1.0)
-    return out
+    """X of the next rounds."""
+    x = torch.zeros(count, noise.dimension, dtype=torch.int64)
+    for row in x:
+        noise.release(row)
+    return x
 
 
-def dense(recurrence, rounds=ROUNDS, d=DIMENSION, seed=1) -> np.ndarray:
-    source = GaussianSource(NoiseKey.from_seed(seed), d)
-    return recurrence.inverse @ np.stack([source.block(t, 0, d).numpy() for t in range(rounds)])
+def test_a_release_is_the_sum_of_two_integer_vectors(inverse: StreamingInverse) -> None:
+    """Also where float64 could not hold it."""
+    generator = np.random.default_rng(0)
+    large = torch.from_numpy(generator.integers(-(2**61), 2**61, (ROUNDS, DIMENSION)))
+    expected = large + rows(make(inverse), ROUNDS)
+    together = large.clone()
+    make(inverse).release_rows(together)
+    assert torch.equal(together, expected)
+    noise = make(inverse)
+    for t in range(ROUNDS):
+        noise.release(large[t])
+    assert torch.equal(large, expected)
 
 
-def test_rows_are_those_of_the_dense_product(recurrence):
-    built = recurrence(ROUNDS)
-    np.testing.assert_allclose(rows(make(built), ROUNDS), dense(built), rtol=0, atol=ROUNDING)
+def test_only_int64_becomes_a_release() -> None:
+    x = np.ones(4, np.int64)
+    for total in (np.ones(4), np.ones(4, np.int32), np.ones(4, np.uint64)):
+        with pytest.raises(TypeError, match="sum and row must be int64; got"):
+            released(total, x)
+        with pytest.raises(TypeError, match="sum and row must be int64; got"):
+            released(x, total)
+    assert (x == 1).all()
 
 
-def test_the_horizon_is_final(recurrence):
-    noise, out = make(recurrence(ROUNDS)), torch.zeros(DIMENSION)
+def test_without_noise_a_release_is_the_sum(inverse: StreamingInverse) -> None:
+    noise = make(inverse, std=0.0)
+    total = torch.arange(DIMENSION)
+    noise.release(total)
+    assert torch.equal(total, torch.arange(DIMENSION))
+    assert noise.t == 1
+
+
+def test_the_horizon_is_final(inverse: StreamingInverse) -> None:
+    noise = make(inverse)
+    out = torch.zeros(DIMENSION, dtype=torch.int64)
+    with pytest.raises(HorizonExceededError, match=rf"n \(horizon\) = {ROUNDS}; got"):
+        noise.release_rows(torch.zeros(ROUNDS + 1, DIMENSION, dtype=torch.int64))
     for t in range(ROUNDS):
         assert noise.t == t
         noise.skip()
-    for use in (lambda: noise.add_(out, 1.0), noise.skip, lambda: noise.seek(ROUNDS + 1)):
+    for use in (lambda: noise.release(out), noise.skip, lambda: noise.seek(ROUNDS + 1)):
         with pytest.raises(HorizonExceededError, match=rf"n \(horizon\) = {ROUNDS}; got"):
             use()
     assert not out.any()
     assert noise.t == ROUNDS
     noise.seek(ROUNDS)
     with pytest.raises(HorizonExceededError):
-        noise.add_(out, 1.0)
+        noise.release(out)
 
 
-def test_seek_is_as_if_streamed(recurrence):
-    built = recurrence(ROUNDS)
-    expected = rows(make(built), ROUNDS)
-    for before, target in itertools.product((0, 5), (2, 7)):
-        noise = make(built)
-        rows(noise, before)
-        noise.seek(target)
-        assert noise.t == target
-        assert torch.equal(rows(noise, ROUNDS - target), expected[target:])
+def test_a_skipped_round_still_forms_its_row(inverse: StreamingInverse) -> None:
+    expected = rows(make(inverse), ROUNDS)
+    noise = make(inverse)
+    first = rows(noise, 2)
+    noise.skip()
+    noise.skip()
+    assert torch.equal(first, expected[:2])
+    assert torch.equal(rows(noise, ROUNDS - 4), expected[4:])
 
 
-def test_shards_are_slices_of_the_whole(recurrence):
-    d, rounds = 2 * TILE + 333, 4
-    built = recurrence(rounds)
-    whole = make(built, d=d, rounds=rounds)
-    edges = [0, 1, 1021, TILE - 3, TILE, TILE + 1029, d]
-    shards = [make(built, d=d, rounds=rounds, start=a, stop=b) for a, b in itertools.pairwise(edges)]
-    for _ in range(rounds):
-        assert torch.equal(torch.cat([rows(shard, 1)[0] for shard in shards]), rows(whole, 1)[0])
+def test_a_saved_state_continues_with_the_same_rows(inverse: StreamingInverse) -> None:
+    """With its stored vectors, without, and with those of an earlier round."""
+    expected = rows(make(inverse), ROUNDS)
+    noise = make(inverse)
+    rows(noise, 3)
+    earlier = noise.state_dict(with_vectors=True)
+    rows(noise, 2)
+    for state in (noise.state_dict(), noise.state_dict(with_vectors=True)):
+        again = make(inverse)
+        again.load_state(state)
+        assert again.t == 5
+        assert torch.equal(rows(again, ROUNDS - 5), expected[5:])
+    assert "stored" not in noise.state_dict()
+    if noise.memory_vectors:
+        late = {**noise.state_dict(), "stored": earlier["stored"], "stored_t": 3}
+        again = make(inverse)
+        again.load_state({**late, "stored_eras": earlier["eras"]})
+        assert torch.equal(rows(again, ROUNDS - 5), expected[5:])
+        with pytest.raises(ValueError, match=r"stored \(vectors of the saved noise\) must be float64 of"):
+            make(inverse).load_state({**late, "stored": earlier["stored"].float()})
 
 
-class Interrupting:
-    """Kernels that do a pass and then fail, `after` passes from now: kept vectors are already overwritten."""
-
-    def __init__(self, kernels, after):
-        self.kernels, self.left = kernels, after
-
-    def __getattr__(self, name):
-        real = getattr(self.kernels, name)
-
-        def interrupted(*args):
-            real(*args)
-            self.left -= 1
-            if self.left < 0:
-                raise KeyboardInterrupt
-
-        return interrupted
-
-
-def test_an_interrupted_row_is_the_same_when_tried_again(recurrence, monkeypatch):
-    """Interrupt every row in its first pass, then in its second where it has one."""
-    built, rounds = recurrence(5), 5
-    expected = rows(make(built, rounds=rounds), rounds)
-    noise = make(built, rounds=rounds)
-    real = GaussianSource.kernels
-    for t in range(rounds):
-        for after in (0, 1):
-            with monkeypatch.context() as patch:
-                patch.setattr(
-                    GaussianSource, "kernels", lambda self, at, n=after: Interrupting(real(self, at), n)
-                )
-                try:
-                    noise.add_(torch.zeros(DIMENSION), 1.0)
-                except KeyboardInterrupt:
-                    assert noise.t == t, "an interrupted call must not advance"
-                else:
-                    assert after == 1, "every row takes at least one pass"
-                    noise.seek(t)
-        assert torch.equal(rows(noise, 1)[0], expected[t])
-
-
-def test_state_of_other_noise_is_refused(named_recurrence):
-    built = named_recurrence("both", ROUNDS)
+def test_states_of_other_noise_are_rejected() -> None:
+    built = Recurrence([1.0], [0.5, 0.2], np.ones(ROUNDS))
     state = make(built).state_dict()
-    other_domain = GaussianSource(NoiseKey.from_seed(1), DIMENSION, Domain.FIRST_MOMENT)
-    nudged = Recurrence(
-        feedforward=built.feedforward, feedback=built.feedback * (1 + 1e-15), row_scale=built.row_scale
-    )
+    nudged = Recurrence([1.0], [0.5 * (1 + 1e-15), 0.2], np.ones(ROUNDS))
     others = {
         "key": make(built, seed=2),
-        "domain": NoiseStream(other_domain, built, ROUNDS),
+        "domain": make(built, domain=Domain.FIRST_MOMENT),
         "dimension": make(built, d=DIMENSION + 1),
         "digest": make(nudged),
     }
     for name, noise in others.items():
-        with pytest.raises(
-            ValueError, match=rf"^{name} \(keys of the saved noise\) must be .* void the guarantee"
-        ):
+        message = rf"^{name} \(of the saved noise\) must be .* void the guarantee"
+        with pytest.raises(ValueError, match=message):
             noise.load_state(state)
         assert noise.t == 0
-    with pytest.raises(ValueError, match="digest"):
-        make(built, rounds=ROUNDS - 1).load_state(state)
+    for other in (make(built, rounds=ROUNDS - 1), make(built, std=STD * (1 + 1e-15))):
+        with pytest.raises(ValueError, match="digest"):
+            other.load_state(state)
     for name in state:
         with pytest.raises(ValueError, match=rf"^{name} \(.*\) must be .*; got None"):
             make(built).load_state({key: value for key, value in state.items() if key != name})
 
 
-def test_unfit_arguments_are_refused_before_anything_happens(named_recurrence):
-    built = named_recurrence("both", ROUNDS)
+def test_unfit_arguments_are_rejected_before_anything_happens() -> None:
+    built = INVERSES["scaled bands"]
     noise = make(built)
-    for out in (
-        torch.zeros(DIMENSION + 1),
-        torch.zeros(DIMENSION, 1),
-        torch.zeros(2 * DIMENSION)[::2],
-        torch.zeros(DIMENSION, dtype=torch.float16),
-        torch.zeros(DIMENSION, device="meta"),
+    for total in (
+        torch.zeros(DIMENSION + 1, dtype=torch.int64),
+        torch.zeros(DIMENSION, 1, dtype=torch.int64),
+        torch.zeros(DIMENSION),
+        torch.zeros(DIMENSION, dtype=torch.float64),
+        torch.zeros(DIMENSION, dtype=torch.int32),
     ):
-        with pytest.raises(ValueError, match=r"^(out \(vector\)|device \(of the noise\)) must .*; got"):
-            noise.add_(out, 1.0)
+        with pytest.raises(
+            ValueError, match=r"^sums? must (have shape|be int64 of shape) .* No noise was add"
+        ):
+            noise.release(total)
+        assert not total.any()
+    with pytest.raises(ValueError, match=r"^sums must be int64 of shape \(rows, 50\)"):
+        noise.release_rows(torch.zeros(DIMENSION, dtype=torch.int64))
     for message, use in (
-        (r"^scale .* must be finite; got", lambda: noise.add_(torch.zeros(DIMENSION), math.nan)),
         (r"^t \(round\) must be an integer of at least 0; got", lambda: noise.seek(-1)),
+        (r"^t \(round\) must be an integer of at least 0; got", lambda: noise.seek(True)),
         (r"^n \(rounds\) must be an integer with 1 <= n <= 9", lambda: make(built, rounds=ROUNDS + 1)),
         (r"^n \(rounds\) must be an integer with 1 <= n <= 9", lambda: make(built, rounds=0)),
-        (r"^start, stop \(shard\) must satisfy", lambda: make(built, start=0, stop=DIMENSION + 1)),
-        (r"^start, stop \(shard\) must satisfy", lambda: make(built, start=4, stop=4)),
+        (r"^d \(dimension\) must be an integer; got", lambda: make(built, d=2.0)),
+        (r"^d \(dimension\) must be between 1 and 2\^33", lambda: make(built, d=0)),
+        (r"^d \(dimension\) must be between 1 and 2\^33", lambda: make(built, d=2**33 + 1)),
+        (r"^tau .* must be finite and >= 0; got", lambda: make(built, std=math.nan)),
+        (r"^tau .* must be finite and >= 0; got", lambda: make(built, std=-1.0)),
+        (r"^rho .* must lie in \[0, 2\^46\]; got", lambda: make(built, std=2.0**47)),
+        (r"^7 is not a valid Domain", lambda: make(built, domain=7)),
     ):
         with pytest.raises(ValueError, match=message):
             use()
     assert noise.t == 0
+
+
+def test_rows_of_a_strided_block_are_released_in_place() -> None:
+    built = INVERSES["sums"]
+    wide = torch.zeros(ROUNDS, 2 * DIMENSION, dtype=torch.int64)
+    make(built).release_rows(wide[:, DIMENSION:])
+    assert torch.equal(wide[:, DIMENSION:], rows(make(built), ROUNDS))
+    assert not wide[:, :DIMENSION].any()
 
 
 MECHANISMS = {
@@ -191,56 +220,81 @@ MECHANISMS = {
 
 
 @pytest.fixture(params=[*MECHANISMS, "stamped blt"])
-def mechanism(request: pytest.FixtureRequest):
+def mechanism(request: pytest.FixtureRequest) -> Factorization:
     """A mechanism of each form in which noise is streamed."""
     if request.param == "stamped blt":
         return Stamped(BufferedToeplitz([0.9, 0.5], [0.3, 0.2], 5), 12)
     return build(request.param, Participation(12, 3, 4), **MECHANISMS[request.param]).factorization
 
 
-def covariance_run(inverse) -> np.ndarray:
-    """What a run adds, round by round, to float32 sums of zeros, in two shards."""
-    d = 50_001
-    parts = [make(inverse, d=d, rounds=12, seed=21, start=a, stop=b) for a, b in ((0, 777), (777, d))]
-    added = torch.zeros(12, d)
-    for out in added:
-        for part in parts:
-            part.add_(out[part.start : part.stop], 0.7)
-    return added.double().numpy()
+def covariance_run(inverse: StreamingInverse) -> np.ndarray:
+    """X of twelve rounds, one after the other."""
+    return rows(make(inverse, d=50_001, rounds=12, seed=21), 12).numpy().astype(np.float64)
 
 
-def test_every_mechanism_has_its_covariance(mechanism):
-    """scale²·C⁻¹C⁻ᵀ over rounds; the stream never uses `materialize`."""
-    C, noise = mechanism.materialize(), covariance_run(mechanism.recurrence())
-    assert covariance_fits(noise, C, 0.7)
-    assert not covariance_fits(noise * 1.1, C, 0.7), "a wrong sigma must be rejected"
-    assert not covariance_fits(noise / 1.1, C, 0.7), "a wrong sigma must be rejected"
+def test_every_mechanism_has_its_covariance(mechanism: Factorization) -> None:
+    """τ²·C⁻¹C⁻ᵀ over rounds; the stream never uses `materialize`."""
+    C = mechanism.materialize()
+    noise = covariance_run(mechanism.recurrence())
+    assert covariance_fits(noise, C, STD)
+    assert not covariance_fits(noise * 1.1, C, STD), "a wrong sigma must be rejected"
+    assert not covariance_fits(noise * 0.9, C, STD), "a wrong sigma must be rejected"
 
 
-def test_a_repeated_or_missing_row_and_a_lag_of_five_percent_are_rejected(named_recurrence):
-    built = named_recurrence("both", 12)
-    strategy, noise = np.linalg.inv(built.inverse), covariance_run(built)
+def test_a_repeated_or_missing_row_and_a_lag_of_five_percent_are_rejected() -> None:
+    C = bsr(3, 12)
+    strategy = C.materialize()
+    noise = covariance_run(C.recurrence())
     for t in (0, 5, 10):
-        repeated, silent = noise.copy(), noise.copy()
-        repeated[t + 1], silent[t] = noise[t], 0
-        assert not covariance_fits(repeated, strategy, 0.7)
-        assert not covariance_fits(silent, strategy, 0.7)
+        repeated = noise.copy()
+        silent = noise.copy()
+        repeated[t + 1] = noise[t]
+        silent[t] = 0
+        assert not covariance_fits(repeated, strategy, STD)
+        assert not covariance_fits(silent, strategy, STD)
     noise[1:] += 0.05 * noise[:-1]
-    assert not covariance_fits(noise, strategy, 0.7)
+    assert not covariance_fits(noise, strategy, STD)
 
 
-@pytest.mark.parametrize(("start", "length"), [(3, 50), (16380, 8200)])
-def test_many_rows_at_once_are_those_of_single_steps(mechanism, start, length):
-    shard = {"d": start + length + 2, "rounds": 12, "start": start, "stop": start + length}
-    x = torch.randn(12, length, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    single, together, again = (make(mechanism.recurrence(), **shard) for _ in range(3))
-    expected, got = x.clone(), x.clone()
-    for row in expected:
-        single.add_(row, 0.7)
-    assert not torch.equal(expected, x)
-    for low, high in ((0, 0), (0, 1), (1, 7)):
-        together.add_rows_(got[low:high], 0.7)
-    together.add_(got[7], 0.7)  # stored vectors are as single steps leave them
-    again.load_state(together.state_dict(kept_vectors=True))
-    again.add_rows_(got[8:], 0.7)
-    assert torch.equal(got, expected)
+PROBE = """
+import hashlib, numpy as np, torch
+from fedmf.mechanisms.registry import build
+from fedmf.noise import Domain, NoiseKey, NoiseStream
+from fedmf.participation import Participation
+torch.set_num_threads(1)
+digest = hashlib.sha256()
+for name in ("normalized-cgd", "banded-toeplitz", "normalized-blt", "tree"):
+    C = build(name, Participation(12, 3, 4)).factorization
+    noise = NoiseStream(NoiseKey.from_seed(4), Domain.TRAINING, C.recurrence(), 12, 20_000, 2.0**40)
+    x = torch.zeros(12, 20_000, dtype=torch.int64)
+    noise.release_rows(x)
+    digest.update(x.numpy().tobytes())
+print(digest.hexdigest())
+"""
+
+
+def probed(**environment: str) -> str:
+    command = [sys.executable, "-c", PROBE]
+    answer = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=True, timeout=600
+    )
+    return answer.stdout.strip()
+
+
+def test_rows_are_the_same_with_another_instruction_set() -> None:
+    """Compiled for any processor, without vectors of AVX and without fused multiply-add."""
+    assert probed(NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="") == probed()
+
+
+def test_keys_are_imported_without_torch_and_compiler() -> None:
+    probe = "import sys, fedmf.noise; sys.exit(bool({'numba', 'torch', 'triton'} & {*sys.modules}))"
+    assert subprocess.run([sys.executable, "-c", probe], timeout=600, check=False).returncode == 0
+
+
+def test_independent_noise_is_the_innovations_themselves() -> None:
+    from fedmf.noise import Innovations
+
+    noise = make(identity(ROUNDS).recurrence())
+    innovations = Innovations(NoiseKey.from_seed(1), Domain.TRAINING)
+    for t, row in enumerate(rows(noise, ROUNDS)):
+        assert np.array_equal(row, innovations.row(t, STD * (1 + 2.0**-50), DIMENSION))

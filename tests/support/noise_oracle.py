@@ -1,57 +1,66 @@
-"""z(t, i) once more, from RFC 8439 and the documented layout in plain Python and mpmath; imports no fedmf."""
+"""k(t, i) once more, by 320 bits of U and V and 420 of arithmetic; imports no fedmf.
+
+Only the raw keystream comes from a library. The layout is that of docs/theory/noise.md.
+"""
 
 from __future__ import annotations
 
 import struct
 from functools import lru_cache
 
-import mpmath
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from mpmath import mp, mpf
 
-MASK = 0xFFFFFFFF
-
-
-def chacha20_block(key: bytes, counter: int, nonce: bytes) -> bytes:
-    """RFC 8439 §2.3 in plain Python."""
-    initial = [*struct.unpack("<4I", b"expand 32-byte k"), *struct.unpack("<8I", key), counter]
-    initial += struct.unpack("<3I", nonce)
-    state = list(initial)
-
-    def rotate(value: int, count: int) -> int:
-        return ((value << count) | (value >> (32 - count))) & MASK
-
-    def quarter(a: int, b: int, c: int, d: int) -> None:
-        for x, y, z, turn in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
-            state[x] = (state[x] + state[y]) & MASK
-            state[z] = rotate(state[z] ^ state[x], turn)
-
-    for _ in range(10):
-        for i in range(4):
-            quarter(i, i + 4, i + 8, i + 12)
-        for i in range(4):
-            quarter(i, 4 + (i + 1) % 4, 8 + (i + 2) % 4, 12 + (i + 3) % 4)
-    return struct.pack("<16I", *((a + b) & MASK for a, b in zip(state, initial, strict=True)))
+PRECISION = 420
+MORE_BITS = 1 << 31
 
 
-def pair(radius: int, refinement: int, angle: int) -> tuple[mpmath.mpf, mpmath.mpf]:
-    """(r cos φ, r sin φ) to 40 digits from a radius word, 64 refinement bits and an angle word."""
-    with mpmath.workdps(40):
-        if radius < 2**16:
-            u = mpmath.mpf(2 * (radius * 2**64 + refinement) + 1) / 2**97
-        else:
-            u = mpmath.mpf(2 * radius + 1) / 2**33
-        r = mpmath.sqrt(-2 * mpmath.log(u))
-        phi = 2 * mpmath.pi * mpmath.mpf(2 * angle + 1) / 2**33
-        return r * mpmath.cos(phi), r * mpmath.sin(phi)
+@lru_cache(maxsize=65536)
+def block(key: bytes, tag: int, t: int, counter: int) -> tuple[int, ...]:
+    """Eight 64-bit words of ChaCha20 (RFC 8439): counter, then tag and t as nonce."""
+    position = struct.pack("<IIQ", counter, tag, t)
+    stream = Cipher(algorithms.ChaCha20(key, position), mode=None).encryptor()
+    return struct.unpack("<8Q", stream.update(bytes(64)))
 
 
-@lru_cache(maxsize=4096)
-def _block(key: bytes, tag: int, t: int, counter: int) -> bytes:
-    return chacha20_block(key, counter, struct.pack("<IQ", tag, t))
+def bits(key: bytes, domain: int, t: int, i: int) -> tuple[int, int]:
+    """The first 320 bits of U and of V for element i."""
+    counter, j = i // 8, i % 4
+    first = block(key, domain, t, counter)
+    more = block(key, domain | MORE_BITS, t, 4 * counter + j)
+    u = first[j]
+    v = first[4 + j]
+    for step in range(4):
+        u = u << 64 | more[step]
+        v = v << 64 | more[4 + step]
+    return u, v
 
 
-def normal(key: bytes, domain: int, t: int, i: int) -> float:
-    """z(t, i)."""
-    words = struct.unpack("<16I", _block(key, domain, t, i // 16))
-    extra = struct.unpack("<8Q", _block(key, domain | 1 << 31, t, i // 16))
-    k = i % 8
-    return float(pair(words[k], extra[k], words[8 + k])[i % 16 // 8])
+def normal(u: int, v: int, size: int, sine: bool) -> mpf:
+    """N for U and V in the middle of what their first bits leave."""
+    unit = mpf(2) ** -size
+    radius = mp.sqrt(-2 * mp.log((u + mpf(1) / 2) * unit))
+    turns = 2 * (v + mpf(1) / 2) * unit
+    return radius * (mp.sinpi(turns) if sine else mp.cospi(turns))
+
+
+def nearest(u: int, v: int, size: int, sine: bool, scale: float) -> int:
+    """The integer nearest ρN."""
+    with mp.workprec(PRECISION):
+        return int(mp.nint(scale * normal(u, v, size, sine)))
+
+
+def innovation(key: bytes, domain: int, t: int, i: int, scale: float) -> int:
+    """k(t, i)."""
+    u, v = bits(key, domain, t, i)
+    return nearest(u, v, 320, i % 8 > 3, scale)
+
+
+def distance_to_half(u: int, v: int, size: int, sine: bool, scale: float) -> tuple[float, float, float]:
+    """How far ρN is from the nearest half integer, with r and U as float."""
+    with mp.workprec(PRECISION):
+        x = scale * normal(u, v, size, sine)
+        fraction = x - mp.floor(x)
+        uniform = (u + mpf(1) / 2) * mpf(2) ** -size
+        radius = mp.sqrt(-2 * mp.log(uniform))
+        return float(abs(fraction - mpf(1) / 2)), float(radius), float(uniform)

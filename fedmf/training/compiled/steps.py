@@ -644,9 +644,7 @@ def train_users(program, received, examples, arena, models, add, sums):
         train_user(program, received, examples, u, arena, model)
         if counted.size > 0:
             told = signs[one], squares[one], counted[one]
-            add(
-                model, model.size, received, clip_norm, scale, limit, total, second, shift, ends, *told
-            )
+            add(model, model.size, received, clip_norm, scale, limit, total, second, shift, ends, *told)
     return True
 
 
