@@ -18,7 +18,7 @@ from fedmf.mechanisms.matrix import Factorization, factorization_from_dict
 from fedmf.mechanisms.second_moment import SecondMoment
 from fedmf.mechanisms.sensitivity import Sensitivity, stated_sensitivity
 from fedmf.moments.features import NEAR
-from fedmf.noise.units import NOTHING, IntegerNoise, Part, Rounding, calibrated
+from fedmf.noise.units import NOTHING, Part, Rounding, calibrated
 from fedmf.participation import Participation
 
 MOST_ROWS: Final = 1 << 25
@@ -221,8 +221,7 @@ class MomentMechanism:
             parts.append(Part(second, moment.size, MOST_ROWS, ratio, moved))
         sensitivity = self.first_std / zeta / self.noise_multiplier
         std, rounding = calibrated(parts, sensitivity, self.noise_multiplier)
-        bits = [noise.bits for noise in rounding.parts]
-        if bits[-1] > 2 * bits[0]:
+        if rounding.bits[-1] > 2 * rounding.bits[0]:
             raise ValueError(
                 f"noise of the first moment must be below 2^20 zeta next to so little of the second; got "
                 f"{std:.3g} zeta. Use a smaller weight or a larger epsilon."
@@ -238,9 +237,7 @@ class MomentMechanism:
     def units(self) -> list[float]:
         """Units of the released sums: ζ·2⁻ᴮ, and ζ²·2⁻ᶠ where the second moment has noise of its own."""
         zeta = self.users.norm_bound
-        return [
-            zeta**power * 2.0**-noise.bits for power, noise in enumerate(self.rounding.parts, start=1)
-        ]
+        return [zeta**power * 2.0**-bits for power, bits in enumerate(self.rounding.bits, start=1)]
 
     def levels_under(self, participation: Participation) -> tuple[float, float | None, Sensitivity]:
         """τ₁, τ₂ and the sensitivity for σ = 1 and another contract."""
@@ -294,14 +291,9 @@ def mechanism_from_dict(description: Mapping[str, Any]) -> MomentMechanism:
             "participation": Participation(**fields["participation"]),
             "users": UserRange(**fields["users"]),
             "sensitivity": Sensitivity(**fields["sensitivity"]),
-            "rounding": _rounding_from_dict(fields["rounding"]),
+            "rounding": Rounding.from_dict(fields["rounding"]),
         }
     )
-
-
-def _rounding_from_dict(description: Mapping[str, Any]) -> Rounding:
-    parts = tuple(IntegerNoise(**part) for part in description["parts"])
-    return Rounding(parts, description["movement"], description["failure"])
 
 
 def default_weight(

@@ -115,7 +115,7 @@ class MomentStream:
         self.first_workload, self.second_workload = first_workload, second_workload
         self._running_first = RunningWorkload(first_workload, second_moment.dimension)
         self._running_second = RunningWorkload(second_workload, second_moment.size)
-        self._bits = mechanism.rounding.parts[0].bits
+        self._bits = mechanism.rounding.bits[0]
         self._unit = mechanism.units[0]
         self._first_noise = NoiseStream(
             key,
@@ -279,14 +279,17 @@ class _Noised:
     """Second moments with noise of their own."""
 
     def __init__(self, mechanism: MomentMechanism, moment: SecondMoment, key: NoiseKey | KeySchedule) -> None:
-        first, second = mechanism.rounding.parts
         C, _ = mechanism.second_noise
         self._moment = moment
-        self._bits = first.bits
-        self._feature_bits = second.bits
+        self._bits, self._feature_bits = mechanism.rounding.bits
         self._unit = mechanism.units[1]
         self._noise = NoiseStream(
-            key, Domain.SECOND_MOMENT, C.recurrence(), mechanism.rounds, moment.size, second.std
+            key,
+            Domain.SECOND_MOMENT,
+            C.recurrence(),
+            mechanism.rounds,
+            moment.size,
+            mechanism.rounding.parts[1].std,
         )
         self.noises = {"second_noise": self._noise}
 

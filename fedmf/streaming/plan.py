@@ -45,6 +45,8 @@ _MOST_BANDS, _FEW, _BUFFERS, _MANY = 64, 4096, 3, 16_384
 _STRETCHES: Final = (0.0, 0.5, 0.75, 1.0)
 #: How many weights an objective has.
 _WEIGHTS: Final = 64
+#: Far above what rare failures of integer noise add to δ, and what they add is below the accountants' margin.
+_LEAST_DELTA: Final = 1e-40
 #: Relative, of every number that is computed again.
 _TOLERANCE: Final = 1e-9
 
@@ -59,7 +61,8 @@ class StreamPlan:
         rounds: n, the most rows that count.
         strategies: what C₁ and C₂ are called; one name where they are the same.
         params: their parameters.
-        mechanism: C₁, C₂ and the noise levels, with a round for each release; its noise multiplier is c·σ.
+        mechanism: C₁, C₂, the noise levels and the units of integers, with a round for each release; its
+            noise multiplier is c·σ.
         software: name and version of what the stream was begun with.
     """
 
@@ -87,7 +90,7 @@ class StreamPlan:
         works = _workloads(settings, steps.rounds)
         built = _strategies(settings, steps, works)
         matrices = [one.factorization for one in built]
-        sigma = certified_sigma(settings.epsilon, settings.delta)
+        sigma = _multiplier(settings)
         moment = second_moment_named(settings.second_moment, layout.dimension)
         weight = settings.weight
         if isinstance(weight, str):
@@ -128,7 +131,7 @@ class StreamPlan:
         }
 
     def _check(self) -> None:
-        made, sigma = self.mechanism, certified_sigma(self.settings.epsilon, self.settings.delta)
+        made, sigma = self.mechanism, _multiplier(self.settings)
         steps, rows = step_contract(self.participation, self.settings.release_every)
         matrices = [made.first, *([] if made.second in (None, made.first) else [made.second])]
         again = self.settings.moment_method.mechanism(
@@ -265,6 +268,13 @@ def step_contract(rows: Participation, every: int) -> tuple[Participation, int]:
     n, k, b = rows.rounds, rows.max_participations, rows.min_separation
     steps, most, apart = -(-n // every), min(k, -(-every // b)), max(1, b // every)
     return Participation(steps, min(-(-k // most), most_participations(steps, apart)), apart), most
+
+
+def _multiplier(settings: Settings) -> float:
+    """σ of a user who does all that (n, k, b) allows."""
+    if settings.delta < _LEAST_DELTA:
+        raise ValueError(f"delta must be at least {_LEAST_DELTA:g}; got {settings.delta:g}.")
+    return certified_sigma(settings.epsilon, settings.delta)
 
 
 def _workloads(settings: Settings, steps: int) -> tuple[ToeplitzWorkload, ToeplitzWorkload]:
