@@ -1,0 +1,138 @@
+"""Whether engines that are faster than a loop give a user the loop's update, the same at each place of a group.
+
+Users of a group are computed together, and where a user stands must not show in its bits. Matrix products may
+round differently where a matrix does not begin on a cache line, and functions of single numbers where the last
+of them fill no vector of the processor. Three things make places equal: the math library's reproducible mode,
+which importing `fedmf` chooses; groups of 32 users, which fill whole vectors with any number of float32 each;
+and rows of parameters that do not touch each other. Here it is tried whether they do, on this machine, for the
+model and batch size of the run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmf.training.barrier import Group, silent
+from fedmf.training.batches import StepRows, widths_of
+from fedmf.training.compiled import Compiled
+from fedmf.training.draws import kept_generators
+from fedmf.training.engines import (
+    Engine,
+    OneByOne,
+    Together,
+    full_precision,
+    made_up_group,
+    tried_batch,
+)
+from fedmf.training.local_sgd import LocalSGD
+from fedmf.training.task import Task
+from fedmf.training.workers import single_threaded_products
+
+#: Largest difference from automatic differentiation, as a share of an update's norm: sums in another order
+#: make 10⁻⁷ to 2·10⁻⁶ in float32 on a processor.
+_TOLERANCE: Final = 1e-5
+_TOLERANCE_ON_GPU: Final = 1e-3
+_TOLERANCE_IN_BFLOAT16: Final = 5e-2
+#: Compiled steps are compared for faults of their own, not for models that mix examples, which they refuse.
+_TOLERANCE_COMPILED: Final = 1e-2
+#: Rows and columns of products (m × k by k × n) that MKL rounds by place without its reproducible mode, on
+#: processors with AVX2 or AVX-512.
+_PRODUCTS: Final = ((2, 33, 17), (7, 28, 6), (10, 17, 5), (5, 13, 7), (17, 26, 5), (1, 29, 25), (29, 61, 5))
+#: Pairs in one batched product.
+_PAIRS: Final = 16
+
+
+@cache
+def uneven_products() -> str:
+    """Why equal matrices have unequal products in this process, by their place in a batch; empty if none do."""
+    generator = torch.Generator().manual_seed(0)
+    with single_threaded_products():
+        for m, k, n in _PRODUCTS:
+            left = torch.randn(m, k, generator=generator).expand(_PAIRS, m, k).contiguous()
+            right = torch.randn(k, n, generator=generator).expand(_PAIRS, k, n).contiguous()
+            if not _equal_rows(torch.bmm(left, right)):
+                return (
+                    "matrix products of this process round by their place in a group; import fedmf before "
+                    "torch's first product, or set MKL_CBWR=AUTO in the environment"
+                )
+    return ""
+
+
+def uneven_places(task: Task, local: LocalSGD) -> str:
+    """Train a group of copies of one made-up user for each width of a step: all must have the same bits.
+
+    Returns:
+        The fault, as the end of a sentence; empty if there is none.
+    """
+    engine, origin = Together(task, local), task.model.initial()
+    with silent(), kept_generators(task.device), single_threaded_products():
+        for width in widths_of(tried_batch(local)):
+            models = engine.train(origin, _copies(task, width, engine.size))
+            if not _equal_rows(models):
+                return f"a user's update depends on its place in a group, with steps of {width} examples"
+    return ""
+
+
+def disagreement(make: type[Engine], task: Task, local: LocalSGD) -> str:
+    """How updates of made-up users differ from those by automatic differentiation.
+
+    The users have unequal numbers of examples, so that steps hold padding. An update that differs for one
+    draw of examples, and not for another, has a number on the other side of a kink, as ReLU's.
+
+    Args:
+        make: the engine.
+        task: model, loss and structure of examples; its users are not looked at.
+        local: local SGD with the run's batch size.
+
+    Returns:
+        The fault, as the end of a sentence; empty if there is none.
+    """
+    origin = task.model.initial().to(task.device)
+    engine, loop = make(task, local), OneByOne(task, local)
+    device, tolerance = task.device, _tolerance(make, task, local)
+    engine.expect(2)
+    with silent(), kept_generators(device), full_precision(device), single_threaded_products():
+        for seed in range(2):
+            group = made_up_group(task, max(2, tried_batch(local)), seed=seed)
+            expected = loop.train(origin, group) - origin
+            error = torch.linalg.vector_norm(engine.train(origin, group) - origin - expected, dim=1)
+            if bool((error <= tolerance * torch.linalg.vector_norm(expected, dim=1)).all()):
+                return ""
+    return (
+        "updates are other ones than by automatic differentiation, as where a model mixes a user's examples, "
+        "padding included"
+    )
+
+
+def _tolerance(make: type[Engine], task: Task, local: LocalSGD) -> float:
+    if make is Compiled:
+        return _TOLERANCE_COMPILED
+    if local.precision == "bfloat16":
+        return _TOLERANCE_IN_BFLOAT16
+    return _TOLERANCE if task.device.type == "cpu" else _TOLERANCE_ON_GPU
+
+
+def _copies(task: Task, width: int, users: int) -> Group:
+    """A group of so many users with the same examples, as many as a step takes."""
+    group = made_up_group(task, max(2, width), users=1)
+    rows = np.broadcast_to(group.steps.rows[:, :, :width], (1, users, width))
+    weights = np.full((1, users, width), 1.0 / width, np.float32)
+    return replace(
+        group,
+        positions=np.arange(users),
+        width=width,
+        edges=np.zeros(users + 1, np.int64),
+        steps=StepRows(np.ascontiguousarray(rows), weights, np.full(1, users)),
+        seeds=np.zeros(users, np.uint64),
+    )
+
+
+def _equal_rows(values: Tensor) -> bool:
+    """Whether all rows have the numbers of the first."""
+    return torch.equal(values, values[:1].expand_as(values))
