@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING
 
 os.environ.setdefault("MKL_CBWR", "AUTO")
 
-from fedmf.lazy import lazily  # noqa: E402
-from fedmf.version import __version__  # noqa: E402
+from fedmf.lazy import lazily
+from fedmf.version import __version__
 
 if TYPE_CHECKING:
     from fedmf.accounting import NoPrivacy, UserLevel, design

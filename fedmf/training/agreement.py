@@ -1,11 +1,11 @@
-"""Whether engines that are faster than a loop give a user the loop's update, the same at each place of a group.
+"""Whether engines that are faster than a loop have its updates, with the same bits at each place of a group.
 
-Users of a group are computed together, and where a user stands must not show in its bits. Matrix products may
-round differently where a matrix does not begin on a cache line, and functions of single numbers where the last
-of them fill no vector of the processor. Three things make places equal: the math library's reproducible mode,
-which importing `fedmf` chooses; groups of 32 users, which fill whole vectors with any number of float32 each;
-and rows of parameters that do not touch each other. Here it is tried whether they do, on this machine, for the
-model and batch size of the run.
+Users of a group are computed together, and a user's place must not show in its bits. Matrix products may
+round differently where a matrix does not begin on a cache line, and functions of single numbers where the
+last of them fill no vector of the processor. Three things make places equal: the reproducible mode of Intel's
+math library, which importing `fedmf` chooses; groups of 32 users, which fill whole vectors with any number of
+float32 each; and rows of parameters that do not touch. The functions here try on this machine, with the model
+and batch size of a run, that they do.
 """
 
 from __future__ import annotations
@@ -46,11 +46,13 @@ _TOLERANCE_COMPILED: Final = 1e-2
 _PRODUCTS: Final = ((2, 33, 17), (7, 28, 6), (10, 17, 5), (5, 13, 7), (17, 26, 5), (1, 29, 25), (29, 61, 5))
 #: Pairs in one batched product.
 _PAIRS: Final = 16
+#: Examples of a user that is copied, or those of one step.
+_EXAMPLES: Final = 4
 
 
 @cache
 def uneven_products() -> str:
-    """Why equal matrices have unequal products in this process, by their place in a batch; empty if none do."""
+    """Why equal pairs of matrices have unequal products in one batch in this process; empty if none do."""
     generator = torch.Generator().manual_seed(0)
     with single_threaded_products():
         for m, k, n in _PRODUCTS:
@@ -65,7 +67,7 @@ def uneven_products() -> str:
 
 
 def uneven_places(task: Task, local: LocalSGD) -> str:
-    """Train a group of copies of one made-up user for each width of a step: all must have the same bits.
+    """Train a group of copies of a made-up user for each width of a step: all must have the same bits.
 
     Returns:
         The fault, as the end of a sentence; empty if there is none.
@@ -119,16 +121,17 @@ def _tolerance(make: type[Engine], task: Task, local: LocalSGD) -> float:
 
 
 def _copies(task: Task, width: int, users: int) -> Group:
-    """A group of so many users with the same examples, as many as a step takes."""
-    group = made_up_group(task, max(2, width), users=1)
-    rows = np.broadcast_to(group.steps.rows[:, :, :width], (1, users, width))
-    weights = np.full((1, users, width), 1.0 / width, np.float32)
+    """A group of so many users with the same examples; where steps are narrow, they take several."""
+    steps = max(1, _EXAMPLES // width)
+    group = made_up_group(task, max(2, steps * width), users=1)
+    rows = np.arange(steps * width).reshape(steps, 1, width).repeat(users, axis=1)
+    weights = np.full((steps, users, width), 1.0 / width, np.float32)
     return replace(
         group,
         positions=np.arange(users),
         width=width,
         edges=np.zeros(users + 1, np.int64),
-        steps=StepRows(np.ascontiguousarray(rows), weights, np.full(1, users)),
+        steps=StepRows(rows, weights, np.full(steps, users)),
         seeds=np.zeros(users, np.uint64),
     )
 

@@ -304,7 +304,7 @@ def refuse_batch_statistics(module: nn.Module) -> None:
 
 
 def _rows(like: Tensor, users: int) -> Tensor:
-    """Shape (users, d), each row on a cache line, with a gap before the next, so that none are taken together."""
+    """Shape (users, d), each row on a cache line, with a gap before the next: rows are never taken as one."""
     length = like.numel()
     return like.new_empty(users, (length // _LINE + 1) * _LINE)[:, :length]
 
