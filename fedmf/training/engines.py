@@ -244,12 +244,12 @@ def tried_batch(local: LocalSGD) -> int:
     return min(local.batch_size, _MOST_TRIED)
 
 
-def made_up_group(task: Task, width: int, users: int = 2, seed: int = 0) -> Group:
+def made_up_group(task: Task, width: int, users: int = 2) -> Group:
     """Users with made-up examples for a step, and the largest valid numbers in it.
 
     One example of the first user is padding; each other has half as many real ones as the user before.
     """
-    features, labels = task.structure.sample(torch.Generator().manual_seed(seed), (users * width,))
+    features, labels = task.structure.sample(torch.Generator().manual_seed(0), (users * width,))
     for part, drawn in ((task.structure.features, features), (task.structure.labels, labels)):
         for name, values in named(drawn).items():
             if (bound := named(part)[name].bound) is not None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedmf.data import InMemoryDataset
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel
-from fedmf.training.agreement import disagreement, uneven_places, uneven_products
+from fedmf.training.agreement import disagreement, mixed_examples, uneven_places, uneven_products
 from fedmf.training.barrier import (
     Failures,
     Group,
@@ -147,10 +147,9 @@ def _fault_of(path: Path, task: Task, local: LocalSGD) -> str:
 
 
 def _fault_of_groups(task: Task, local: LocalSGD) -> str:
-    """Why a user's bits would depend on its place in a group; on a GPU they may, by rounding."""
-    if task.device.type != "cpu":
-        return ""
-    return uneven_products() or uneven_places(task, local)
+    """Why a user's bits would depend on its place in a group (on a GPU they may), or an update on padding."""
+    uneven = "" if task.device.type != "cpu" else uneven_products() or uneven_places(task, local)
+    return uneven or mixed_examples(task, local)
 
 
 def trainer_on(path: Path) -> Callable[[Task, LocalSGD], LocalTrainer]:

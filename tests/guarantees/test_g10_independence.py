@@ -138,8 +138,8 @@ def test_integers_do_not_depend_on_others(model: str, engine: str) -> None:
     check(model, engine)
 
 
-#: Modules in which no engine looks, and batch sizes: matrices at odd places of a group begin amid a cache line,
-#: and numbers of a group of 16 would not fill the vectors of AVX-512.
+#: Modules in which no engine looks, their inputs, and batch sizes: matrices at odd places of a group begin
+#: amid a cache line, and numbers of a group of 16 would not fill the vectors of AVX-512.
 UNEVEN: dict[str, tuple[Callable[[], nn.Module], int, int]] = {
     "products": (lambda: Own(nn.Linear(13, 7)), 13, 5),
     "two products": (
@@ -151,7 +151,7 @@ UNEVEN: dict[str, tuple[Callable[[], nn.Module], int, int]] = {
 
 @pytest.mark.parametrize("name", UNEVEN)
 def test_bits_do_not_depend_on_the_place_in_a_group(name: str) -> None:
-    """A at every place of a group, after users with as many steps or more, before some with as many or fewer."""
+    """A at every place, after users with as many steps or more, before users with as many or fewer."""
     make, numbers, batch = UNEVEN[name]
     torch.manual_seed(0)
     places = 32

@@ -1,4 +1,4 @@
-"""Groups are taken only where each user has the loop's update, with the same bits at each place; planted faults."""
+"""Groups are taken only where users have the loop's updates, with the same bits at each place; faults."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from fedmf.errors import ConfigError
 from fedmf.training import LocalSGD, Task, agreement, classification, local
-from fedmf.training.agreement import disagreement, uneven_places, uneven_products
+from fedmf.training.agreement import disagreement, mixed_examples, uneven_places, uneven_products
 from fedmf.training.barrier import Group
-from fedmf.training.engines import OneByOne, Together, made_up_group
+from fedmf.training.engines import OneByOne, Together
 
 PLAN = LocalSGD(batch_size=5, learning_rate=0.1, momentum=0.5)
 REFUSED = "must be 'auto' or 'loop' here; got 'vectorised'. In groups of users, "
@@ -59,37 +59,38 @@ def test_models_that_mix_examples_are_trained_as_by_the_loop(
     with caplog.at_level(logging.WARNING, "fedmf"):
         trainer = trainer_for(module, dataset, PLAN)
     (line,) = caplog.messages
-    assert line.startswith(
-        "users are trained one by one, which is slower, not by torch.func in groups: updates"
-    )
+    how = "users are trained one by one, which is slower, not by torch.func in groups"
+    assert line == f"{how}: the model mixes a user's examples, so that padding changes updates"
     updates = trainer.updates(trainer.task.model.initial(), list(dataset.user_ids), 3)
     for user, update in zip(dataset.user_ids, updates, strict=True):
         expected = plain_update(module, dataset, user, PLAN)
         assert (update - expected).norm() <= 1e-5 * expected.norm()
-    with pytest.raises(ConfigError, match=f"{REFUSED}updates are other ones"):
+    with pytest.raises(ConfigError, match=f"{REFUSED}the model mixes"):
         trainer_for(module, dataset, PLAN, engine="vectorised")
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_modules_that_mix_nothing_agree(precision: str) -> None:
+def test_modules_that_mix_nothing_are_told_from_those_that_do(precision: str) -> None:
     plan = LocalSGD(batch_size=5, precision=precision)  # type: ignore[arg-type]
-    for function in (lambda x: x, lambda x: x - x.mean(1, keepdim=True), lambda x: x.cumsum(1)):
+    for function in (torch.tanh, lambda x: x - x.mean(1, keepdim=True), lambda x: x.cumsum(1)):
+        assert mixed_examples(task_of(Mixing(function)), plan) == ""
         assert disagreement(Together, task_of(Mixing(function)), plan) == ""
-    assert disagreement(Together, task_of(Mixing(MIXING["centred"])), plan) != ""
+    for function in MIXING.values():
+        assert mixed_examples(task_of(Mixing(function)), plan) != ""
 
 
-@pytest.mark.parametrize(("seeds", "agrees"), [((0,), True), ((1,), True), ((0, 1), False)])
-def test_one_draw_of_examples_may_differ_but_not_two(seeds: tuple[int, ...], agrees: bool) -> None:
-    """As where a number lies on the other side of ReLU's kink."""
-    task = task_of(Plain(nn.Linear(6, 4)))
-    draws = [made_up_group(task, 5, seed=seed).features for seed in seeds]
+def test_a_module_that_magnifies_rounding_mixes_nothing() -> None:
+    """Groups of two channels are ±1 once they are normalised, whatever they are."""
+    for seed in range(5):
+        torch.manual_seed(seed)
+        task = task_of(nn.Sequential(nn.Linear(6, 4), nn.GroupNorm(2, 4)))
+        assert mixed_examples(task, PLAN) == disagreement(Together, task, PLAN) == ""
 
-    class Kinked(Together):
-        def train(self, origin: Tensor, group: Group) -> Tensor:
-            other = any(torch.equal(group.features, draw) for draw in draws)
-            return super().train(origin, group) + 0.01 * other
 
-    assert (disagreement(Kinked, task, PLAN) == "") == agrees
+def test_a_module_that_counts_padding_disagrees() -> None:
+    task = task_of(Mixing(lambda x: x * len(x)))
+    assert mixed_examples(task, PLAN) == ""
+    assert disagreement(Together, task, PLAN) == "updates are other ones than by automatic differentiation"
 
 
 def test_a_place_with_other_bits_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
