@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final
 
+import numpy as np
+
 from fedmf.mechanisms.cache import remembered_parameters
 from fedmf.mechanisms.errors import LARGEST_RATED, RMSE, Objective, QuickError, errors
 from fedmf.mechanisms.matrix import Factorization, NotRepresentable, Stamped, normalized
@@ -29,7 +31,7 @@ Built = tuple[dict[str, float | int], Factorization]
 #: To be raised whenever searches find other parameters for the same request.
 _SEARCH: Final = 5
 # Points of the grid on which the search of a real parameter begins.
-_GRID: Final = 9
+_GRID: Final = 7
 # n for normalised columns, which take seconds for an error there, and in a comparison.
 _LARGEST_NORMALIZED, _LARGEST_NORMALIZED_COMPARED = 1_000_000, 16_384
 
@@ -176,7 +178,7 @@ def least_on(error: Error, low: float, high: float, grid: int, tolerance: float)
     """
     from scipy.optimize import minimize_scalar
 
-    points = [low + (high - low) * i / (grid - 1) for i in range(grid)]
+    points = np.linspace(low, high, grid).tolist()  # ends at `high` exactly
     errors_there = [error(x) for x in points]
     least = min(errors_there)
     at = errors_there.index(least)
@@ -508,7 +510,7 @@ def form_of(name: str) -> Form:
     if form is None:
         known = [*names(), *(other for family in families() for other in family.also)]
         fix = "".join(f"Did you mean {near!r}? " for near in difflib.get_close_matches(name, known, 1, 0.5))
-        raise ValueError(f"mechanism (name) must be a known one; got {name!r}. {fix}fedmf design lists them.")
+        raise ValueError(f"mechanism (name) must be a known one; got {name!r}. {fix}fedmf design --all lists them.")
     return form
 
 

@@ -130,7 +130,7 @@ class; a key that the class lacks is an error. `fedmf options WORD` searches thi
 that a key is not set. Write lists as strings with commas, such as `"64,32"`, or as TOML arrays if Flower does
 not read the file; `"none"` is an empty list. `data.seed` (for tasks of kind `function`, `task.seed`) is the
 only public seed: it determines ownership, initial parameters, cohorts and the order of examples. `fedmf
-design` and the theory page list the [mechanisms](theory/mechanisms.md) and their parameters; parameters that
+design --all` and the theory page list the [mechanisms](theory/mechanisms.md) and their parameters; parameters that
 are not set are optimised."""
 
 
