@@ -55,7 +55,8 @@ def test_seven_mechanisms_are_ranked_and_compared_with_independent_noise(
 
 
 def test_all_mechanisms_are_the_seven_and_others_on_request(capsys: pytest.CaptureFixture[str]) -> None:
-    small = ["design", "--rounds", "16", "--max-participations", "2", "--min-separation", "8", "--all"]
+    small = ["design", "--all", "--rounds", "16", "--max-participations", "2"]
+    small += ["--min-separation", "8"]
     assert run([*small, "--json"]) == 0
     names = {row["mechanism"] for row in json.loads(capsys.readouterr().out)}
     assert names > {*DEFAULT_MECHANISMS, "bifr", "tree", "normalized-bisr"}

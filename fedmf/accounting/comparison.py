@@ -29,7 +29,7 @@ from fedmf.mechanisms.workload import ToeplitzWorkload, parse_workload
 from fedmf.participation import Participation
 
 Row = dict[str, Any]
-#: The mechanisms of a comparison without names: one of each kind, from the simplest to the smallest error.
+#: The mechanisms of a comparison without names, from the simplest to the smallest error.
 DEFAULT_MECHANISMS: Final = ("identity", "cgd", "bisr", "blt", "banded-toeplitz", "banded", "dense")
 # Smaller differences in error rarely show in the accuracy of a model.
 _NEGLIGIBLE: Final = 0.05
@@ -66,8 +66,8 @@ def design(
 
     Args:
         participation: (n, k, b).
-        mechanisms: names, or choices such as `GivenFactorization(C)`; rows keep this order. By default, those of
-            `DEFAULT_MECHANISMS` that take seconds at the horizon are compared, best first.
+        mechanisms: names, or choices such as `GivenFactorization(C)`; rows keep this order. By
+            default, those of `DEFAULT_MECHANISMS` that take seconds at the horizon, best first.
         epsilon: ε of the budget; give both ε and δ or neither.
         delta: δ of the budget.
         adjacency: "zero-out" or "replace-one".
@@ -169,9 +169,9 @@ def design(
 
 
 def recommended(rows: Sequence[Row]) -> Row:
-    """The row whose noise takes the least time per coordinate, among those within 5 % of the smallest error.
+    """The row with the fastest noise among those within 5 % of the smallest error.
 
-    Of rows that take the same time, it is the one with the smallest error.
+    Of rows with equally fast noise, it is the one with the smallest error.
     """
     least = min(row["objective_error"] for row in rows)
     near = [row for row in rows if row["objective_error"] <= least * (1 + _NEGLIGIBLE)]
@@ -181,8 +181,8 @@ def recommended(rows: Sequence[Row]) -> Row:
 def _compared(queries: ToeplitzWorkload, sampling: str, all_mechanisms: bool) -> list[str]:
     """The names of a comparison without names.
 
-    Of all mechanisms, those made of learning rates are compared only where there are any, and normalised
-    forms only where a row does not take minutes.
+    Of all mechanisms, those made of learning rates are compared only where there are any, and
+    normalised forms only where a row does not take minutes.
     """
     names = names_to_compare(queries.rounds)
     if not all_mechanisms:

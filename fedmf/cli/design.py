@@ -26,7 +26,7 @@ def design(
         None, "S", "In place of --epsilon: standard deviation of the noise of C·x per clip norm."
     ),
     adjacency: Adjacency = ADJACENCY,
-    mechanism: list[str] = option([], "NAME", "Mechanism to evaluate; repeatable. Default: seven of them."),
+    mechanism: list[str] = option([], "NAME", "Mechanism to evaluate; repeatable. Default: seven."),
     all_mechanisms: bool = flag("--all", "Compare all mechanisms."),
     bands: int | None = BANDS,
     param: list[str] = PARAMS,
@@ -44,7 +44,8 @@ def design(
 ) -> None:
     """Compare the error, memory and time of mechanisms for given participation.
 
-    By default these are independent noise, λ-CGD, BISR, BLT, banded Toeplitz, banded and dense matrices.
+    By default it compares independent noise, λ-CGD, BISR, BLT, banded Toeplitz, banded and dense
+    matrices, as far as they take seconds.
     Give participation by --users and --users-per-round, or by --max-participations and --min-separation.
     Errors include the sensitivity and, with --epsilon and --delta, the noise multiplier.
 
@@ -188,8 +189,8 @@ def _show(
     (console if console.is_terminal else wider).print(table)
     if compared:
         console.print(
-            f"Recommended: {recommended(rows)['mechanism']}. Of the mechanisms within 5 % of the smallest "
-            "error, its noise takes the least time.",
+            f"Recommended: {recommended(rows)['mechanism']}. Of the mechanisms within 5 % of the "
+            "smallest error, its noise takes the least time.",
             soft_wrap=True,
         )
     if size:

@@ -153,7 +153,8 @@ def search(
 ) -> Values:
     """The given parameters with the free ones, chosen for the least error.
 
-    The first is chosen by its own rule; for every value that the rule tries, the others are chosen anew.
+    The first is chosen by its own rule. For every value that the rule tries, the others are chosen
+    anew.
     """
     if not free:
         return given
@@ -262,7 +263,8 @@ class Family:
         free: the parameters, in the order in which they are chosen where they are not given.
         options: parameters that are never searched.
         largest: the largest n it is built for by name.
-        largest_compared: the largest n at which a comparison of all mechanisms includes it; 0 for never.
+        largest_compared: the largest n at which a comparison of all mechanisms includes it; 0 for
+            never.
         make_normalized: C with normalised columns, if it is more than `make` with its columns normalised.
         optimized: whether an optimiser or a matrix of n² entries makes it, rather than a formula.
         entrywise: whether the optimiser moves every entry of C, which takes longest.
@@ -386,8 +388,8 @@ class Form:
     def best(self, free: Sequence[Free], request: DesignRequest, given: Values) -> Values:
         """The given parameters with the free ones, chosen for the least error.
 
-        Beyond n = 16,384, where an error with normalised columns takes long, the first of several parameters
-        is chosen for plain columns.
+        Beyond n = 16,384, where an error with normalised columns takes long, the first of several
+        parameters is chosen for plain columns.
         """
         if self.normalized and request.rounds > _LARGEST_NORMALIZED_COMPARED and len(free) > 1:
             symbol = free[0].symbol
@@ -477,7 +479,7 @@ def names() -> list[str]:
 
 
 def names_to_compare(rounds: int) -> list[str]:
-    """The names that a comparison of all mechanisms includes at this horizon: those that take seconds there.
+    """The names that a comparison of all mechanisms includes: those that take seconds at this n.
 
     >>> "dense" in names_to_compare(512), "dense" in names_to_compare(513)
     (True, False)
@@ -510,7 +512,10 @@ def form_of(name: str) -> Form:
     if form is None:
         known = [*names(), *(other for family in families() for other in family.also)]
         fix = "".join(f"Did you mean {near!r}? " for near in difflib.get_close_matches(name, known, 1, 0.5))
-        raise ValueError(f"mechanism (name) must be a known one; got {name!r}. {fix}fedmf design --all lists them.")
+        raise ValueError(
+            f"mechanism (name) must be a known one; got {name!r}. {fix}"
+            "fedmf design --all lists them."
+        )
     return form
 
 
