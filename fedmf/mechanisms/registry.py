@@ -513,8 +513,7 @@ def form_of(name: str) -> Form:
         known = [*names(), *(other for family in families() for other in family.also)]
         fix = "".join(f"Did you mean {near!r}? " for near in difflib.get_close_matches(name, known, 1, 0.5))
         raise ValueError(
-            f"mechanism (name) must be a known one; got {name!r}. {fix}"
-            "fedmf design --all lists them."
+            f"mechanism (name) must be a known one; got {name!r}. {fix}fedmf design --all lists them."
         )
     return form
 
