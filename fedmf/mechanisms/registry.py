@@ -34,6 +34,8 @@ _SEARCH: Final = 5
 _GRID: Final = 7
 # n for normalised columns, which take seconds for an error there, and in a comparison.
 _LARGEST_NORMALIZED, _LARGEST_NORMALIZED_COMPARED = 1_000_000, 16_384
+# n up to which bands and another parameter of a normalised form are searched together.
+_LARGEST_NORMALIZED_SEARCH: Final = 4096
 
 
 @dataclass(frozen=True)
@@ -388,13 +390,13 @@ class Form:
     def best(self, free: Sequence[Free], request: DesignRequest, given: Values) -> Values:
         """The given parameters with the free ones, chosen for the least error.
 
-        Beyond n = 16,384, where an error with normalised columns takes long, the first of several
-        parameters is chosen for plain columns.
+        Beyond n = 4096, where an error with normalised columns takes long, bands are chosen for plain
+        columns if other parameters follow.
         """
-        if self.normalized and request.rounds > _LARGEST_NORMALIZED_COMPARED and len(free) > 1:
-            symbol = free[0].symbol
+        long = self.normalized and request.rounds > _LARGEST_NORMALIZED_SEARCH
+        if long and free[0] is FREE_BANDS and len(free) > 1:
             plain = self.family.plain.best(free, request, given)
-            return self.best(free[1:], request, {**given, symbol: plain[symbol]})
+            return self.best(free[1:], request, {**given, "bands": plain["bands"]})
         judge = QuickError(request.participation, request.workload, request.objective)
 
         def error(values: Values) -> float:
