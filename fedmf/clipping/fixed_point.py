@@ -92,7 +92,8 @@ class FixedPointSum:
         check_clip_norm(clip_norm)
         if not 1 <= bits <= FRACTION_BITS or not 1 <= feature_bits <= 2 * bits:
             raise ValueError(
-                f"bits (of the units) must lie in 1..{FRACTION_BITS} and 1..2*bits; got {bits}, {feature_bits}."
+                f"bits (of the units) must lie in 1..{FRACTION_BITS} and 1..2*bits; got {bits} "
+                f"and {feature_bits}."
             )
         self.clip_norm = clip_norm
         self.statistics = tuple(statistics)

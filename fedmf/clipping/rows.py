@@ -9,9 +9,7 @@ import numpy as np
 from fedmf.loops import compiled
 
 
-@compiled(
-    "void(float64[:,::1], float64, float64, float64, int64[:,::1], float64[::1], boolean[::1])"
-)
+@compiled("void(float64[:,::1], float64, float64, float64, int64[:,::1], float64[::1], boolean[::1])")
 def clip_rows(
     rows: Any, clip_norm: Any, scale: Any, limit: Any, integers: Any, norms: Any, counted: Any
 ) -> None:

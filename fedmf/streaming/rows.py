@@ -197,7 +197,7 @@ def label_of(value: object) -> str:
 
 
 def norms_of(values: Array) -> Array:
-    """Return the norm of each row, for the operator's counts: what bounds a row is the clip of `MomentStream`.
+    """Return the norm of each row, for the operator's counts; the clip of `MomentStream` bounds rows.
 
     Args:
         values: shape (rows, d), finite.
