@@ -107,12 +107,12 @@ def test_without_noise_the_second_moment_is_that_of_the_clipped_updates(form: st
 def test_noise_of_the_wrong_scale_is_rejected(
     factor: float, domain: Domain, twins, tmp_path: Path, monkeypatch
 ) -> None:  # type: ignore[no-untyped-def]
-    add = NoiseStream.add_
+    right = NoiseStream.__init__
 
-    def wrong(self: NoiseStream, out, scale: float) -> None:  # type: ignore[no-untyped-def]
-        add(self, out, scale * (factor if self.source.domain is domain else 1.0))
+    def wrong(self, keys, of, inverse, rounds, dimension, std):  # type: ignore[no-untyped-def]
+        right(self, keys, of, inverse, rounds, dimension, std * (factor if of is domain else 1.0))
 
-    monkeypatch.setattr(NoiseStream, "add_", wrong)
+    monkeypatch.setattr(NoiseStream, "__init__", wrong)
     released = released_pair(tmp_path / "run", "per-user")
     statement = json.loads((tmp_path / "run" / "statement.json").read_text())
     assert rejects(noise_of(released, twins["per-user"]), statement)

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmf.clipping import FixedPointSum, fixed_point_energies, in_parts, new_vector
-from fedmf.clipping.integers import bounded_integers
+from fedmf.clipping import FixedPointSum, clip_to_fixed_point, fixed_point_energies, in_parts, new_vector
 from fedmf.loops import compiled
 from fedmf.mechanisms.second_moment import SecondMoment
 from fedmf.noise import Domain, KeySchedule, NoiseStream
@@ -121,7 +120,7 @@ class StatisticRelease:
         """Release the statistic of round t, and return the state after it."""
         integers = torch.tensor([total.told(self._summed) << self._bits], dtype=torch.int64)
         noisy = self._noisy.release(t, integers, 2.0**-self._bits)
-        return self.statistic.after(t, noisy.mean(self._size).tolist(), self.state)
+        return self.statistic.after(t, float(noisy.mean(self._size)), self.state)
 
     def state_dict(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return a state with the position and identity of the noise, for a checkpoint."""
@@ -168,15 +167,8 @@ class SecondMomentRelease:
         return noisy.mean(self._size), (self._std / self._size) ** 2 * float(self._row_variances[t])
 
     def _squared_mean(self, total: FixedPointSum) -> Tensor:
-        """m times the features of G/m, whose integers are within the ball of radius ζ.
-
-        A mean of m' > m users may be longer; it is scaled down to ζ like an update.
-        """
+        """m times the features of G/m, which is clipped like an update: a mean of more users may be longer."""
         mean = total.fixed_point.to(torch.float64) / self._size
-        norm = float(torch.linalg.vector_norm(mean))
-        limit = 2.0**self._bits * (1.0 - (mean.numel() + 64) * 2.0**-52)
-        if norm > limit:
-            mean *= limit / norm
-        integers, _ = bounded_integers(mean[None], self._bits)
+        integers, _ = clip_to_fixed_point(mean[None], 2.0**self._bits, self._bits)
         features = fixed_point_energies(integers, self._moment, self._bits, self._feature_bits)
         return features[0] * self._size

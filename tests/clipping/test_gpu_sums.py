@@ -57,7 +57,9 @@ def test_the_interpreted_kernels_give_the_integers_of_the_cpu(case, interpret) -
     wanted = FixedPointSum(dimension, zeta, statistics=[SIGNS])
     mask = wanted.add_updates(rows[:, :dimension], origin)
     scale = margin(dimension) * 2.0**FRACTION_BITS
-    total, signs, finite, squares = interpret("clip_and_sum", rows, dimension, origin, zeta, scale, FRACTION_BITS)
+    total, signs, finite, squares = interpret(
+        "clip_and_sum", rows, dimension, origin, zeta, scale, FRACTION_BITS
+    )
     assert torch.equal(finite, mask)
     assert close(total, wanted.fixed_point, users)
     assert int(signs.sum()) == wanted.told(SIGNS)

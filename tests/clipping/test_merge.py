@@ -52,9 +52,7 @@ UNITS = [(31, 31), (31, 40), (20, 31), (9, 9)]
 
 @pytest.mark.parametrize(("bits", "feature_bits"), UNITS)
 @pytest.mark.parametrize("dimension", [1, 16, 47])
-def test_a_user_adds_at_most_its_worth_or_nothing(
-    dimension: int, bits: int, feature_bits: int
-) -> None:
+def test_a_user_adds_at_most_its_worth_or_nothing(dimension: int, bits: int, feature_bits: int) -> None:
     """Rows of every scale, NaN and infinity among them, times factors that are right, nearly so, or wrong."""
     unit, limit = 2**bits, square_limit(dimension, bits)
     shift = 2 * bits - feature_bits

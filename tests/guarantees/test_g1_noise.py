@@ -15,7 +15,6 @@ from flwr.serverapp.strategy import FedAvg
 import fedmf
 from fedmf.flower import CorrelatedNoise, InProcessGrid
 from fedmf.noise import NoiseStream
-from fedmf.runs.plan import Plan
 from guarantees.small import (
     CLIP,
     COHORT,
@@ -111,12 +110,11 @@ def test_released_noise_has_the_stated_covariance(where: str, tmp_path: Path) ->
 def test_a_wrong_sigma_is_seen(
     where: str, factor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if where == "stream":
-        for name in ("add_", "add_rows_"):
-            add = getattr(NoiseStream, name)
-            monkeypatch.setattr(NoiseStream, name, lambda self, x, std, add=add: add(self, x, factor * std))
-    else:
-        right = Plan.noise_std_at
-        monkeypatch.setattr(Plan, "noise_std_at", lambda self, norm: factor * right(self, norm))
+    right = NoiseStream.__init__
+
+    def wrong(self, keys, domain, inverse, rounds, dimension, std):
+        right(self, keys, domain, inverse, rounds, dimension, factor * std)
+
+    monkeypatch.setattr(NoiseStream, "__init__", wrong)
     with pytest.raises(AssertionError):
         CHECKS[where](tmp_path)

@@ -13,11 +13,12 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam
 from support.certificates import make_credentials
 from support.flower_network import flower_environment, flwr_run, superlink, supernodes
+from support.normals import normals
 
 from fedmf import CyclicCohorts, UserLevel, load_model
 from fedmf.flower import CorrelatedNoise, InProcessGrid, run_app
 from fedmf.flower.inner_rule import InnerRule
-from fedmf.noise import Domain, GaussianSource, NoiseKey
+from fedmf.noise import Domain
 from fedmf.records.ledger import Ledger
 from guarantees.small import CLIP, bisr, clipped
 
@@ -57,12 +58,6 @@ def adding() -> ClientApp:
     return app
 
 
-def noise_rows() -> np.ndarray:
-    """z of a public seed, shape (n, d)."""
-    source = GaussianSource(NoiseKey.from_seed(SEED), DIMENSION, Domain.TRAINING)
-    return torch.stack([source.block(t, 0, DIMENSION) for t in range(ROUNDS)]).double().numpy()
-
-
 def check_fed_adam(folder: Path) -> None:
     """All six users in every round: θ_n by Reddi et al. (2021), in float64, of (Σ clip(x_u) + C⁻¹z)/m."""
     strategy = CorrelatedNoise(
@@ -76,7 +71,14 @@ def check_fed_adam(folder: Path) -> None:
     said = strategy.statement().to_dict()
     std = said["clip_norm"] * said["noise_multiplier"] * said["sensitivity"]
     total = clipped(np.stack([update_of(u) for u in range(USERS)])).sum(0)
-    means = (total + std * np.linalg.solve(bisr(ROUNDS, said["params"]["bands"]), noise_rows())) / USERS
+    z = normals(SEED, Domain.TRAINING, ROUNDS, DIMENSION)
+    means = (
+        total
+        + std
+        * np.linalg.solve(
+            bisr(ROUNDS, said["params"]["bands"]), normals(SEED, Domain.TRAINING, ROUNDS, DIMENSION)
+        )
+    ) / USERS
     theta, m, v = flat(start()), np.zeros(DIMENSION), np.zeros(DIMENSION)
     for t, u in enumerate(means):
         m, v = 0.9 * m + 0.1 * u, 0.99 * v + 0.01 * u**2
@@ -92,10 +94,14 @@ def test_fed_adam_is_adam_of_the_noised_mean(tmp_path: Path) -> None:
 
 def test_noise_after_the_optimizer_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = InnerRule.step
+    z = torch.from_numpy(normals(SEED, Domain.TRAINING, ROUNDS, DIMENSION))
 
     def late(self, t, parameters, release, state):
         # Some noise of the right size is added to the model instead of the mean.
-        noise = torch.from_numpy(noise_rows()[t]).to(release.mean) * release.mean_variance**0.5
+        noise = (
+            torch.from_numpy(normals(SEED, Domain.TRAINING, ROUNDS, DIMENSION)[t]).to(release.mean)
+            * release.mean_variance**0.5
+        )
         without = type(release)(release.mean - noise, release.mean_variance)
         model, kept = right(self, t, parameters, without, state)
         return model + noise.to(model), kept

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from support.covariance import covariance_fits
 from support.moving_norms import ROUNDS, RULE, Watched, moving_run, uneven_task, updates_of, watch
+from support.normals import normals
 from support.oracles import ltt
 from support.small_runs import client_for, run_small
 
@@ -18,7 +19,8 @@ import fedmf
 from fedmf.clipping import SIGNS
 from fedmf.flower.clients import run_on_grid
 from fedmf.flower.grid import InProcessGrid
-from fedmf.noise import Domain, GaussianSource, NoiseKey
+from fedmf.noise import Domain
+from fedmf.noise.units import IntegerNoise
 from fedmf.runs.loop import RoundRecord
 from fedmf.runs.plan import Plan
 from fedmf.runs.run import Run
@@ -56,21 +58,28 @@ def test_the_noise_goes_with_the_norm_and_its_covariance_is_that_of_the_statemen
     assert noise_fits(watched, statement)
 
 
-RIGHT = Plan.noise_std_at
+def test_noise_of_the_first_norm_is_rejected(seen) -> None:
+    watched, statement, _ = seen
+    still = dataclasses.replace(watched, models=watched.models.copy())
+    sums = watched.clipped_sums(UPDATES)
+    m = statement["users_per_round"]
+    noise = watched.increments * m - sums
+    first = noise * (watched.norms[0] / watched.norms)[:, None]
+    still.models[1:] = watched.models[0] + np.cumsum((sums + first) / m, axis=0)
+    assert not noise_fits(still, statement)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda plan, _: RIGHT(plan, plan.privacy.clip_norm),  # that of the first norm
-        lambda plan, zeta: RIGHT(plan, zeta) / update_factor(plan.statistics),  # signs priced at zero
-    ],
-    ids=["ζ_0", "a = 1"],
-)
-def test_noise_of_another_norm_or_without_the_price_of_signs_is_rejected(
-    wrong, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_noise_without_the_price_of_signs_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Plan, "noise_std_at", wrong)
+    right = Plan.noise_of
+
+    def cheap(self: Plan, index: int) -> IntegerNoise | None:
+        noise = right(self, index)
+        assert noise is not None
+        return dataclasses.replace(noise, std=noise.std / update_factor(self.statistics))
+
+    monkeypatch.setattr(Plan, "noise_of", cheap)
     watched = watch(tmp_path / "run", moving_run(TASK, **KEYS))
     assert not noise_fits(watched, json.loads((tmp_path / "run" / "statement.json").read_text()))
 
@@ -78,9 +87,9 @@ def test_noise_of_another_norm_or_without_the_price_of_signs_is_rejected(
 def recursion(seen: Watched, statement: dict, rule: QuantileClipping = RULE) -> np.ndarray:
     """ζ_0, … from the signs of earlier rounds and their noise: docs/choosing.md#adaptive-clipping."""
     m = statement["users_per_round"]
-    source = GaussianSource(NoiseKey.from_seed(7), 1, Domain.of_part("clipping"))
-    z = np.array([float(source.block(t, 0, 1)[0]) for t in range(ROUNDS)])
-    std = statement["noise_multiplier"] * statement["sensitivity"] / math.sqrt(rule.share)
+    z = normals(7, Domain.of_part("clipping"), ROUNDS, 1)[:, 0]
+    reach = statement["sensitivity"] + statement["rounding"]
+    std = statement["noise_multiplier"] * reach / math.sqrt(rule.share)
     shares = 0.5 + (seen.signs(UPDATES) + std * np.linalg.solve(STRATEGY, z)) / (2 * m)
     norms, zeta, block = [], statement["clip_norm"], []
     for t, share in enumerate(shares):
@@ -94,7 +103,7 @@ def recursion(seen: Watched, statement: dict, rule: QuantileClipping = RULE) -> 
 
 def test_the_norm_is_the_recursion_of_noisy_shares_of_earlier_rounds(seen) -> None:
     watched, statement, _ = seen
-    np.testing.assert_allclose(watched.norms, recursion(watched, statement), rtol=1e-12)
+    np.testing.assert_allclose(watched.norms, recursion(watched, statement), rtol=1e-8)  # noise is in units
 
 
 def test_what_a_user_sends_moves_no_norm_before_the_round_after(seen, tmp_path: Path) -> None:
@@ -158,7 +167,9 @@ def test_the_statement_tells_the_rule_and_the_epsilon_of_a_fixed_norm(seen, tmp_
     fixed = json.loads((tmp_path / "run" / "statement.json").read_text())
     for name in ("epsilon", "epsilon_spent", "mu", "noise_multiplier", "sensitivity"):
         assert statement[name] == fixed[name]
-    assert statement["noise_std"] == pytest.approx(fixed["noise_std"] / math.sqrt(0.75), rel=1e-12)
+    reach = [each["sensitivity"] + each["rounding"] for each in (statement, fixed)]
+    wanted = fixed["noise_std"] / math.sqrt(0.75) * reach[0] / reach[1]
+    assert statement["noise_std"] == pytest.approx(wanted, rel=1e-12)
     text = account(path).render_text()
     assert "follows the noisy 0.4-quantile of norms, for 25 % of mu^2" in text
     assert "epsilon is the same as for a fixed clip norm" in text

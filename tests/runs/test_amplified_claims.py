@@ -39,10 +39,11 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def test_too_little_noise_is_found_in_the_header(recorded: Ledger) -> None:
-    less = 0.85 * recorded.header["plan"]["noise_multiplier"]
-    header = RunHeader.from_dict(changed(recorded.header, "plan.noise_multiplier", less))
+    header = recorded.header
+    for name in ("noise_multiplier", "relative_noise_std"):
+        header = changed(header, f"plan.{name}", 0.85 * header["plan"][name])
     with pytest.raises(LedgerError, match=r"the header's amplification does not hold: noise .* must give"):
-        run_statement(header, recorded)
+        run_statement(RunHeader.from_dict(header), recorded)
 
 
 @pytest.mark.parametrize(

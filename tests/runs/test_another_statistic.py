@@ -13,11 +13,12 @@ from support.apps_of_runs import TASK as APP_TASK
 from support.apps_of_runs import same_as_a_run
 from support.mean_norms import UNIT, MeanNorm, Norm
 from support.moving_norms import RULE, moving_run, uneven_task, updates_of, watch
+from support.normals import normals
 from support.small_runs import small_run
 
 from fedmf.clipping import FixedPointSum
 from fedmf.errors import ConfigError
-from fedmf.noise import Domain, GaussianSource, NoiseKey
+from fedmf.noise import Domain
 from fedmf.records.ledger import Ledger
 
 pytestmark = pytest.mark.usefixtures("mean_norms")
@@ -49,10 +50,9 @@ def test_its_noise_is_that_of_its_share_next_to_a_moving_clip_norm(tmp_path: Pat
     for cohort, zeta in zip(watched.cohorts, watched.norms, strict=True):
         sums.append(np.minimum(lengths[cohort] / zeta, 1.0).sum())
     rounds = len(sums)
-    source = GaussianSource(NoiseKey.from_seed(7), 1, Domain.of_part(PART.name))
-    z = np.array([float(source.block(t, 0, 1)[0]) for t in range(rounds)])
+    z = normals(7, Domain.of_part(PART.name), rounds, 1)[:, 0]
     C = np.eye(rounds) + 0.5 * np.eye(rounds, k=-1)
-    level = statement["noise_multiplier"] * statement["sensitivity"]
+    level = statement["noise_multiplier"] * (statement["sensitivity"] + statement["rounding"])
     noise = level / math.sqrt(PART.share) * np.linalg.solve(C, z)
     wanted = (np.array(sums) + noise) / statement["users_per_round"]
     np.testing.assert_allclose(means(tmp_path / "run"), wanted, atol=1e-5)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.normals import normals
 
 import fedmf
 from fedmf import NoPrivacy, Run, UserLevel
@@ -14,7 +15,7 @@ from fedmf.cohorts import BallsInBinsCohorts, Cohorts, CyclicCohorts
 from fedmf.data import Digits
 from fedmf.mechanisms.choice import NamedMechanism
 from fedmf.models import Mlp
-from fedmf.noise import Domain, GaussianSource, NoiseKey
+from fedmf.noise import Domain, NoiseKey
 from fedmf.optim import Sgd
 from fedmf.runs.tasks import Classification
 from fedmf.training import LocalSGD
@@ -45,8 +46,7 @@ def reference(run: Run) -> torch.Tensor:
     module = task.model.module.double()
     features, labels = task.dataset.examples(np.arange(EXAMPLES))
     d, n = task.model.dimension, ROUNDS
-    source = GaussianSource(NoiseKey.from_seed(SEED), d, Domain.TRAINING)
-    z = torch.stack([source.block(t, 0, d) for t in range(n)])
+    z = torch.from_numpy(normals(SEED, Domain.TRAINING, n, d))
     noise = torch.linalg.inv(torch.from_numpy(plan.mechanism.factorization.materialize())) @ z
     schedule = run.schedule(NoiseKey.from_seed(SEED).cohort_seed())
     theta = torch.nn.utils.parameters_to_vector(module.parameters()).detach()

@@ -16,6 +16,7 @@ from flwr.app import ArrayRecord, Message, MessageType
 from numpy.typing import NDArray
 from support.pair_runs import RecordedPair, pair_run
 
+from fedmf.clipping import FixedPointSum
 from fedmf.flower.compat import claim_task_identity
 from fedmf.flower.messages import answer_reply, read_reply, request_content
 from fedmf.mechanisms.second_moment import BlockEnergies, DiagonalMoment, SecondMoment
@@ -40,7 +41,7 @@ KEYS = {
 
 def plan_of(moment: SecondMoment, form: str, **keys: object) -> tuple[Plan, RecordedPair]:
     optimizer = RecordedPair(moment, form)  # type: ignore[arg-type]
-    return Plan.of(pair_run(optimizer, **{**KEYS, **keys}), optimizer), optimizer
+    return Plan.of(pair_run(optimizer, **{**KEYS, **keys}), optimizer, moment.dimension), optimizer
 
 
 def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple[Matrix, Matrix]:
@@ -184,10 +185,14 @@ def test_more_users_than_planned_cannot_lengthen_the_squared_mean(monkeypatch: p
         return spread(plan, full, short)
 
     assert moved() <= 1.0
-    exact = noised.clip_to_fixed_point
-    monkeypatch.setattr(
-        noised, "clip_to_fixed_point", lambda rows, zeta: (exact(rows / 8, zeta)[0] * 8, None)
-    )
+
+    def unprojected(self: noised.SecondMomentRelease, total: FixedPointSum) -> torch.Tensor:
+        assert plan.second is not None
+        bits, feature_bits = plan.rounding.bits
+        mean = total.fixed_point.to(torch.float64) * (2.0**-bits / self._size)
+        return (mean.square().sum()[None] * 2.0**feature_bits).to(torch.int64) * self._size
+
+    monkeypatch.setattr(noised.SecondMomentRelease, "_squared_mean", unprojected)
     assert moved() > 1.0
 
 

@@ -21,7 +21,7 @@ RUN = small_run(users=4, cohort_size=2, rounds=6, epsilon=3.0, noise_seed=-1)
 
 def planned(run: Run = RUN) -> Plan:
     optimizer = run.optimizer_source.build([(DIMENSION,)], run.cohorts.rounds)
-    return Plan.of(run, optimizer)
+    return Plan.of(run, optimizer, DIMENSION)
 
 
 PLAN, RECORDED = planned(), RUN.to_dict()

@@ -19,7 +19,5 @@ def clip_and_sum(
     """Sum, signs, mask and squares of rows of so many entries, which may begin further apart."""
     total = torch.zeros(width, dtype=torch.int64)
     limit = square_limit(width, bits)
-    signs, squares, counted = add_clipped_on_gpu(
-        rows[:, :width], origin, clip_norm, scale, limit, total
-    )
+    signs, squares, counted = add_clipped_on_gpu(rows[:, :width], origin, clip_norm, scale, limit, total)
     return total, signs, counted, squares

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi
@@ -15,8 +14,9 @@ from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedPro
 from fedmf.accounting import UserLevel
 from fedmf.cohorts import CyclicCohorts
 from fedmf.flower import CorrelatedNoise, user_id_mod
-from fedmf.noise import Domain, GaussianSource, NoiseKey
+from fedmf.noise import Domain, NoiseKey
 from fedmf.participation import Participation
+from support.normals import normals
 
 USERS, COHORT, ROUNDS, CLIP, SEED = 12, 4, 6, 0.5, 3
 SHAPES = {"body.weight": (4, 3), "body.bias": (4,), "head": (5,)}
@@ -103,12 +103,10 @@ def private(inner: FedAvg, path: Path, **keys: object) -> CorrelatedNoise:
 
 def noisy_means(change: Callable[[int], np.ndarray], std: float, C: np.ndarray, dimension: int) -> np.ndarray:
     """(Σ clip(x_u) + C⁻¹z)/m by dense matrices, shape (n, d)."""
-    key = NoiseKey.from_seed(SEED)
-    source = GaussianSource(key, dimension, Domain.TRAINING)
-    z = torch.stack([source.block(t, 0, dimension) for t in range(ROUNDS)]).numpy()
+    z = normals(SEED, Domain.TRAINING, ROUNDS, dimension)
     cohorts = CyclicCohorts(rounds=ROUNDS, users_per_round=COHORT)
     contract = Participation(ROUNDS, 2, 3)
-    schedule = cohorts.schedule(USERS, contract, 0, key.cohort_seed())
+    schedule = cohorts.schedule(USERS, contract, 0, NoiseKey.from_seed(SEED).cohort_seed())
     rows = []
     for t in range(ROUNDS):
         total = np.zeros(dimension)
