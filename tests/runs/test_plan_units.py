@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from support.amplified_runs import keys
@@ -36,12 +36,9 @@ def planned(run: Run, dimension: int = DIMENSION) -> Plan:
 
 
 def with_statistics(**changes: object) -> Run:
-    return small_run(
-        mechanism="bsr",
-        bands=4,
-        statistics=(QuantileClipping(share=0.1), MeanNorm(share=0.2)),
-        **changes,
-    )
+    run = small_run(mechanism="bsr", bands=4, **changes)
+    clipping = QuantileClipping(share=0.1)
+    return dataclasses.replace(run, clipping=clipping, extra_releases=(MeanNorm(share=0.2),))
 
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
@@ -158,35 +155,27 @@ def signs_of(users: int) -> FixedPointSum:
 
 
 def test_counts_of_adaptive_clipping_are_released_in_fine_units() -> None:
-    """The noise of a count has 2³¹ steps to one user, so W is nothing; and the share is exact."""
-    rule = QuantileClipping(share=0.1)
-    run = small_run(mechanism="identity", statistics=(rule,))
+    """One user is 2³¹ units of a count, so W is nothing; five users are exactly five."""
+    rule = QuantileClipping(share=0.1, rounds_per_update=4)
+    run = dataclasses.replace(small_run(mechanism="identity"), clipping=rule)
     plan = fedmf.plan(run)
     noise = plan.noise_of(1)
     assert noise is not None
     assert noise.bits == 31
     assert noise.movement < 1e-8
-    key = KeySchedule.of(NoiseKey.from_seed(7))
-    seen: list[list[float]] = []
-
-    class Seen(QuantileClipping):
-        def after(self, t: int, *released: Any) -> Mapping[str, Any]:
-            seen.append(list(np.ravel(released[0])))
-            return super().after(t, *released)
-
+    counts = []
     for users in (0, 5):
-        statistic = StatisticRelease(Seen(share=0.1), plan, key)
-        statistic.after(0, signs_of(users))
-    (without,), (with_users,) = seen
-    m = run.cohorts.users_per_round
-    assert (with_users - without) * m == pytest.approx(5, abs=1e-9)
-    assert without * m * 2.0**31 == pytest.approx(round(without * m * 2.0**31), abs=1e-3)
-    assert abs(without * m - round(without * m)) > 1e-6
+        released = StatisticRelease(rule, plan, KeySchedule.of(NoiseKey.from_seed(7)))
+        share = released.after(0, signs_of(users))["shares"]
+        counts.append((share - 0.5) * 2 * run.cohorts.users_per_round)
+    assert counts[1] - counts[0] == pytest.approx(5, abs=1e-9)
+    assert abs(counts[0] - round(counts[0])) > 1e-3
 
 
 def test_large_statistics_without_noise_do_not_overflow() -> None:
     """Fine units are for noise alone: sums of 2²⁰ a user in units of 2⁻³¹ pass 2⁶³ at 4,096 users."""
-    run = small_run(private=False, mechanism="identity", statistics=(MeanNorm(share=0.2),))
+    run = small_run(private=False, mechanism="identity")
+    run = dataclasses.replace(run, extra_releases=(MeanNorm(share=0.2),))
     plan = fedmf.plan(run)
     released = StatisticRelease(plan.statistics[0], plan, KeySchedule.of(NoiseKey.from_seed(7)))
     total = FixedPointSum(2, 1.0, statistics=[MeanNorm(share=0.2).summed()])
