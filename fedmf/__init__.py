@@ -21,9 +21,15 @@ means and covariances of rows.
 The subpackages are fedmf.mechanisms, fedmf.accounting, fedmf.noise, fedmf.moments, fedmf.training,
 fedmf.optim, fedmf.runs, fedmf.sweeps, fedmf.streaming and fedmf.flower.
 Pages that docstrings cite as docs/NAME.md are in the source distribution.
+
+Importing fedmf asks Intel's math library (MKL_CBWR), unless the environment already does, for products that
+do not depend on where in memory a matrix begins. It must be asked before the first product.
 """
 
+import os
 from typing import TYPE_CHECKING
+
+os.environ.setdefault("MKL_CBWR", "AUTO")
 
 from fedmf.lazy import lazily
 from fedmf.version import __version__

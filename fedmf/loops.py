@@ -13,6 +13,9 @@ _OPTIONS: Final = {"nogil": True, "error_model": "numpy"}
 part: Final[Any] = njit(**_OPTIONS)
 """Compile a function that only `compiled` ones of the same file call: it becomes a part of each of them."""
 
+fusing: Final[Any] = njit(fastmath={"contract"}, **_OPTIONS)
+"""The same where a product and a sum may be rounded once, as some processors do: other bits elsewhere."""
+
 summing: Final[Any] = njit(fastmath={"reassoc"}, **_OPTIONS)
 """The same for sums that may be made in any order; nothing else is relaxed, least of all about NaN."""
 

@@ -2,7 +2,7 @@
 
     python simulations/clip_fuzz.py [--users 1000000] [--seed 0]
 
-Models and examples are those of `tests/training/test_clip_fuzz.py`; compiled steps train each user alone, and
+Models and examples are those of `tests/clipping/test_clip_fuzz.py`; compiled steps train each user alone, and
 the squares of its integers are summed exactly.
 """
 
@@ -21,7 +21,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from training import test_clip_fuzz as fuzz  # pyright: ignore[reportMissingImports]
+from clipping import test_clip_fuzz as fuzz  # pyright: ignore[reportMissingImports]
 
 from fedmf.clipping import FixedPointSum
 from fedmf.training import LocalTrainer
@@ -77,7 +77,7 @@ def main() -> None:
             print(f"{users} users, {above} above, {time.monotonic() - begun:.0f} s", flush=True)
     print(
         f"{users} users of {draw} tasks: {above} above the clip norm, {reached} at it; the largest Σ n² is "
-        f"{most / fuzz.LIMIT:.15f} of 2⁸⁰; {time.monotonic() - begun:.0f} s"
+        f"{most / fuzz.LIMIT:.15f} of 2⁶²; {time.monotonic() - begun:.0f} s"
     )
 
 

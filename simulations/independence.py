@@ -1,20 +1,27 @@
-"""Does any user's data move another user's integers? A-B-A over paths, models and kinds; planted faults.
+"""Does any user's data, or its place in a group, move another user's integers? A-B-A; planted faults.
 
-    python simulations/independence.py [--neighbours 16] [--part 1/2]
+    python simulations/independence.py places [--part 1/2] [--batches 1 2 ...] [--modules NAME ...]
+    python simulations/independence.py hostile [--part 1/2] [--neighbours 16]
 
-For each model, path and kind of hostile user, A is trained alone, after, last and first among so many hostile
-users. A cell is equal if A's integers are the same each time.
+"places" trains sixty modules of one's own with batch sizes 1 to 16, as engine "auto" does. Where users are
+trained in groups, A is at every place of a group, among users with other numbers of rows, and alone before
+and after. With --unchecked groups are taken whatever the checks say; with --awake torch multiplies before
+fedmf is imported, so that MKL's reproducible mode cannot be had.
+
+"hostile" trains A, for each model, path and kind of hostile user, alone, after, last and first among so many
+hostile users. A cell is equal if A's integers are the same each time.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,17 +32,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+if "--awake" in sys.argv:
+    os.environ.pop("MKL_CBWR", None)
+    torch.ones(9, 9) @ torch.ones(9, 9)
+
+from own_modules import TOKENS, Own, data, of_numbers, own_modules, owns, texts
+
 from fedmf.data import InMemoryDataset
 from fedmf.data.structure import TensorStructure
 from fedmf.errors import ConfigError
-from fedmf.training import LocalSGD, LocalTrainer, Task, classification, dependence, next_token, preflight
+from fedmf.training import LocalSGD, LocalTrainer, Task, classification, dependence, preflight
+from fedmf.training.agreement import uneven_products
 from fedmf.training.compiled import NotAChain, engine, plan_of, steps
 from fedmf.training.engines import OneByOne, OwnRows, Together
 from fedmf.training.independence import HOSTILE, hostile_users, integers
 from fedmf.training.local import trainer_on
 
-Step = Callable[[nn.Module, Tensor], Tensor]
-LOCAL, TOKENS = LocalSGD(batch_size=2, learning_rate=0.05, momentum=0.5), 23
+LOCAL = LocalSGD(batch_size=2, learning_rate=0.05, momentum=0.5)
 
 
 def outside(values: Tensor, structure: TensorStructure) -> None:
@@ -47,10 +60,6 @@ def outside(values: Tensor, structure: TensorStructure) -> None:
 KINDS = {**HOSTILE, "outside": (outside, 1)}
 
 
-def data(features: Tensor, labels: Tensor) -> InMemoryDataset:
-    return InMemoryDataset(features, labels, [np.arange(len(labels))], ["u"], features, labels, 4)
-
-
 def images(*layers: nn.Module, channels: int = 1, side: int = 10) -> Task:
     """A chain of layers with a dense head."""
     features = torch.randn(4, channels, side, side)
@@ -58,34 +67,6 @@ def images(*layers: nn.Module, channels: int = 1, side: int = 10) -> Task:
     return classification(
         data(features, torch.arange(4)), chain.append(nn.Linear(chain(features).shape[1], 4))
     )
-
-
-class Own(nn.Module):
-    """A function of a module: nothing looks inside."""
-
-    def __init__(self, inner: nn.Module, step: Step = lambda m, x: m(x)) -> None:
-        super().__init__()
-        self.inner, self.step = inner, step
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Its outputs."""
-        return self.step(self.inner, x)
-
-
-class Words(nn.Module):
-    """The next token from embeddings by any layer."""
-
-    def __init__(self, layer: nn.Module, padding: int | None = None, tied: bool = False) -> None:
-        super().__init__()
-        self.embedding, self.layer = nn.Embedding(TOKENS, 8, padding_idx=padding), layer
-        self.head = nn.Linear(8, TOKENS)
-        if tied:
-            self.head.weight = self.embedding.weight
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Logits of each position."""
-        found = self.layer(self.embedding(tokens))
-        return self.head(found[0] if isinstance(found, tuple) else found)
 
 
 #: Channels of inputs and of two convolutions.
@@ -109,48 +90,6 @@ def convolutions() -> Iterator[tuple[str, Task]]:
         layers = nn.Conv2d(2, a, 3, groups=2), nn.ReLU(), nn.AvgPool2d(2)
         yield f"groups of 2, {a}", images(*layers, channels=2)
     yield "depthwise", images(nn.Conv2d(6, 6, 3, groups=6), nn.Conv2d(6, 9, 1), nn.GELU(), channels=6)
-
-
-def texts() -> Iterator[tuple[str, Task]]:
-    """Ten modules that look tokens up."""
-    for name, module in {
-        "words": Words(nn.Identity()),
-        "padding": Words(nn.Tanh(), padding=0),
-        "last padding": Words(nn.Identity(), padding=-1),
-        "tied": Words(nn.Tanh(), tied=True),
-        "norm": Words(nn.LayerNorm(8)),
-        "LSTM": Words(nn.LSTM(8, 8, batch_first=True)),
-        "GRU": Words(nn.GRU(8, 8, batch_first=True)),
-        "RNN": Words(nn.RNN(8, 8, batch_first=True)),
-        "transformer": Words(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)),
-        "mixing": Words(Own(nn.Linear(5, 5), lambda m, x: m(x.transpose(1, 2)).transpose(1, 2))),
-    }.items():
-        tokens = torch.randint(TOKENS, (6, 6))
-        yield name, next_token(data(tokens[:, :-1], tokens[:, 1:]), module, TOKENS)
-
-
-def numbers(module: nn.Module) -> Task:
-    """Twelve numbers to four classes."""
-    return classification(data(torch.randn(4, 12), torch.arange(4)), module)
-
-
-def owns() -> Iterator[tuple[str, Task]]:
-    """Ten modules of one's own on numbers."""
-    bias = nn.Parameter(torch.zeros(4))
-    steps: dict[str, Step] = {
-        "linear": lambda m, x: m(x),
-        "residual": lambda m, x: m(x) + x[:, :4],
-        "squares": lambda m, x: m(x * x),
-        "scaled": lambda m, x: m(nn.functional.normalize(x, dim=1)),
-        "sorted": lambda m, x: m(x.sort(dim=1).values),
-        "sines": lambda m, x: m(x.sin()),
-        "clamped": lambda m, x: m(x.clamp(-1, 1)),
-        "softmax": lambda m, x: m(x.softmax(dim=1)),
-        "outer": lambda m, x: m((x[:, :, None] * x[:, None]).mean(dim=2)),
-        "bias": lambda m, x: m(x) + bias,
-    }
-    for name, step in steps.items():
-        yield name, numbers(Own(nn.Linear(12, 4), step))
 
 
 def cell(task: Task, path: Any, kind: str, neighbours: int) -> bool:
@@ -213,26 +152,17 @@ def faults() -> Iterator[tuple[str, bool]]:
         yield "token flattened into the neighbour", not torch.equal(*rows)
     generator = np.random.default_rng(0)
     drawing = Own(nn.Linear(12, 4), lambda m, x: m(x * float(generator.random())))
-    yield "generator shared", refused(numbers(drawing))
+    yield "generator shared", refused(of_numbers(drawing))
     together, alone = Together.train, OneByOne(network, LOCAL)
     apart = lambda e, o, g: together(e, o, g) if len(g) > 1 else alone.train(o, g)  # noqa: E731
     with patch.object(Together, "train", apart):
         yield "a group of one", bool(dependence(trainer_on("groups"), network, LOCAL))
-    yield "parameter changed in place", refused(numbers(Own(nn.Linear(12, 4), clamped)))
+    yield "parameter changed in place", refused(of_numbers(Own(nn.Linear(12, 4), clamped)))
 
 
-def main() -> None:
-    """Print what is equal."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--neighbours", type=int, default=16, help="hostile users in a cohort; compiled: 16 times"
-    )
-    parser.add_argument("--part", default="1/1", help="I/N: every N-th model from the I-th on")
-    options = parser.parse_args()
-    neighbours, (first, parts) = options.neighbours, map(int, options.part.split("/"))
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    begun, cells, equal, models, total = time.monotonic(), Counter[str](), Counter[str](), 0, 0
+def hostile(neighbours: int, first: int, parts: int) -> None:
+    """Print for each path how many cells are equal, and which faults are seen."""
+    cells, equal, models, total = Counter[str](), Counter[str](), 0, 0
     for name, task in [*convolutions(), *texts(), *owns()][first - 1 :: parts]:
         models += 1
         for path in [*(["compiled"] if is_compiled(task) else []), "groups", "one by one"]:
@@ -246,11 +176,94 @@ def main() -> None:
                     print(f"OTHER  {name}, {path}, {kind}", flush=True)
     for path, number in cells.items():
         print(f"{path:12s} {number:5d} cells, {equal[path]:5d} equal, {number - equal[path]} others")
-    print(
-        f"{models} models, {sum(cells.values())} cells, {total} neighbours, {time.monotonic() - begun:.0f} s"
-    )
+    print(f"{models} models, {sum(cells.values())} cells, {total} neighbours")
     for fault, seen in faults() if first == 1 else ():
         print(f"fault: {fault:36s} {'seen' if seen else 'NOT SEEN'}", flush=True)
+
+
+def users_around(task: Task, batch: int) -> Task:
+    """The task with A, who takes two steps, and users who go before it in a group and after it."""
+    size = Together(task, replace(LOCAL, batch_size=batch)).size
+    rows = [batch + (batch + 1) // 2]
+    rows += [3 * batch if user % 3 else 2 * batch for user in range(size)]
+    rows += [batch if user % 3 else rows[0] for user in range(size)]
+    names = ["A", *(f"before {user}" for user in range(size)), *(f"after {user}" for user in range(size))]
+    features, labels = task.structure.sample(torch.Generator().manual_seed(1), (sum(rows),))
+    owned = np.split(np.arange(sum(rows)), np.cumsum(rows)[:-1])
+    dataset = InMemoryDataset(features, labels, owned, names, features[:1], labels[:1])
+    return replace(task, dataset=dataset)
+
+
+def places(task: Task, batch: int, unchecked: bool) -> tuple[str, list[int]]:
+    """How users are trained, and the places of a group at which A's update or integers are others."""
+    local = replace(LOCAL, batch_size=batch)
+    made = users_around(task, batch)
+    trainer = LocalTrainer(made, local, path="groups" if unchecked else None, threads=1)
+    if trainer.path != "groups":
+        return trainer.path, []
+    origin, size = made.model.initial(), (made.dataset.users - 1) // 2
+    (alone,) = trainer.updates(origin, ["A"], 0)
+    before, _ = integers(trainer, made, ["A"])
+    others = list[int]()
+    for place in range(size):
+        ahead = [f"before {user}" for user in range(place)]
+        behind = [f"after {user}" for user in range(size - 1 - place)]
+        amid = trainer.updates(origin, [*behind, *ahead, "A"] if place % 2 else [*ahead, "A", *behind], 0)
+        if not torch.equal(amid[-1 if place % 2 else place], alone):
+            others.append(place)
+    after, _ = integers(trainer, made, ["A"])
+    together, _ = integers(trainer, made, ["before 0", "before 1", "before 2", "A"])
+    without, _ = integers(trainer, made, ["before 0", "before 1", "before 2"])
+    if not (alone.any() and torch.equal(before, after) and torch.equal(together - without, before)):
+        others.append(-1)
+    return trainer.path, others
+
+
+def all_places(options: argparse.Namespace, first: int, parts: int) -> None:
+    """Print at which places A's bits are others, and which modules are not trained in groups."""
+    print(f"products: {uneven_products() or 'the same bits at every place'}")
+    paths, cells, wrong, elsewhere = Counter[str](), 0, 0, dict[str, list[int]]()
+    for name, task in own_modules()[first - 1 :: parts]:
+        if options.modules and name not in options.modules:
+            continue
+        for batch in options.batches:
+            path, others = places(task, batch, options.unchecked)
+            paths[path] += 1
+            cells += 1
+            wrong += bool(others)
+            if path != "groups":
+                elsewhere.setdefault(f"{name} ({path})", []).append(batch)
+            if others:
+                print(f"OTHER  {name}, batches of {batch}: places {others}", flush=True)
+    for name, batches in elsewhere.items():
+        print(f"not in groups: {name} with batches of {batches}")
+    print(f"{cells} cells, {wrong} with other bits; {dict(paths)}")
+
+
+def main() -> None:
+    """Print what is equal."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("places", "hostile"))
+    parser.add_argument("--part", default="1/1", help="I/N: every N-th model from the I-th on")
+    parser.add_argument(
+        "--neighbours", type=int, default=16, help="hostile users in a cohort; compiled: 16 times"
+    )
+    parser.add_argument("--batches", type=int, nargs="+", default=range(1, 17), help="batch sizes")
+    parser.add_argument("--modules", nargs="+", help="names of modules; all by default")
+    parser.add_argument("--unchecked", action="store_true", help="take groups whatever the checks say")
+    parser.add_argument("--awake", action="store_true", help="multiply before fedmf is imported")
+    options = parser.parse_args()
+    first, parts = map(int, options.part.split("/"))
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    begun = time.monotonic()
+    if options.what == "places":
+        all_places(options, first, parts)
+    else:
+        hostile(options.neighbours, first, parts)
+    print(f"{time.monotonic() - begun:.0f} s")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import json
 import pytest
 from support.command_line import one_line
 
+from fedmf.accounting.comparison import DEFAULT_MECHANISMS, recommended
 from fedmf.cli.app import run
 
 DESIGN = ["design", "--rounds", "100", "--max-participations", "5", "--min-separation", "20"]
@@ -32,13 +33,13 @@ def test_users_and_users_per_round_give_the_participation_of_turns(
     assert "use --users and --users-per-round, or" in one_line(capsys)
 
 
-def test_all_mechanisms_are_ranked_and_compared_with_independent_noise(
+def test_seven_mechanisms_are_ranked_and_compared_with_independent_noise(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     small = ["design", "--rounds", "32", "--max-participations", "4", "--min-separation", "8"]
     assert run([*small, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert len(rows) >= 11
+    assert {row["mechanism"] for row in rows} == set(DEFAULT_MECHANISMS)
     assert [row["objective_error"] for row in rows] == sorted(row["objective_error"] for row in rows)
     assert run(small) == 0
     first, heads, *lines = capsys.readouterr().out.splitlines()
@@ -48,6 +49,29 @@ def test_all_mechanisms_are_ranked_and_compared_with_independent_noise(
     assert heads.split("  ")[0] == "mechanism"
     gain = rows[0]["rmse"] / next(row["rmse"] for row in rows if row["mechanism"] == "identity") - 1
     assert f"−{-100 * gain:.0f} %" in lines[0]
+    assert f"Recommended: {recommended(rows)['mechanism']}." in "\n".join(lines)
+    assert run([*small, "--mechanism", "cgd"]) == 0
+    assert "Recommended" not in capsys.readouterr().out
+
+
+def test_all_mechanisms_are_the_seven_and_others_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["design", "--all", "--rounds", "16", "--max-participations", "2"]
+    small += ["--min-separation", "8"]
+    assert run([*small, "--json"]) == 0
+    names = {row["mechanism"] for row in json.loads(capsys.readouterr().out)}
+    assert names > {*DEFAULT_MECHANISMS, "bifr", "tree", "normalized-bisr"}
+    assert "optimal-diagonal" not in names
+    assert run([*small, "--mechanism", "cgd"]) == 2
+    assert "must be omitted where mechanisms are named" in one_line(capsys)
+
+
+def test_the_recommended_mechanism_is_the_fastest_of_nearly_the_smallest_error() -> None:
+    rows = [
+        {"mechanism": name, "objective_error": error, "nanoseconds_per_coordinate": time}
+        for name, error, time in [("a", 1.0, 90.0), ("b", 1.04, 20.0), ("c", 1.03, 20.0), ("d", 1.06, 10.0)]
+    ]
+    assert recommended(rows)["mechanism"] == "c"
+    assert recommended(rows[:1])["mechanism"] == "a"
 
 
 @pytest.mark.parametrize(

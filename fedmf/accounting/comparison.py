@@ -29,6 +29,10 @@ from fedmf.mechanisms.workload import ToeplitzWorkload, parse_workload
 from fedmf.participation import Participation
 
 Row = dict[str, Any]
+#: The mechanisms of a comparison without names, from the simplest to the smallest error.
+DEFAULT_MECHANISMS: Final = ("identity", "cgd", "bisr", "blt", "banded-toeplitz", "banded", "dense")
+# Smaller differences in error rarely show in the accuracy of a model.
+_NEGLIGIBLE: Final = 0.05
 # A coordinate of one round on one 2.5 GHz core, measured with simulations/benchmarks/noise.py.
 _NANOSECONDS_PER_DRAW: Final = 10.0
 _NANOSECONDS_PER_STORED: Final = 2.0
@@ -56,13 +60,14 @@ def design(
     processes: int | None = 1,
     objective: str | Objective = "rmse",
     noise_multiplier: float | None = None,
+    all_mechanisms: bool = False,
 ) -> list[dict[str, Any]]:
     """Compare mechanisms without training: one row per mechanism, ready for JSON.
 
     Args:
         participation: (n, k, b).
-        mechanisms: names, or choices such as `GivenFactorization(C)`; rows keep this order. By default, all
-            mechanisms that scale to the horizon are compared, best first.
+        mechanisms: names, or choices such as `GivenFactorization(C)`; rows keep this order. By
+            default, those of `DEFAULT_MECHANISMS` that take seconds at the horizon, best first.
         epsilon: ε of the budget; give both ε and δ or neither.
         delta: δ of the budget.
         adjacency: "zero-out" or "replace-one".
@@ -84,6 +89,7 @@ def design(
             "last" or "weights:w1,w2,…" (`Objective`).
         noise_multiplier: S > 0 in place of ε: the standard deviation of z per unit clip norm, as deployments
             state it. Each row then says which ε this noise gives at δ.
+        all_mechanisms: without names, compare every mechanism that takes seconds at the horizon.
 
     Returns:
         Dicts with mechanism, params, sensitivity, sensitivity_kind, sensitivity_case, rmse, max_se, objective
@@ -139,6 +145,10 @@ def design(
             without = "no limit on memory_vectors"
         if without:
             raise ValueError(f"sampling {sampling} needs {without}; its noise has no closed form.")
+    if mechanisms and all_mechanisms:
+        raise ValueError(
+            f"all_mechanisms must be omitted where mechanisms are named; got {len(mechanisms)} names."
+        )
     check_rounds(participation.rounds)
     queries = parse_workload(workload, participation.rounds)
     goal = Objective.parse(objective) if isinstance(objective, str) else objective
@@ -148,7 +158,7 @@ def design(
         epsilon, delta, sigma, noise_multiplier, adjacency, adjacency_factor(adjacency), sampling
     )
     table = _Table(participation, queries, goal, memory_vectors, budget)
-    asked: Sequence[str | MechanismChoice] = mechanisms or _compared(queries, sampling)
+    asked: Sequence[str | MechanismChoice] = mechanisms or _compared(queries, sampling, all_mechanisms)
     compare = not mechanisms
     given = {**({} if bands is None else {"bands": bands}), **(params or {})}
     # What a comparison was asked to fix must be possible; what it tries by itself need not be.
@@ -158,12 +168,25 @@ def design(
     return sorted(rows, key=lambda row: row["objective_error"]) if compare else rows
 
 
-def _compared(queries: ToeplitzWorkload, sampling: str) -> list[str]:
-    """Every name that scales to the horizon, those made of learning rates where there are any.
+def recommended(rows: Sequence[Row]) -> Row:
+    """The row with the fastest noise among those within 5 % of the smallest error.
 
-    No normalised forms where a row takes minutes.
+    Of rows with equally fast noise, it is the one with the smallest error.
+    """
+    least = min(row["objective_error"] for row in rows)
+    near = [row for row in rows if row["objective_error"] <= least * (1 + _NEGLIGIBLE)]
+    return min(near, key=lambda row: (row["nanoseconds_per_coordinate"], row["objective_error"]))
+
+
+def _compared(queries: ToeplitzWorkload, sampling: str, all_mechanisms: bool) -> list[str]:
+    """The names of a comparison without names.
+
+    Of all mechanisms, those made of learning rates are compared only where there are any, and
+    normalised forms only where a row does not take minutes.
     """
     names = names_to_compare(queries.rounds)
+    if not all_mechanisms:
+        return [name for name in names if name in DEFAULT_MECHANISMS]
     if queries.column_weights is None:
         names = [name for name in names if "alpha" not in accepted_parameters(name)]
     return names if sampling == "none" else [name for name in names if form_of(name).family.name == name]

@@ -240,9 +240,10 @@ class RunAmplification:
         delta_limit: the upper limit of δ(noise, ε) that the noise passed with; at most δ − β. Under
             replace-one it is for the accountant's own zero-out budget, (ε/2, δ/(1 + e^{ε/2})).
         seed: of the accountant's random numbers; None where there were none.
+        rounding: W/τ at most, for which the calibration left room: see `integer_noise`.
 
     Raises:
-        ValueError: a probability outside [0, 1).
+        ValueError: a probability or W/τ outside [0, 1).
     """
 
     accountant: str
@@ -251,9 +252,15 @@ class RunAmplification:
     failure: float
     delta_limit: float
     seed: int | None
+    rounding: float = 0.0
 
     def __post_init__(self) -> None:
-        for symbol, value in (("β (failure)", self.failure), ("δ (delta_limit)", self.delta_limit)):
+        values = {
+            "β (failure)": self.failure,
+            "δ (delta_limit)": self.delta_limit,
+            "W/τ (rounding)": self.rounding,
+        }
+        for symbol, value in values.items():
             if not (isinstance(value, float) and 0 <= value < 1):
                 raise ValueError(f"{symbol} of amplification must lie in [0, 1); got {value!r}.")
 

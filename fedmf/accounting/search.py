@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 from fedmf.accounting.monte_carlo import NegativeEntriesError
 from fedmf.accounting.sampling import (
@@ -14,12 +13,13 @@ from fedmf.accounting.sampling import (
 )
 from fedmf.mechanisms.choice import MechanismChoice
 from fedmf.mechanisms.errors import RMSE, Objective, query_variances
-from fedmf.mechanisms.registry import Accuracy, DesignRequest, Mechanism, Trail, chosen
+from fedmf.mechanisms.registry import DesignRequest, Mechanism, Values, search
 from fedmf.mechanisms.toeplitz import NotRepresentable
 from fedmf.mechanisms.workload import ToeplitzWorkload
 from fedmf.participation import Participation
 
-_SEARCH, _COARSE_SEARCH = Accuracy(6, 0.02), Accuracy(6, 0.5)
+# The searched noise is approximate, and so are the parameters.
+_TOLERANCE = 0.02
 _ACCURACY = 0.02
 _ACCURATE_SAMPLES = 2**17
 
@@ -52,18 +52,23 @@ def amplified_mechanism(
     Raises:
         ValueError: the accountant does not cover the mechanism, or a parameter is wrong.
     """
-    n, k, b = participation.rounds, participation.max_participations, participation.min_separation
+    n = participation.rounds
+    k = participation.max_participations
+    b = participation.min_separation
     contract = participation if sampling == "balls-in-bins" else Participation(n, 1, n)
     widest = min(b if sampling == "balls-in-bins" else n // k, n)
-    trail, judged, similar = Trail(), dict[tuple[tuple[str, float], ...], float](), None
+    request = DesignRequest(contract, workload, objective, _TOLERANCE)
+    real = [free for free in choice.free if not free.parameter.integer]
+    judged: dict[tuple[tuple[str, float], ...], float] = {}
+    similar: AmplifiedNoise | None = None
 
-    def error(candidate: MechanismChoice) -> float:
-        """With approximate noise; the search begins at the noise of the last candidate."""
+    def error(values: Values) -> float:
+        """With approximate noise; its search begins at the noise of the last candidate."""
         nonlocal similar
-        key = tuple(sorted(candidate.params.items()))
+        key = tuple(values.items())
         if key not in judged:
             try:
-                C = candidate.build(contract, workload, objective).factorization
+                C = choice.fixing(values).build(contract, workload, objective).factorization
                 similar = approximate_noise_of(sampling, C, participation, epsilon, delta, similar)
                 size = math.sqrt(objective.squared_error(query_variances(C, workload)))
                 judged[key] = size * similar.noise_std
@@ -72,30 +77,14 @@ def amplified_mechanism(
                 judged[key] = math.inf
         return judged[key]
 
-    def completed(candidate: MechanismChoice, accuracy: Accuracy) -> tuple[MechanismChoice, float]:
-        """The real parameters chosen one after the other, and the error."""
-        least, request = math.inf, DesignRequest(contract, workload, objective)
-        real = [free for free in candidate.free if not free.parameter.integer]
-        for free in real:
-            fixing, symbol = candidate.fixing, free.symbol
-            # Where this parameter was best with other bands is where to look first.
-            there = replace(accuracy, trail=trail if len(real) == 1 else None)
-            value, least = chosen(
-                free,
-                request,
-                candidate.params,
-                lambda value, _=math.inf, fixing=fixing, symbol=symbol: error(fixing({symbol: value})),
-                there,
-            )
-            candidate = candidate.fixing({free.symbol: value})
-        return candidate, least if real else error(candidate)
+    def completed(values: Values) -> Values:
+        return search(real, request, values, error)
 
+    values = choice.params
     if any(free.symbol == "bands" for free in choice.free):
-        bands = _best_bands(lambda p: completed(choice.fixing({"bands": p}), _COARSE_SEARCH)[1], widest)
-        choice = choice.fixing({"bands": bands})
-    if choice.free:
-        choice, _ = completed(choice, _SEARCH)
-    mechanism = choice.build(contract, workload, objective)
+        bands = _best_bands(lambda p: error(completed({**values, "bands": p})), widest)
+        values = {**values, "bands": bands}
+    mechanism = choice.fixing(completed(values)).build(contract, workload, objective)
     noise = amplified_noise_of(
         sampling, mechanism.factorization, participation, epsilon, delta, _ACCURACY, _ACCURATE_SAMPLES
     )

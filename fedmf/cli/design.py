@@ -26,7 +26,8 @@ def design(
         None, "S", "In place of --epsilon: standard deviation of the noise of C·x per clip norm."
     ),
     adjacency: Adjacency = ADJACENCY,
-    mechanism: list[str] = option([], "NAME", "Mechanism to evaluate; repeatable. Default: compare all."),
+    mechanism: list[str] = option([], "NAME", "Mechanism to evaluate; repeatable. Default: seven."),
+    all_mechanisms: bool = flag("--all", "Compare all mechanisms."),
     bands: int | None = BANDS,
     param: list[str] = PARAMS,
     workload: str = option(
@@ -43,6 +44,8 @@ def design(
 ) -> None:
     """Compare the error, memory and time of mechanisms for given participation.
 
+    By default it compares independent noise, λ-CGD, BISR, BLT, banded Toeplitz, banded and dense
+    matrices, as far as they take seconds.
     Give participation by --users and --users-per-round, or by --max-participations and --min-separation.
     Errors include the sensitivity and, with --epsilon and --delta, the noise multiplier.
 
@@ -80,6 +83,7 @@ def design(
             progress=begun,
             arrived=lambda row: arrived.append(row["mechanism"]),
             processes=None,
+            all_mechanisms=all_mechanisms,
         )
     typed = {own_name(name): name for name in mechanism}
     rows = [{**row, "mechanism": typed.get(row["mechanism"], row["mechanism"])} for row in rows]
@@ -89,7 +93,7 @@ def design(
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
     else:
-        _show(ranked, wide, noise_multiplier, users_per_round)
+        _show(ranked, wide, noise_multiplier, users_per_round, compared=not mechanism)
 
 
 def _participation(
@@ -154,12 +158,15 @@ def _table(rows: Sequence[dict[str, Any]], wide: bool) -> list[dict[str, str]]:
     return [{name: row[name] for name in table[0] if any(one[name] for one in table)} for row in table]
 
 
-def _show(rows: Sequence[dict[str, Any]], wide: bool, noise: float | None, size: int | None) -> None:
-    """The budget in a line, then the table, on standard output."""
+def _show(
+    rows: Sequence[dict[str, Any]], wide: bool, noise: float | None, size: int | None, compared: bool
+) -> None:
+    """Print the budget in a line, the table, and the recommended mechanism if none was named."""
     from rich.console import Console
     from rich.table import Table
 
     from fedmf.accounting import at_least
+    from fedmf.accounting.comparison import recommended
 
     first, console = rows[0], Console(markup=False, highlight=False)
     budget = "no budget: errors leave the noise multiplier out"
@@ -180,6 +187,12 @@ def _show(rows: Sequence[dict[str, Any]], wide: bool, noise: float | None, size:
         table.add_row(*row.values())
     wider = Console(markup=False, highlight=False, width=160)
     (console if console.is_terminal else wider).print(table)
+    if compared:
+        console.print(
+            f"Recommended: {recommended(rows)['mechanism']}. Of the mechanisms within 5 % of the "
+            "smallest error, its noise takes the least time.",
+            soft_wrap=True,
+        )
     if size:
         console.print(f"Errors are of the sum of updates; of their mean they are {size} times smaller.")
     if not (wide or noise):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedmf.clipping.features import FeatureSum
 from fedmf.clipping.gpu import add_clipped_on_gpu
-from fedmf.clipping.integers import bounded_integers, check_clip_norm, scaled
+from fedmf.clipping.integers import check_clip_norm, clipped_integers
 from fedmf.clipping.memory import parts_of, zero_vector
 from fedmf.clipping.merge import (
     FRACTION_BITS,
@@ -92,7 +92,8 @@ class FixedPointSum:
         check_clip_norm(clip_norm)
         if not 1 <= bits <= FRACTION_BITS or not 1 <= feature_bits <= 2 * bits:
             raise ValueError(
-                f"bits (of the units) must lie in 1..{FRACTION_BITS} and 1..2*bits; got {bits}, {feature_bits}."
+                f"bits (of the units) must lie in 1..{FRACTION_BITS} and 1..2*bits; got {bits} "
+                f"and {feature_bits}."
             )
         self.clip_norm = clip_norm
         self.statistics = tuple(statistics)
@@ -200,18 +201,19 @@ class FixedPointSum:
         self._told.note(signs[counted], squares[counted])
 
     def _add_wide(self, updates: Tensor) -> Tensor:
-        """The same with float64, or with features on a GPU: in torch."""
-        rows, norms, counted = scaled(updates, self.clip_norm, self.bits)
-        # Features take five integers a coordinate, so a few users at a time.
+        """The same with float64, or with features on a GPU."""
+        counted = torch.zeros(len(updates), dtype=torch.bool, device=self._total.device)
+        # Integers and features take much memory, so a few users at a time.
         step = max(1, _AT_ONCE // max(1, self._total.numel()))
-        for part in (slice(at, at + step) for at in range(0, len(rows), step)):
-            integers, bounded = bounded_integers(rows[part], self.bits)
-            counted[part] &= bounded
+        for at in range(0, len(updates), step):
+            part = slice(at, at + step)
+            integers, norms, stay = clipped_integers(updates[part], self.clip_norm, self.bits)
+            counted[part] = stay
             self._total += integers.sum(dim=0)
             self._features.add_rows(integers)
-            stays = counted[part].cpu().numpy()
+            stays = stay.cpu().numpy()
             squares = integers.to(torch.float64).square().sum(dim=1).cpu().numpy()
-            pairs = zip(norms[part].tolist(), squares.tolist(), strict=True)
+            pairs = zip(norms.tolist(), squares.tolist(), strict=True)
             signs = np.array([sign.py_func(norm, 1.0, square) for norm, square in pairs], np.int64)
             self._told.note(signs[stays], squares[stays])
         return counted

@@ -1,4 +1,4 @@
-"""Clipped updates as rows of integers, in torch."""
+"""Clipped updates as rows of integers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedmf.clipping.merge import FRACTION_BITS, WIDEST, margin, square_limit
+from fedmf.clipping.rows import clip_rows
 
 
 def clip_to_fixed_point(
@@ -33,12 +34,29 @@ def clip_to_fixed_point(
     ([0.599..., 0.799...], [0, 0], [True, False])
     """
     check_clip_norm(clip_norm)
-    rows, _, finite = scaled(updates, clip_norm, bits)
-    integers, bounded = bounded_integers(rows, bits)
-    return integers, finite & bounded
+    integers, _, counted = clipped_integers(updates, clip_norm, bits)
+    return integers, counted
 
 
-def scaled(updates: Tensor, clip_norm: float, bits: int) -> tuple[Tensor, Tensor, Tensor]:
+def clipped_integers(updates: Tensor, clip_norm: float, bits: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the integers of `clip_to_fixed_point`, norms of the rows in units of ζ, and which rows count."""
+    if updates.device.type != "cpu":
+        rows, norms, finite = _scaled(updates, clip_norm, bits)
+        integers, bounded = bounded_integers(rows, bits)
+        return integers, norms, finite & bounded
+    rows = updates.detach().to(torch.float64).contiguous()
+    count, dimension = rows.shape
+    integers = torch.empty(count, dimension, dtype=torch.int64)
+    norms = torch.empty(count, dtype=torch.float64)
+    counted = torch.empty(count, dtype=torch.bool)
+    scale = margin(dimension) * 2.0**bits
+    limit = square_limit(dimension, bits)
+    sums = integers.numpy(), norms.numpy(), counted.numpy()
+    clip_rows(rows.numpy(), float(clip_norm), scale, limit, *sums)
+    return integers, norms, counted
+
+
+def _scaled(updates: Tensor, clip_norm: float, bits: int) -> tuple[Tensor, Tensor, Tensor]:
     """Clipped rows in units of ζ·2⁻ᴮ, float64, not yet cut; their norms in units of ζ; which were finite."""
     rows = updates.detach().to(torch.float64)
     finite = torch.isfinite(rows).all(dim=1)
@@ -55,7 +73,7 @@ def scaled(updates: Tensor, clip_norm: float, bits: int) -> tuple[Tensor, Tensor
 
 
 def bounded_integers(rows: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """`merge` in torch, for whatever device: integers, and which rows are within the bound; others are zeros.
+    """`merge` in torch, for a GPU: integers, and which rows are within the bound; others are zeros.
 
     Torch sums squares in an order of its own, with fewer roundings than there are entries: see `merge`.
     """

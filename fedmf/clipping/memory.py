@@ -95,7 +95,7 @@ def new_vector(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def in_parts(work: Callable[[slice], None], vector: Tensor) -> None:
-    """Do elementwise work on all parts of a vector: on a processor those that fit its caches, on all cores."""
+    """Do elementwise work on a vector: on a processor on all cores, in parts that fit their caches."""
     if vector.device.type == "cpu":
         on_all_cores(work, parts_of(vector.numel()))
     else:

@@ -19,7 +19,6 @@ from fedmf.mechanisms.matrix import Factorization, normalized
 from fedmf.mechanisms.registry import (
     BANDS,
     STAMPS,
-    Accuracy,
     Built,
     DesignRequest,
     Error,
@@ -267,7 +266,7 @@ _optimized = remembered(banded_toeplitz, version=4)
 _jointly = remembered(normalized_banded_toeplitz, version=4)
 
 
-def _optimal_width(request: DesignRequest, values: Values, error: Error, accuracy: Accuracy) -> float:
+def _optimal_width(request: DesignRequest, values: Values, error: Error) -> float:
     """The optimal error falls with p; stop where it falls by less than 0.1 %.
 
     With kb ≥ n nothing was gained beyond p = b in any setting tried: only users with few participations

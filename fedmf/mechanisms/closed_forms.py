@@ -14,7 +14,6 @@ from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.registry import (
     BANDS,
     FREE_BANDS,
-    Accuracy,
     DesignRequest,
     Error,
     Family,
@@ -290,10 +289,10 @@ def _free_shift(reach: float) -> Free:
     )
 
 
-def _rate_power(request: DesignRequest, values: Values, error: Error, accuracy: Accuracy) -> float:
+def _rate_power(request: DesignRequest, values: Values, error: Error) -> float:
     if request.workload.column_weights is None:
         return 0.0
-    return best_on_interval(lambda n, p: (0.0, 1.0), lambda u, p: u)(request, values, error, accuracy)
+    return best_on_interval(lambda n, p: (0.0, 1.0), lambda u, p: u)(request, values, error)
 
 
 _FREE_GAMMA = Free(

@@ -274,7 +274,7 @@ register(
         "optimal-diagonal",
         "independent noise of the best size for each round",
         lambda ask, v: best_diagonal(ask.workload, ask.objective),
-        compares_normalized=False,
+        largest_compared=0,
     ),
     Family(
         "dense",

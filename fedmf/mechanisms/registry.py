@@ -7,8 +7,10 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any, Final
+
+import numpy as np
 
 from fedmf.mechanisms.cache import remembered_parameters
 from fedmf.mechanisms.errors import LARGEST_RATED, RMSE, Objective, QuickError, errors
@@ -26,14 +28,14 @@ Error = Callable[[float], float]
 #: Parameters by symbol, the chosen ones included, and C.
 Built = tuple[dict[str, float | int], Factorization]
 
-# Beyond this many rounds searches spare evaluations: they start where coarser ones ended. Up to so many they
-# end with the stated sensitivity.
-_LONG, _STATED = 65_536, 256
-# The window of a search that starts where another ended, as a share of the interval; bands that tell
-# something.
-_NEAR, _TELLING_BANDS = 0.08, 8
+#: To be raised whenever searches find other parameters for the same request.
+_SEARCH: Final = 5
+# Points of the grid on which the search of a real parameter begins.
+_GRID: Final = 7
 # n for normalised columns, which take seconds for an error there, and in a comparison.
 _LARGEST_NORMALIZED, _LARGEST_NORMALIZED_COMPARED = 1_000_000, 16_384
+# n up to which bands and another parameter of a normalised form are searched together.
+_LARGEST_NORMALIZED_SEARCH: Final = 4096
 
 
 @dataclass(frozen=True)
@@ -93,11 +95,13 @@ class DesignRequest:
         participation: (n, k, b).
         workload: A of n rounds.
         objective: which error is minimised.
+        tolerance: of real parameters that are searched, as a fraction of their interval.
     """
 
     participation: Participation
     workload: ToeplitzWorkload
     objective: Objective = RMSE
+    tolerance: float = 1e-4
 
     @property
     def rounds(self) -> int:
@@ -129,33 +133,8 @@ class DesignRequest:
         return self.target
 
 
-@dataclass
-class Trail:
-    """Where the last of several similar searches ended; None at first."""
-
-    place: float | None = None
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """How closely a real parameter is searched.
-
-    Args:
-        grid: points of the first, even grid.
-        tolerance: of the result, as a fraction of the interval.
-        trail: kept from search to search; where it has a place the search starts there, without a grid.
-    """
-
-    grid: int
-    tolerance: float
-    trail: Trail | None = None
-
-
-#: To be raised whenever searches find other parameters for the same request.
-_SEARCH: Final = 4
-_FINE, _COARSE = Accuracy(17, 1e-6), Accuracy(9, 1e-3)
 #: Choose a value, given the request, the values fixed already, and the error with a value in its place.
-Choose = Callable[[DesignRequest, Values, Error, Accuracy], float]
+Choose = Callable[[DesignRequest, Values, Error], float]
 
 
 @dataclass(frozen=True)
@@ -167,23 +146,28 @@ class Free:
 
     @property
     def symbol(self) -> str:
-        """Of the parameter."""
+        """The symbol of the parameter."""
         return self.parameter.symbol
 
 
-def chosen(
-    free: Free, request: DesignRequest, values: Values, error: Error, accuracy: Accuracy
-) -> tuple[float, float]:
-    """The value chosen and its error."""
-    judged: dict[float, float] = {}
+def search(
+    free: Sequence[Free], request: DesignRequest, given: Values, error: Callable[[Values], float]
+) -> Values:
+    """The given parameters with the free ones, chosen for the least error.
 
-    def recorded(value: float) -> float:
-        if value not in judged:
-            judged[value] = error(value)
-        return judged[value]
+    The first is chosen by its own rule. For every value that the rule tries, the others are chosen
+    anew.
+    """
+    if not free:
+        return given
+    first, *others = free
 
-    value = free.choose(request, values, recorded, accuracy)
-    return value, recorded(value)
+    @cache
+    def completed(value: float) -> Values:
+        number = int(value) if first.parameter.integer else float(value)
+        return search(others, request, {**given, first.symbol: number}, error)
+
+    return completed(first.choose(request, given, lambda value: error(completed(value))))
 
 
 def least_on(error: Error, low: float, high: float, grid: int, tolerance: float) -> float:
@@ -197,17 +181,17 @@ def least_on(error: Error, low: float, high: float, grid: int, tolerance: float)
     """
     from scipy.optimize import minimize_scalar
 
-    points = [low + (high - low) * i / (grid - 1) for i in range(grid)]
-    seen = {x: error(x) for x in points}
-
-    def finite(x: float) -> float:
-        seen[float(x)] = latest = error(float(x))
-        return min(latest, 1e300)
-
-    at = min(range(grid), key=lambda i: seen[points[i]])
-    around = points[max(0, at - 1)], points[min(grid - 1, at + 1)]
-    minimize_scalar(finite, bounds=around, method="bounded", options={"xatol": tolerance * (high - low)})
-    return min(seen, key=seen.__getitem__)
+    points = np.linspace(low, high, grid).tolist()  # ends at `high` exactly
+    errors_there = [error(x) for x in points]
+    least = min(errors_there)
+    at = errors_there.index(least)
+    found = minimize_scalar(
+        lambda x: min(error(float(x)), 1e300),
+        bounds=(points[max(0, at - 1)], points[min(grid - 1, at + 1)]),
+        method="bounded",
+        options={"xatol": tolerance * (high - low)},
+    )
+    return float(found.x) if found.fun < least else points[at]
 
 
 def best_on_interval(
@@ -217,30 +201,14 @@ def best_on_interval(
 
     >>> square = best_on_interval(lambda n, p: (0.0, 2.0), lambda u, p: u * u)
     >>> asked = DesignRequest(Participation(4, 1, 4), prefix(4))
-    >>> round(square(asked, {}, lambda x: abs(x - 1.0), Accuracy(17, 1e-4)), 3)
+    >>> round(square(asked, {}, lambda x: abs(x - 1.0)), 3)
     1.0
     """
 
-    def choose(request: DesignRequest, values: Values, error: Error, accuracy: Accuracy) -> float:
+    def choose(request: DesignRequest, values: Values, error: Error) -> float:
         p = values.get("bands", 1)
         low, high = interval(request.rounds, p)
-        if low == high:
-            return value(low, p)
-
-        def judged(u: float) -> float:
-            return error(value(u, p))
-
-        trail, reach = accuracy.trail or Trail(), _NEAR * (high - low)
-        u, precise = None, accuracy.tolerance * (high - low)
-        if trail.place is not None:
-            near = max(low, trail.place - reach), min(high, trail.place + reach)
-            u = least_on(judged, *near, 3, precise / (near[1] - near[0]))
-            if min(u - near[0], near[1] - u) <= 2 * precise and u not in (low, high):
-                u = None  # it may lie outside
-        if u is None:
-            u = least_on(judged, low, high, accuracy.grid, accuracy.tolerance)
-        # With few bands the parameter hardly matters, and says little about more.
-        trail.place = u if "bands" not in values or p >= _TELLING_BANDS else None
+        u = least_on(lambda u: error(value(u, p)), low, high, _GRID, request.tolerance)
         return value(u, p)
 
     return choose
@@ -248,12 +216,12 @@ def best_on_interval(
 
 def one_of(*candidates: float) -> Choose:
     """The candidate of least error, the first among equals."""
-    return lambda request, values, error, accuracy: min(candidates, key=error)
+    return lambda request, values, error: min(candidates, key=error)
 
 
 def at_once(rule: Callable[[DesignRequest, Values], float]) -> Choose:
     """A value that needs no search."""
-    return lambda request, values, error, accuracy: rule(request, values)
+    return lambda request, values, error: rule(request, values)
 
 
 def widths(request: DesignRequest) -> list[int]:
@@ -261,20 +229,9 @@ def widths(request: DesignRequest) -> list[int]:
     return sorted({*(2**i for i in range(request.rounds.bit_length())), request.separation})
 
 
-def _best_width(request: DesignRequest, values: Values, error: Error, accuracy: Accuracy) -> float:
-    """The bands of least error among powers of two and b.
-
-    At long horizons no more is tried once twice in a row wider ones than b were worse than the best.
-    """
-    least, best, worse = math.inf, 1, 0
-    for p in widths(request):
-        if (latest := error(p)) < least:
-            least, best, worse = latest, p, 0
-        elif p > request.separation:
-            worse += 1
-        if worse == 2 and request.rounds > _LONG:
-            break
-    return best
+def _best_width(request: DesignRequest, values: Values, error: Error) -> float:
+    """The bands of least error among powers of two and b."""
+    return min(widths(request), key=error)
 
 
 BANDS: Final = Parameter("bands", "number of diagonals of C or of its inverse", integer=True, letter="p")
@@ -308,7 +265,8 @@ class Family:
         free: the parameters, in the order in which they are chosen where they are not given.
         options: parameters that are never searched.
         largest: the largest n it is built for by name.
-        largest_compared: the largest n at which a comparison without names includes it; 0 for never.
+        largest_compared: the largest n at which a comparison of all mechanisms includes it; 0 for
+            never.
         make_normalized: C with normalised columns, if it is more than `make` with its columns normalised.
         optimized: whether an optimiser or a matrix of n² entries makes it, rather than a formula.
         entrywise: whether the optimiser moves every entry of C, which takes longest.
@@ -376,7 +334,7 @@ class Form:
 
     @property
     def largest_compared(self) -> int:
-        """The largest n at which a comparison without names includes it."""
+        """The largest n at which a comparison of all mechanisms includes it."""
         if not self.normalized:
             return self.family.largest_compared
         return min(
@@ -422,92 +380,32 @@ class Form:
                 f"n (rounds) must be at most {self.largest} for {self.name}; got {request.rounds}. "
                 f"Use bisr or banded-toeplitz, which go up to n={LARGEST_HORIZON}."
             )
-        search, values = _Search(self, request), self.checked(given, request.rounds)
-        if any(part.symbol not in values for part in self.family.free):
+        values = self.checked(given, request.rounds)
+        free = [part for part in self.family.free if part.symbol not in values]
+        if free:
             searched_for = self.name, _SEARCH, request, dict(values)
-            values = {**values, **remembered_parameters(searched_for, lambda: search.best(values)[0])}
-        return search.best(values)
+            values = remembered_parameters(searched_for, lambda: self.best(free, request, values))
+        return {part.symbol: values[part.symbol] for part in self.family.free}, self.make(request, values)
 
+    def best(self, free: Sequence[Free], request: DesignRequest, given: Values) -> Values:
+        """The given parameters with the free ones, chosen for the least error.
 
-class _Search:
-    """Parameters of least error. Those before the last are chosen by a coarse search of the later ones.
+        Beyond n = 4096, where an error with normalised columns takes long, bands are chosen for plain
+        columns if other parameters follow.
+        """
+        long = self.normalized and request.rounds > _LARGEST_NORMALIZED_SEARCH
+        if long and free[0] is FREE_BANDS and len(free) > 1:
+            plain = self.family.plain.best(free, request, given)
+            return self.best(free[1:], request, {**given, "bands": plain["bands"]})
+        judge = QuickError(request.participation, request.workload, request.objective)
 
-    Coarse searches leave columns as they are, which makes an error cheap. A fine one that is not cheap, of a
-    normalised form or at a long horizon, starts where a coarse one ended. The cheapest bound on the
-    sensitivity judges; where the stated one is below it real parameters are moved a little by that.
-    """
+        def error(values: Values) -> float:
+            try:
+                return judge(self.make(request, values))
+            except NotRepresentable:
+                return math.inf
 
-    def __init__(self, form: Form, request: DesignRequest) -> None:
-        self._form, self._request = form, request
-        self._judge: Callable[[Factorization], float] = QuickError(
-            request.participation, request.workload, request.objective
-        )
-        self._least, self._made = math.inf, None
-        self._trails: dict[str, Trail] = {}
-
-    def best(self, given: Values) -> Built:
-        values = dict(given)
-        free = [part for part in self._form.family.free if part.symbol not in given]
-        coarse = replace(_COARSE, trail=Trail()) if self._request.rounds > _LONG else _COARSE
-        for at, part in enumerate(free):
-            values = _with(values, part, self._chosen(part, values, free[at + 1 :], coarse))
-        real = [part for part in free if not part.parameter.integer]
-        for part in real if len(real) > 1 else ():  # now that the later ones are known
-            values = _with(values, part, self._chosen(part, values, (), coarse))
-        if real and self._request.rounds <= _STATED:
-            error = partial(self._error, self._form)
-            quick, self._judge, self._least = error(values), self._request.stated_error, math.inf
-            for part in real if error(values) < quick * (1 - 1e-9) else ():
-                moved = _with(values, part, self._chosen(part, values, (), coarse))
-                values = min(values, moved, key=error)
-        params = {part.symbol: values[part.symbol] for part in self._form.family.free}
-        if self._made is not None and self._made[0] == values:
-            return params, self._made[1]
-        return params, self._form.make(self._request, values)
-
-    def _chosen(self, part: Free, values: Values, later: Sequence[Free], coarse: Accuracy) -> float:
-        def error(value: float) -> float:
-            tried = _with(values, part, value)
-            return self._coarse(tried, later, coarse) if later else self._error(self._form, tried)
-
-        def plain(value: float) -> float:
-            return self._coarse(_with(values, part, value), later, coarse)
-
-        accuracy = replace(_FINE, trail=Trail())
-        if not isinstance(self._judge, QuickError):
-            accuracy = Accuracy(9, 2e-5, self._trails[part.symbol])
-        elif not part.parameter.integer and (self._form.normalized or self._request.rounds > _LONG):
-            trail = coarse.trail or Trail()
-            part.choose(self._request, values, plain, replace(coarse, trail=trail))
-            accuracy = Accuracy(9, 2e-5, trail)
-        self._trails[part.symbol] = accuracy.trail or Trail()
-        return part.choose(self._request, values, error, accuracy)
-
-    def _coarse(self, values: Values, later: Sequence[Free], accuracy: Accuracy) -> float:
-        """The least error over the later parameters."""
-        if not later:
-            return self._error(self._form.family.plain, values)
-        part, *rest = later
-
-        def error(value: float) -> float:
-            return self._coarse(_with(values, part, value), rest, accuracy)
-
-        return chosen(part, self._request, values, error, accuracy)[1]
-
-    def _error(self, form: Form, values: Values) -> float:
-        try:
-            made = form.make(self._request, values)
-            error = self._judge(made)
-        except NotRepresentable:
-            return math.inf
-        # The best C so far knows its own sensitivity by now.
-        if form.normalized == self._form.normalized and error < self._least and self._request.rounds <= _LONG:
-            self._least, self._made = error, (values, made)
-        return error
-
-
-def _with(values: Values, free: Free, value: float) -> dict[str, float | int]:
-    return {**values, free.symbol: int(value) if free.parameter.integer else float(value)}
+        return search(free, request, given, error)
 
 
 def _stamped(form: Form, request: DesignRequest, stamps: int, others: Values) -> Built:
@@ -583,7 +481,7 @@ def names() -> list[str]:
 
 
 def names_to_compare(rounds: int) -> list[str]:
-    """The names that a comparison without names includes at this horizon: those that take seconds there.
+    """The names that a comparison of all mechanisms includes: those that take seconds at this n.
 
     >>> "dense" in names_to_compare(512), "dense" in names_to_compare(513)
     (True, False)
@@ -616,7 +514,9 @@ def form_of(name: str) -> Form:
     if form is None:
         known = [*names(), *(other for family in families() for other in family.also)]
         fix = "".join(f"Did you mean {near!r}? " for near in difflib.get_close_matches(name, known, 1, 0.5))
-        raise ValueError(f"mechanism (name) must be a known one; got {name!r}. {fix}fedmf design lists them.")
+        raise ValueError(
+            f"mechanism (name) must be a known one; got {name!r}. {fix}fedmf design --all lists them."
+        )
     return form
 
 

@@ -81,6 +81,8 @@ class FullMatrix(SecondMoment):
         self.dimension = _dimension(dimension)
         self.size = dimension * (dimension + 1) // 2
         rows, columns = torch.triu_indices(dimension, dimension, dtype=torch.int32)
+        self._rows = rows
+        self._columns = columns
         self._packed = rows * dimension + columns
         self._scale = torch.full((self.size,), math.sqrt(2), dtype=torch.float64)
         self._scale[rows == columns] = 1.0
@@ -94,9 +96,8 @@ class FullMatrix(SecondMoment):
 
     def features_of_each(self, x: torch.Tensor) -> torch.Tensor:
         """See `SecondMoment.features_of_each`."""
-        from fedmf.moments.passes import packed_products
-
-        return torch.from_numpy(packed_products(x.detach().contiguous().numpy(), math.sqrt(2)))
+        products = x.index_select(1, self._rows).mul_(x.index_select(1, self._columns))
+        return products.mul_(self._scale.to(x.dtype))
 
     def unpack(self, released: torch.Tensor) -> torch.Tensor:
         """The symmetric matrices, shape (…, d, d)."""

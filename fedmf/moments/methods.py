@@ -1,7 +1,8 @@
 """Methods that make both moments of a stream private, as values: JME, and what it is compared with.
 
 Every method releases A₁(X + C₁⁻¹Z₁) and, from its own noise, A₂(X•X + C₂⁻¹Z₂), with absolute noise standard
-deviations τ₁ (of Z₁) and τ₂ (of Z₂); post-processing has no second noise and squares the first.
+deviations τ₁ (of Z₁) and τ₂ (of Z₂); post-processing has no second noise and squares the first. The levels of
+a method are for real numbers; `MomentMechanism.of_integers` adds what integers need.
 """
 
 from __future__ import annotations
@@ -14,8 +15,14 @@ from typing import Any, Final
 
 from fedmf.mechanisms.joint import UserRange, free_weight, joint_sensitivity
 from fedmf.mechanisms.matrix import Factorization, factorization_from_dict
+from fedmf.mechanisms.second_moment import SecondMoment
 from fedmf.mechanisms.sensitivity import Sensitivity, stated_sensitivity
+from fedmf.moments.features import NEAR
+from fedmf.noise.units import NOTHING, Part, Rounding, calibrated
 from fedmf.participation import Participation
+
+MOST_ROWS: Final = 1 << 25
+"""Most rows of a step, which bounds the sums of integers."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +149,7 @@ class MomentMechanism:
         sensitivity: s, or of the first moment where only it is released; exact or a labelled bound.
         weight: λ of JME, the share α of IME, τ of CS; None for post-processing.
         debiased: whether squares of private rows lose their known bias.
+        rounding: the units of the sums, and what integers cost; no units for noise of real numbers.
 
     Raises:
         ValueError: C₂, τ₂ and the weight are not those that the method has.
@@ -158,6 +166,7 @@ class MomentMechanism:
     sensitivity: Sensitivity
     weight: float | None = None
     debiased: bool = False
+    rounding: Rounding = NOTHING
 
     def __post_init__(self) -> None:
         if {self.second is None, self.second_std is None, self.weight is None} != {
@@ -190,6 +199,46 @@ class MomentMechanism:
             )
         return self.second, self.second_std
 
+    def of_integers(self, moment: SecondMoment) -> MomentMechanism:
+        """Return the mechanism for integers, with units and enough noise for them.
+
+        With μ = 1/σ for real numbers, integers have μ + √((W₁/τ₁)² + (W₂/τ₂)²), where W₂ includes the
+        rounding of products. Both τ grow by one factor until that is 1/σ again.
+
+        Args:
+            moment: the second one.
+
+        Raises:
+            ValueError: no units suit the noise.
+        """
+        zeta = self.users.norm_bound
+        parts = [Part(self.first, moment.dimension, MOST_ROWS)]
+        ratio = None
+        if self.method.second_noise:
+            second, second_std = self.second_noise
+            ratio = second_std / self.first_std / zeta
+            moved = NEAR * math.sqrt(moment.size) * stated_sensitivity(second, self.participation).value
+            parts.append(Part(second, moment.size, MOST_ROWS, ratio, moved))
+        sensitivity = self.first_std / zeta / self.noise_multiplier
+        std, rounding = calibrated(parts, sensitivity, self.noise_multiplier)
+        if rounding.bits[-1] > 2 * rounding.bits[0]:
+            raise ValueError(
+                f"noise of the first moment must be below 2^20 zeta next to so little of the second; got "
+                f"{std:.3g} zeta. Use a smaller weight or a larger epsilon."
+            )
+        return replace(
+            self,
+            first_std=std * zeta,
+            second_std=None if ratio is None else std * ratio * zeta**2,
+            rounding=rounding,
+        )
+
+    @property
+    def units(self) -> list[float]:
+        """Units of the released sums: ζ·2⁻ᴮ, and ζ²·2⁻ᶠ where the second moment has noise of its own."""
+        zeta = self.users.norm_bound
+        return [zeta**power * 2.0**-bits for power, bits in enumerate(self.rounding.bits, start=1)]
+
     def levels_under(self, participation: Participation) -> tuple[float, float | None, Sensitivity]:
         """τ₁, τ₂ and the sensitivity for σ = 1 and another contract."""
         second = self.first if self.second is None else self.second
@@ -198,9 +247,11 @@ class MomentMechanism:
     def multiplier_under(self, participation: Participation) -> float:
         """σ towards users who took part as this contract says: the levels τ₁, τ₂ over their own sensitivity.
 
-        A stricter contract than the planned one (fewer participations, further apart) gives a larger σ.
+        A stricter contract than the planned one (fewer participations, further apart) gives a larger σ. What
+        integers cost counts whole, whoever took part.
         """
-        return self.method.multiplier(self, participation)
+        added = self.rounding.movement * self.users.norm_bound / self.first_std
+        return 1 / (1 / self.method.multiplier(self, participation) + added)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict with every digit; `mechanism_from_dict` reads it."""
@@ -218,6 +269,7 @@ class MomentMechanism:
             "noise_multiplier": self.noise_multiplier,
             "sensitivity": dataclasses.asdict(self.sensitivity),
             "weight": self.weight,
+            "rounding": dataclasses.asdict(self.rounding),
         }
 
 
@@ -239,6 +291,7 @@ def mechanism_from_dict(description: Mapping[str, Any]) -> MomentMechanism:
             "participation": Participation(**fields["participation"]),
             "users": UserRange(**fields["users"]),
             "sensitivity": Sensitivity(**fields["sensitivity"]),
+            "rounding": Rounding.from_dict(fields["rounding"]),
         }
     )
 

@@ -1,4 +1,4 @@
-"""Compiled passes over rows of moments; each product and sum is rounded as it would be alone."""
+"""Compiled passes over rows of moments, each of which is as it would be alone."""
 
 from __future__ import annotations
 
@@ -10,23 +10,39 @@ from fedmf.loops import compiled
 
 #: Columns of a few rows that stay in the fastest cache.
 _NEAR: Final = 1 << 9
+#: Rows that are read again for every coordinate, from a near cache.
+_ROWS: Final = 64
 
 
-@compiled("float32[:,::1](float32[:,::1], float64)", "float64[:,::1](float64[:,::1], float64)")
-def packed_products(x: Any, scale: float) -> Any:
-    """For each row x_i² and scale·(x_i x_j), i < j, in the order of the upper triangle."""
-    d = x.shape[1]
-    out = np.empty((x.shape[0], d * (d + 1) // 2), x.dtype)
-    factor = x.dtype.type(scale)
-    for r in range(x.shape[0]):
-        row, at = x[r], 0
-        for i in range(d):
-            left, right, values = row[i], row[i:], out[r, at : at + d - i]
-            for j in range(right.size):
-                values[j] = left * right[j] * factor
-            values[0] = left * left
-            at += d - i
-    return out
+@compiled("void(float64[:,::1], float64, int64, int64[:,::1])")
+def add_products(rows: Any, scale: float, every: int, sums: Any) -> None:
+    """Add to each step the integers nearest scale·x_i² and √2·scale·x_i·x_j, i < j, of its rows.
+
+    Every product is made of three factors in float64 and then rounded: it depends on its row alone.
+
+    Args:
+        rows: integers x below 2⁵³, shape (rows, d).
+        scale: so small that the results are below 2⁵¹.
+        every: rows of a step.
+        sums: shape (steps, d(d+1)/2), in the order of the upper triangle; changed.
+    """
+    root = scale * np.sqrt(2.0)
+    for begin in range(0, rows.shape[0], every):
+        total = sums[begin // every]
+        end = min(begin + every, rows.shape[0])
+        for low in range(begin, end, _ROWS):
+            high = min(low + _ROWS, end)
+            at = 0
+            for i in range(rows.shape[1]):
+                products = total[at : at + rows.shape[1] - i]
+                for r in range(low, high):
+                    right = rows[r, i:]
+                    left = right[0] * root
+                    square = products[0] + np.int64(np.rint(right[0] * scale * right[0]))
+                    for j in range(products.size):
+                        products[j] += np.int64(np.rint(left * right[j]))
+                    products[0] = square
+                at += products.size
 
 
 @compiled(

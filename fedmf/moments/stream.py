@@ -8,15 +8,15 @@ from typing import Any, final
 
 import torch
 
-from fedmf.mechanisms.matrix import Factorization
+from fedmf.clipping import clip_to_fixed_point
 from fedmf.mechanisms.second_moment import SecondMoment
 from fedmf.mechanisms.workload import ToeplitzWorkload
-from fedmf.moments.methods import MomentMechanism
+from fedmf.moments.features import integer_features
+from fedmf.moments.methods import MOST_ROWS, MomentMechanism
 from fedmf.moments.running import RunningWorkload
 from fedmf.noise import Domain, KeySchedule, NoiseKey, NoiseStream
-GaussianSource = None
 
-#: Rows this much over ζ, as float32 rounding makes them, are scaled back to ζ instead of refused.
+#: Rows this much over ζ, as float32 rounding makes them, are clipped to ζ instead of refused.
 _NORM_ROUNDING = 1e-6
 
 
@@ -54,8 +54,12 @@ class MomentBlock:
 class MomentStream:
     """The running estimator: `release = stream.update(x)`.
 
+    Rows are clipped to integers in units of ζ·2⁻ᴮ, their second moments to integers in a unit of their own.
+    Sums of these, with integer noise added, are what leaves; everything else is a function of them.
+
     Args:
-        mechanism: noise levels and strategy matrices, by `jme`, `ime`, `cs` or `pp`.
+        mechanism: strategy matrices and noise levels, by `jme` or a method of `METHODS`; levels for real
+            numbers are raised to those for integers (`MomentMechanism.of_integers`).
         second_moment: which second moment; its sensitivity dimension must not exceed the mechanism's.
         first_workload: A₁, n rounds.
         second_workload: A₂; None for A₁.
@@ -66,6 +70,7 @@ class MomentStream:
 
     Guarantees:
         The two noises come from different domains of the key: no keystream block serves both.
+        Released numbers are functions of `NoiseStream.release_rows` and of public values.
         Rows are rejected before anything changes; a rejected row consumes no step. After a step that was
         interrupted nothing more is released until a saved state is loaded.
         The caller must check participation: the noise is for users within (k, b), which
@@ -104,17 +109,25 @@ class MomentStream:
                 f"d (sensitivity dimension) must be at least {wanted} for this second moment; got {given}. "
                 "Make the mechanism with a UserRange of that dimension."
             )
+        if not mechanism.rounding.parts:
+            mechanism = mechanism.of_integers(second_moment)
         self.mechanism, self.second_moment = mechanism, second_moment
         self.first_workload, self.second_workload = first_workload, second_workload
         self._running_first = RunningWorkload(first_workload, second_moment.dimension)
         self._running_second = RunningWorkload(second_workload, second_moment.size)
-        n = mechanism.rounds
-        self._first_noise = _noise(key, mechanism.first, second_moment.dimension, Domain.FIRST_MOMENT, n)
+        self._bits = mechanism.rounding.bits[0]
+        self._unit = mechanism.units[0]
+        self._first_noise = NoiseStream(
+            key,
+            Domain.FIRST_MOMENT,
+            mechanism.first.recurrence(),
+            mechanism.rounds,
+            second_moment.dimension,
+            mechanism.rounding.parts[0].std,
+        )
         self._second: _Noised | _Squared = _Squared(mechanism, second_moment)
         if mechanism.method.second_noise:
-            C, std = mechanism.second_noise
-            noise = _noise(key, C, second_moment.size, Domain.SECOND_MOMENT, n)
-            self._second = _Noised(second_moment, noise, std)
+            self._second = _Noised(mechanism, second_moment, key)
         #: What draws noise, by its name in a saved state.
         self._noises = {"first_noise": self._first_noise, **self._second.noises}
         self._t = 0
@@ -135,19 +148,10 @@ class MomentStream:
             ValueError: a shape, a NaN or infinity, a row longer than ζ, or the horizon is reached.
                 Nothing was consumed.
         """
-        block = self.sum_step(x)
+        rows = x[None] if x.ndim == 1 else x
+        self._check_bounded(rows)
+        block = self.release_sum(rows)
         return MomentRelease(block.t, block.first[0], self.second_moment.unpack(block.second[0]))
-
-    def sum_step(self, x: torch.Tensor) -> MomentBlock:
-        """`update`, with the second moment packed as `extend` gives it: a block of one step."""
-        rows = self._checked(x)
-        self._whole = False
-        first = rows.sum(0)
-        self._first_noise.add_(first, self.mechanism.first_std)
-        second = self._second.of_step(rows, first, self._t)
-        released = self._running_first.update(first), self._running_second.update(second)
-        self._t, self._whole = self._t + 1, True
-        return MomentBlock(self._t, released[0][None], released[1][None])
 
     def extend(self, x: torch.Tensor) -> MomentBlock:
         """Take in one row a step for as many steps as there are rows.
@@ -161,32 +165,54 @@ class MomentStream:
         Guarantees:
             The bits of `update(x[0])`, `update(x[1])`, …, in a fraction of the time for short rows.
         """
-        d = self.second_moment.dimension
-        if x.ndim != 2 or x.shape[1] != d:
-            raise ValueError(f"x (rows) must have shape (steps, {d}); got {tuple(x.shape)}.")
-        first, steps = self._bounded(x), len(x)
-        self._check_horizon(steps)
+        self._check_bounded(x)
+        return self.release_each(x)
+
+    def release_sum(self, x: torch.Tensor) -> MomentBlock:
+        """Take in the rows of one step, whatever they are: long ones are clipped, and NaN counts as zeros.
+
+        Args:
+            x: shape (m, d).
+
+        Returns:
+            A block of one step.
+
+        Raises:
+            ValueError: a shape, or the horizon is reached. Nothing was consumed.
+        """
+        return self._release(x, 1)
+
+    def release_each(self, x: torch.Tensor) -> MomentBlock:
+        """Take in one row a step, as `release_sum` does.
+
+        Args:
+            x: shape (steps, d).
+
+        Raises:
+            ValueError: a shape, or the horizon is reached. Nothing was consumed.
+        """
+        return self._release(x, len(x))
+
+    def _release(self, x: torch.Tensor, steps: int) -> MomentBlock:
+        """Clip rows to integers, sum those of each step, add the noise, and only then make numbers of it."""
+        self._check_room(x, steps)
+        rows, _ = clip_to_fixed_point(x.to("cpu"), self.mechanism.users.norm_bound, self._bits)
         self._whole = False
-        private = first.clone()
-        self._first_noise.add_rows_(private, self.mechanism.first_std)
-        second = self._second.of_rows(first, private, self._t)
+        first = rows.view(steps, len(x) // max(steps, 1), rows.shape[1]).sum(dim=1)
+        self._first_noise.release_rows(first)
+        first_values = first.to(torch.float64).mul_(self._unit)
+        second_values = self._second.released(rows, steps, first_values, self._t)
         released = (
-            self._running_first.extend(private, owned=True),
-            self._running_second.extend(second, owned=True),
+            self._running_first.extend(first_values, owned=True),
+            self._running_second.extend(second_values, owned=True),
         )
         self._t, self._whole = self._t + steps, True
         return MomentBlock(self._t - steps + 1, *released)
 
-    def _checked(self, x: torch.Tensor) -> torch.Tensor:
+    def _check_room(self, x: torch.Tensor, steps: int) -> None:
         d = self.second_moment.dimension
-        rows = x[None] if x.ndim == 1 else x
-        if rows.ndim != 2 or rows.shape[1] != d:
-            raise ValueError(f"x (row) must have shape ({d},) or (m, {d}); got {tuple(x.shape)}.")
-        self._check_horizon(1)
-        self._second.check(len(rows))
-        return self._bounded(rows)
-
-    def _check_horizon(self, steps: int) -> None:
+        if x.ndim != 2 or x.shape[1] != d:
+            raise ValueError(f"x (rows) must have shape (rows, {d}); got {tuple(x.shape)}.")
         if not self._whole:
             raise RuntimeError(
                 f"t (step) must follow a finished step; step {self._t + 1} was interrupted, so noise and "
@@ -197,34 +223,36 @@ class MomentStream:
                 f"t (step) must be at most n (horizon) = {self.mechanism.rounds}; got {self._t + steps}. "
                 "Plan a longer stream: noise past the horizon was never calibrated."
             )
+        if len(x) > MOST_ROWS * max(steps, 1):
+            raise ValueError(f"m (rows of a step) must be at most {MOST_ROWS}; got {len(x)}.")
+        if len(x) != steps:
+            self._second.check(len(x))
 
-    def _bounded(self, x: torch.Tensor) -> torch.Tensor:
-        """The rows in float64, those longer than ζ by rounding alone scaled back to it."""
+    def _check_bounded(self, x: torch.Tensor) -> None:
+        """Refuse rows that are not finite, or longer than ζ by more than rounding."""
         zeta = self.mechanism.users.norm_bound
-        rows = x.detach().to("cpu", torch.float64, copy=True).contiguous()
+        if x.ndim != 2:
+            return  # which `_check_room` refuses
+        rows = x.detach().to("cpu", torch.float64)
         if not torch.isfinite(rows).all():
             raise ValueError("x (row) must be finite; got NaN or infinity. No step was consumed.")
         norms = torch.linalg.vector_norm(rows, dim=1)
         longest = float(norms.max()) if len(rows) else 0.0
         if longest > zeta * (1 + _NORM_ROUNDING):
             raise ValueError(f"x (row) must have norm at most zeta = {zeta}; got {longest}. Clip rows first.")
-        # A norm may be rounded otherwise among other rows: what is near the bound is measured alone.
-        for i in torch.nonzero(norms > zeta * (1 - _NORM_ROUNDING)).flatten().tolist():
-            rows[i] *= zeta / torch.linalg.vector_norm(rows[i]).clamp_min(zeta)
-        return rows
 
-    def state_dict(self, *, kept_vectors: bool = False) -> dict[str, Any]:
+    def state_dict(self, *, with_vectors: bool = False) -> dict[str, Any]:
         """Step, workload states (private outputs) and noise positions; never the key.
 
         Args:
-            kept_vectors: include the vectors of the noise, so that continuing needs no replay. They are past
+            with_vectors: include the vectors of the noise, so that continuing needs no replay. They are past
                 noise, to be kept as secret as the key.
         """
         return {
             "t": self._t,
             "first": self._running_first.state_dict(),
             "second": self._running_second.state_dict(),
-            **{name: noise.state_dict(kept_vectors=kept_vectors) for name, noise in self._noises.items()},
+            **{name: noise.state_dict(with_vectors=with_vectors) for name, noise in self._noises.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -250,24 +278,29 @@ class MomentStream:
 class _Noised:
     """Second moments with noise of their own."""
 
-    def __init__(self, moment: SecondMoment, noise: NoiseStream, std: float) -> None:
-        self._moment, self._noise, self._std = moment, noise, std
-        self.noises = {"second_noise": noise}
+    def __init__(self, mechanism: MomentMechanism, moment: SecondMoment, key: NoiseKey | KeySchedule) -> None:
+        C, _ = mechanism.second_noise
+        self._moment = moment
+        self._bits, self._feature_bits = mechanism.rounding.bits
+        self._unit = mechanism.units[1]
+        self._noise = NoiseStream(
+            key,
+            Domain.SECOND_MOMENT,
+            C.recurrence(),
+            mechanism.rounds,
+            moment.size,
+            mechanism.rounding.parts[1].std,
+        )
+        self.noises = {"second_noise": self._noise}
 
     def check(self, rows: int) -> None:
         """Any number of rows may come in a step."""
 
-    def of_step(self, rows: torch.Tensor, private: torch.Tensor, t: int) -> torch.Tensor:
-        """Of the rows of a step."""
-        second = self._moment.features(rows)
-        self._noise.add_(second, self._std)
-        return second
-
-    def of_rows(self, rows: torch.Tensor, private: torch.Tensor, t: int) -> torch.Tensor:
-        """Of a row a step."""
-        second = self._moment.features_of_each(rows)
-        self._noise.add_rows_(second, self._std)
-        return second
+    def released(self, rows: torch.Tensor, steps: int, private: torch.Tensor, t: int) -> torch.Tensor:
+        """Of the integer rows of some steps."""
+        sums = integer_features(rows, self._moment, steps, self._bits, self._feature_bits)
+        self._noise.release_rows(sums)
+        return sums.to(torch.float64).mul_(self._unit)
 
 
 class _Squared:
@@ -289,20 +322,10 @@ class _Squared:
                 "The square of a noisy sum is not the sum of squares."
             )
 
-    def of_step(self, rows: torch.Tensor, private: torch.Tensor, t: int) -> torch.Tensor:
-        """Of the private row of a step."""
-        return self.of_rows(rows, private[None], t)[0]
-
-    def of_rows(self, rows: torch.Tensor, private: torch.Tensor, t: int) -> torch.Tensor:
+    def released(self, rows: torch.Tensor, steps: int, private: torch.Tensor, t: int) -> torch.Tensor:
         """Of the private rows of the steps from t on."""
         features = self._moment.features_of_each(private)
         if not self._debiased:
             return features
-        bias = self._bias[t : t + len(private), None]
+        bias = self._bias[t : t + steps, None]
         return features - bias * self._moment.of_isotropic_noise()
-
-
-def _noise(
-    key: NoiseKey | KeySchedule, C: Factorization, size: int, domain: Domain, rounds: int
-) -> NoiseStream:
-    return NoiseStream(GaussianSource(key, size, domain), C.recurrence(), rounds)

@@ -1,13 +1,13 @@
-"""Innovations: integers k(t, i) that are correct roundings of ρ_t·N(t, i), N exactly standard normal.
+"""Innovations: integers k(t, i), correct roundings of ρ_t·N(t, i) with N exactly standard normal.
 
-U and V are endless strings of random bits, read as binary fractions: a ChaCha20 block has the first 64 bits of
-four U and of four V, further bits come from another nonce. Box–Muller makes a pair of normals of them,
+U and V are endless strings of random bits, read as binary fractions: a ChaCha20 block has the first 64
+bits of four U and of four V, further bits come from another nonce. Box–Muller makes a pair of normals,
 
     N = √(−2 ln U)·cos 2πV    and    √(−2 ln U)·sin 2πV.
 
-k is the integer nearest ρN. Its value is a matter of mathematics, not of the computer: float64 decides where ρN
-is farther from every half integer than an error bound; pairs of float64 decide what is left, and arithmetic of
-any precision with more bits what these leave. So k is the same on every machine.
+k is the integer nearest ρN. Its value is a matter of mathematics, not of the computer: float64 decides
+where ρN is farther from every half integer than an error bound; pairs of float64 decide what is left, and
+arithmetic of any precision with more bits what these leave. So k is the same on every machine.
 
 Error of float64, with e = 2⁻⁵³, r = √(−2 ln U) and any use of fused multiply-add:
 
@@ -33,14 +33,15 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from fedmf.loops import compiled, part
+from fedmf.loops import compiled, fusing, part
 from fedmf.noise.key import NONCE_BYTES, Domain, NoiseKey, more_bits_nonce, nonce
 from fedmf.noise.schedule import KeySchedule
 from fedmf.typing import Array
 
 BLOCK: Final = 8
-"""Normals of a ChaCha20 block: its words 0–3 are U of four pairs, its words 4–7 their V. Element 8b + j is the
-cosine of pair j in block b and element 8b + 4 + j its sine, j = 0 … 3."""
+"""Normals of a ChaCha20 block: its words 0–3 are U of four pairs, its words 4–7 their V.
+
+Element 8b + j is the cosine of pair j in block b and element 8b + 4 + j its sine, j = 0 … 3."""
 
 BLOCK_BYTES: Final = 64
 MAX_DIMENSION: Final = 2**33
@@ -90,8 +91,8 @@ _QUADRANT = np.uint64(62)
 #: Added to a number below 2⁵¹ it leaves the nearest integer in the last bits.
 _MAGIC = 1.5 * 2.0**52
 _MAGIC_BITS = np.int64(np.float64(_MAGIC).view(np.int64))
-#: Pairs that go through one step after the other: intermediate results stay in the fastest cache.
-_PAIRS: Final = 512
+#: Pairs that go through one step after the other: results between steps stay in the fastest cache.
+_PAIRS: Final = 256
 
 
 def _same_bits(source: types.Type, target: types.Type) -> Any:
@@ -114,14 +115,14 @@ _float = _same_bits(types.uint64, types.float64)
 _integer = _same_bits(types.float64, types.int64)
 
 
-@part
+@fusing
 def _as_float(word: Any, less: Any) -> Any:
     """word − less, rounded once, for a multiple of 2³²: not every processor converts words in vectors."""
     high = _float((word >> _HALF_WORD) | _TWO_84) - (2.0**84 + 2.0**52 + less)
     return high + _float((word & _LOW_WORD) | _TWO_52)
 
 
-@part
+@fusing
 def _radius(word: Any) -> Any:
     """√(−2 ln U), U = (word + ½)/2⁶⁴."""
     near_one = word >= _NEAR_ONE
@@ -138,7 +139,7 @@ def _radius(word: Any) -> Any:
     return np.sqrt((s * log - exponent * (2.0 * _LN2_LOW)) - exponent * (2.0 * _LN2))
 
 
-@part
+@fusing
 def _direction(word: Any) -> Any:
     """(cos φ, sin φ), φ = 2π(word + ½)/2⁶⁴: the first bits are the quadrant, the others |x| < ½ of it."""
     x = (_as_float((word << _TWO) ^ _SIGN, 2.0**63) + 2.0) * 2.0**-64
@@ -171,10 +172,11 @@ def round_normals(words: Any, scale: Any, k: Any, open_places: Any) -> Any:
     found = 0
     radii = np.empty(_PAIRS)
     bounds = np.empty(_PAIRS)
-    cosines = np.empty(_PAIRS)
-    sines = np.empty(_PAIRS)
     radius_words = np.empty(_PAIRS, np.uint64)
-    undecided = np.empty(2 * _PAIRS, np.uint8)
+    angle_words = np.empty(_PAIRS, np.uint64)
+    first = np.empty(_PAIRS, np.int64)
+    second = np.empty(_PAIRS, np.int64)
+    undecided = np.empty(_PAIRS, np.uint8)
     for start in range(0, words.size, 2 * _PAIRS):
         chunk = words[start : start + 2 * _PAIRS]
         out = k[start : start + 2 * _PAIRS]
@@ -184,6 +186,7 @@ def round_normals(words: Any, scale: Any, k: Any, open_places: Any) -> Any:
         for b in range(blocks):
             for j in range(4):
                 radius_words[4 * b + j] = chunk[8 * b + j]
+                angle_words[4 * b + j] = chunk[8 * b + 4 + j]
         for i in range(4 * blocks):
             least = min(least, radius_words[i])
             most = max(most, radius_words[i])
@@ -195,30 +198,33 @@ def round_normals(words: Any, scale: Any, k: Any, open_places: Any) -> Any:
                     bounds[i] -= scale / (np.float64(radius_words[i]) * radii[i])
                 if (radius_words[i] ^ _ALL) < _NEAREST_ONE:
                     bounds[i] = -1.0
-        for b in range(blocks):
-            for j in range(4):
-                cosines[4 * b + j], sines[4 * b + j] = _direction(chunk[8 * b + 4 + j])
         near_half = 0
+        for i in range(4 * blocks):
+            cosine, sine = _direction(angle_words[i])
+            x = scale * (radii[i] * cosine)
+            y = scale * (radii[i] * sine)
+            moved_x = x + _MAGIC
+            moved_y = y + _MAGIC
+            first[i] = _integer(moved_x) - _MAGIC_BITS
+            second[i] = _integer(moved_y) - _MAGIC_BITS
+            open_x = not abs(x - (moved_x - _MAGIC)) < bounds[i]
+            open_y = not abs(y - (moved_y - _MAGIC)) < bounds[i]
+            undecided[i] = open_x | (open_y << 1)
+            near_half += np.int64(open_x | open_y)
         for b in range(blocks):
             for j in range(4):
-                i = 8 * b + j
-                pair = 4 * b + j
-                x = scale * (radii[pair] * cosines[pair])
-                y = scale * (radii[pair] * sines[pair])
-                moved_x = x + _MAGIC
-                moved_y = y + _MAGIC
-                out[i] = _integer(moved_x) - _MAGIC_BITS
-                out[i + 4] = _integer(moved_y) - _MAGIC_BITS
-                open_x = not abs(x - (moved_x - _MAGIC)) < bounds[pair]
-                open_y = not abs(y - (moved_y - _MAGIC)) < bounds[pair]
-                undecided[i] = open_x
-                undecided[i + 4] = open_y
-                near_half += np.int64(open_x) + np.int64(open_y)
+                out[8 * b + j] = first[4 * b + j]
+                out[8 * b + 4 + j] = second[4 * b + j]
         if near_half:
-            for i in range(chunk.size):
+            for i in range(4 * blocks):
                 if undecided[i]:
-                    open_places[found] = start + i
-                    found += 1
+                    place = start + 8 * (i // 4) + i % 4
+                    if undecided[i] & 1:
+                        open_places[found] = place
+                        found += 1
+                    if undecided[i] & 2:
+                        open_places[found] = place + 4
+                        found += 1
     return found
 
 
@@ -471,7 +477,7 @@ class Innovations:
     def _settle(
         self, opening: int, t: int, counter: int, start: tuple[int, int], sine: bool, scale: float
     ) -> int:
-        """Append bits to U and V until one integer is left: 64 at a time, four times (2⁻²⁵⁶ are left then)."""
+        """Append bits to U and V, 64 at a time, until one integer is left."""
         u, v = start
         stream = self.keys.key(opening).keystream(more_bits_nonce(self.domain, t), counter)
         more: Any = stream.update(_ZEROS[:BLOCK_BYTES])

@@ -5,8 +5,8 @@ before k_t comes in. With D the diagonal of C, every form keeps D·k = C·X − 
 
     feedforward     R = −rint(Σ_j a_tj·k_{t−j})            a = C⁻¹D, B = C       C⁻¹ has few or known entries
     feedback        R = rint(Σ_j c_tj·X_{t−j})             c = D⁻¹C, B = D       C has few diagonals
-    decaying sums   R = rint(s_t·Σ_i ω_i·S_i)              B = D                 C is a sum of geometric series
-    block sums      R = rint(s_t·Σ_j g_tj·D_j)             B = D                 rows of C are constant in blocks
+    decaying sums   R = rint(s_t·Σ_i ω_i·S_i)              B = D                 C sums geometric series
+    block sums      R = rint(s_t·Σ_j g_tj·D_j)             B = D                 C is constant in blocks
 
 Never round k_t together with the form: that merges two k into one X, and the parity of the sum would show.
 docs/theory/noise.md has the theorem.
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ from fedmf.mechanisms.streaming import (
 from fedmf.typing import Array
 
 Integers = NDArray[np.int64]
+Tables = tuple[Any, ...]
 
 #: Of products and sums in float64.
 _EPSILON: Final = 2.0**-53
@@ -113,7 +114,10 @@ def _decaying_sums(k, t, period, scales, weights, decays, stored, column, x):
 
 @compiled("void(int64[:,::1], int64[::1], float64[::1], float64[:,::1], float64[:,:], int64, int64[:,::1])")
 def _block_sums(k, places, scales, weights, stored, column, x):
-    """Rows with weights[i] of the stored sums; after row i, place p = places[i] is X/s + Σ of those below p."""
+    """Rows with weights[i] of the stored sums.
+
+    After row i, place p = places[i] is X/s and the sums at places below p.
+    """
     past = np.empty(x.shape[1])
     for i in range(x.shape[0]):
         sums = stored[:, column : column + past.size]
@@ -165,7 +169,7 @@ class RowRule(ABC):
     vectors: int
 
     def begin(self, t: int) -> int:
-        """Return the last round up to t before which nothing needs to be known: replay starts there, from 0."""
+        """Return the last round up to t before which nothing needs to be known: replay starts there."""
         return 0
 
     def drawn(self, t: int, count: int) -> Sequence[int]:
@@ -173,12 +177,16 @@ class RowRule(ABC):
         return range(t, t + count)
 
     @abstractmethod
-    def rows(self, k: Integers, t: int, stored: Array, column: int, x: Integers) -> None:
+    def tables(self, t: int, count: int) -> Tables:
+        """Return what rows t … t + count − 1 take from the form of C⁻¹, the same for all columns."""
+
+    @abstractmethod
+    def rows(self, tables: Tables, k: Integers, stored: Array, column: int, x: Integers) -> None:
         """Set x to rows t, t + 1, … in some columns.
 
         Args:
+            tables: those of the rows.
             k: innovations of the rounds that `drawn` names, a row each, at least as wide as x.
-            t: the round of x[0].
             stored: the vectors, changed.
             column: the one of the stored vectors that is column 0 of x.
             x: shape (count, columns).
@@ -229,18 +237,22 @@ class FeedforwardRows(RowRule):
         _, inputs, _ = self.inverse.rows(t, count)
         return np.unique(inputs).tolist()
 
-    def rows(self, k: Integers, t: int, stored: Array, column: int, x: Integers) -> None:
-        """Set x to rows of C⁻¹D k, rounded but for k_t itself."""
-        del stored, column
-        first, inputs, entries = self.inverse.rows(t, len(x))
-        drawn = np.array(self.drawn(t, len(x)), np.int64)
-        own = np.searchsorted(drawn, np.arange(t, t + len(x)))
-        row = np.repeat(np.arange(t, t + len(x)), np.diff(first))
+    def tables(self, t: int, count: int) -> Tables:
+        """Return which row of k is its own, and which others a row takes with what weights."""
+        first, inputs, entries = self.inverse.rows(t, count)
+        drawn = np.array(self.drawn(t, count), np.int64)
+        own = np.searchsorted(drawn, np.arange(t, t + count))
+        row = np.repeat(np.arange(t, t + count), np.diff(first))
         weights = entries / self._diagonal[inputs]
         earlier = inputs < row
         starts = np.concatenate([[0], np.cumsum(earlier)])[first]
         used = np.searchsorted(drawn, inputs[earlier])
-        _feedforward(k, own, starts, used, weights[earlier], x)
+        return own, starts, used, weights[earlier]
+
+    def rows(self, tables: Tables, k: Integers, stored: Array, column: int, x: Integers) -> None:
+        """Set x to rows of C⁻¹D k, rounded but for k_t itself."""
+        del stored, column
+        _feedforward(k, *tables, x)
 
     def rounding(self, farthest: float, row_std: float) -> float:
         """Bound the error of Σ_j a_tj·k_{t−j} by its number of terms and Σ_j |a_tj·k_{t−j}|."""
@@ -268,19 +280,18 @@ class FeedbackRows(RowRule):
         """Return the last round up to t from which on no row reads an earlier one."""
         return int(np.flatnonzero(self._fresh[: t + 1])[-1])
 
-    def rows(self, k: Integers, t: int, stored: Array, column: int, x: Integers) -> None:
-        """Set x to the rows that solve C·X = D·k forward."""
-        coefficients = self._coefficients(t, len(x))
-        _feedback(k, t, coefficients, stored, column, x)
-
-    def _coefficients(self, t: int, count: int) -> Array:
-        """c_tj = g_tj·s_t/s_{t−j} for the rounds t … t + count − 1 and the lags j = 1 … r."""
+    def tables(self, t: int, count: int) -> Tables:
+        """Return t, and c_tj = g_tj·s_t/s_{t−j} for these rounds and the lags j = 1 … r."""
         feedback = self.inverse.feedback
         rows = feedback[t : t + count] if feedback.ndim == 2 else np.tile(feedback, (count, 1))
         own = np.arange(t, t + count)[:, None]
         earlier = np.maximum(own - np.arange(1, self.vectors + 1), 0)
         scale = self.inverse.row_scale
-        return np.ascontiguousarray(rows * (scale[own] / scale[earlier]))
+        return t, np.ascontiguousarray(rows * (scale[own] / scale[earlier]))
+
+    def rows(self, tables: Tables, k: Integers, stored: Array, column: int, x: Integers) -> None:
+        """Set x to the rows that solve C·X = D·k forward."""
+        _feedback(k, *tables, stored, column, x)
 
     def rounding(self, farthest: float, row_std: float) -> float:
         """Bound the error of Σ_j c_tj·X_{t−j}, which has r terms."""
@@ -302,12 +313,16 @@ class DecayingSums(RowRule):
         """Return the start of t's period."""
         return t - t % self._period
 
-    def rows(self, k: Integers, t: int, stored: Array, column: int, x: Integers) -> None:
-        """Set x to the rows that solve C·X = D·k forward by the sums."""
-        scales = np.array(self.inverse.row_scale[t : t + len(x)])
+    def tables(self, t: int, count: int) -> Tables:
+        """Return t, the period, s of these rounds, ω and θ."""
+        scales = np.array(self.inverse.row_scale[t : t + count])
         weights = np.array(self.inverse.output_weights)
         decays = np.array(self.inverse.decays)
-        _decaying_sums(k, t, self._period, scales, weights, decays, stored, column, x)
+        return t, self._period, scales, weights, decays
+
+    def rows(self, tables: Tables, k: Integers, stored: Array, column: int, x: Integers) -> None:
+        """Set x to the rows that solve C·X = D·k forward by the sums."""
+        _decaying_sums(k, *tables, stored, column, x)
 
     def rounding(self, farthest: float, row_std: float) -> float:
         """Bound the error of Σ_i ω_i·S_i: every step of a sum adds some, which decays as the sum does."""
@@ -332,13 +347,16 @@ class DyadicSums(RowRule):
         """Return the start of t's period."""
         return t - t % self.inverse.period
 
-    def rows(self, k: Integers, t: int, stored: Array, column: int, x: Integers) -> None:
-        """Set x to the rows that solve C·X = D·k forward by the block sums."""
-        local = np.arange(t, t + len(x)) % self.inverse.period
+    def tables(self, t: int, count: int) -> Tables:
+        """Return where the blocks that end with these rounds go, s and g of these rounds."""
+        local = np.arange(t, t + count) % self.inverse.period
         places = np.array([self._place(int(each)) for each in local])
-        scales = np.array(self.inverse.row_scale[t : t + len(x)])
-        weights = np.ascontiguousarray(self.inverse.weights[local])
-        _block_sums(k, places, scales, weights, stored, column, x)
+        scales = np.array(self.inverse.row_scale[t : t + count])
+        return places, scales, np.ascontiguousarray(self.inverse.weights[local])
+
+    def rows(self, tables: Tables, k: Integers, stored: Array, column: int, x: Integers) -> None:
+        """Set x to the rows that solve C·X = D·k forward by the block sums."""
+        _block_sums(k, *tables, stored, column, x)
 
     def _place(self, local: int) -> int:
         """Return where the block that ends with a round goes; one that ends the period is read by nobody."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
@@ -17,8 +17,9 @@ from fedmf.errors import HorizonExceededError
 from fedmf.mechanisms.streaming import StreamingInverse
 from fedmf.noise.innovations import BLOCK, MAX_DIMENSION, MAX_SCALE, WORDS, Innovations
 from fedmf.noise.key import Domain, NoiseKey
-from fedmf.noise.rows import Integers, rule_of
+from fedmf.noise.rows import Integers, Tables, rule_of
 from fedmf.noise.schedule import KeySchedule
+from fedmf.typing import Array
 
 _DIGEST_LABEL: Final = b"fedmf integer noise, layout 3\x00"
 #: A thread for fewer columns would take longer to start than it saves.
@@ -27,6 +28,23 @@ _FEWEST_PER_THREAD: Final = 1 << 17
 _BLOCK_OF_ROWS: Final = 1 << 19
 #: The product with the diagonal of C⁻¹ is rounded up, so that no innovation has less noise than is due.
 _UPWARDS: Final = 1.0 + 2.0**-50
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """Rows that are made together.
+
+    Args:
+        count: how many.
+        drawn: the rounds of which they need innovations.
+        scales: ρ of these rounds.
+        tables: what the rule takes from C⁻¹.
+    """
+
+    count: int
+    drawn: Sequence[int]
+    scales: Array
+    tables: Tables
 
 
 class NoiseStream:
@@ -275,7 +293,9 @@ class NoiseStream:
         self._stored_t = self._t
 
     def _make_block(self, t: int, count: int, totals: Integers | None) -> None:
-        """Make some rows, in tiles of columns, on several threads if that pays."""
+        """Make some rows, on several threads if that pays."""
+        drawn = self._rule.drawn(t, count)
+        block = _Block(count, drawn, self._scales[np.array(drawn)], self._rule.tables(t, count))
         edges = [0, self.dimension]
         threads = min(self.dimension * count // _FEWEST_PER_THREAD, torch.get_num_threads())
         if threads > 1 and self.dimension > BLOCK * threads:
@@ -284,37 +304,32 @@ class NoiseStream:
         while len(self._innovations) < len(edges) - 1:
             self._innovations.append(Innovations(self.keys, self.domain))
         if len(edges) == 2:
-            self._make_columns(self._innovations[0], t, count, totals, 0, self.dimension)
+            self._make_columns(self._innovations[0], block, totals, 0, self.dimension)
             return
         with ThreadPoolExecutor(threads) as pool:
             made = [
-                pool.submit(self._make_columns, innovations, t, count, totals, low, high)
+                pool.submit(self._make_columns, innovations, block, totals, low, high)
                 for innovations, low, high in zip(self._innovations, edges, edges[1:], strict=False)
             ]
         for each in made:
             each.result()
 
     def _make_columns(
-        self,
-        innovations: Innovations,
-        t: int,
-        count: int,
-        totals: Integers | None,
-        low: int,
-        high: int,
+        self, innovations: Innovations, block: _Block, totals: Integers | None, low: int, high: int
     ) -> None:
-        """Make some columns of some rows; ``low`` begins a block of keystream."""
-        drawn = self._rule.drawn(t, count)
-        scales = self._scales[np.array(drawn)]
-        wide = min(self._rule.columns_at_once(count), WORDS)
+        """Make some columns of some rows, tile by tile; ``low`` begins a block of keystream."""
+        wide = min(self._rule.columns_at_once(block.count), WORDS, -(-(high - low) // BLOCK) * BLOCK)
+        k_memory = np.empty(len(block.drawn) * wide, np.int64)
+        x_memory = np.empty(block.count * wide, np.int64)
         for begin in range(low, high, wide):
-            end = min(begin + wide, high)
-            k = np.empty((len(drawn), -(-(end - begin) // BLOCK) * BLOCK), np.int64)
-            innovations.draw(drawn, scales, begin // BLOCK, k)
-            x = np.empty((count, end - begin), np.int64)
-            self._rule.rows(k, t, self._stored, begin, x)
+            width = min(wide, high - begin)
+            whole = -(-width // BLOCK) * BLOCK
+            k = k_memory[: len(block.drawn) * whole].reshape(-1, whole)
+            x = x_memory[: block.count * width].reshape(-1, width)
+            innovations.draw(block.drawn, block.scales, begin // BLOCK, k)
+            self._rule.rows(block.tables, k, self._stored, begin, x)
             if totals is not None:
-                released(totals[:, begin:end], x)
+                released(totals[:, begin : begin + width], x)
 
     def _check_horizon(self, rows: int) -> None:
         if self._t + rows > self.rounds:

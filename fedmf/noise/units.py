@@ -52,12 +52,14 @@ class Part:
         size: d, how many integers a round.
         users: m, the most vectors in a sum.
         ratio: τ of this part, in bounds of its vectors, per τ of the whole release.
+        cut: how far ‖CΔ‖ moves where vectors are not integers themselves but rounded to them, in units.
     """
 
     factorization: Factorization
     size: int
     users: int
     ratio: float = 1.0
+    cut: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class IntegerNoise:
     Args:
         bits: B; the unit is 2⁻ᴮ of the bound of a vector.
         std: τ in units.
-        movement: W, in bounds of a vector.
+        movement: W, in bounds of a vector; with what rounding of vectors adds to s.
         eta: η, by which float64 may add to the error ½ of a row.
         failure: (1 + e^ε)·p at most.
     """
@@ -115,7 +117,8 @@ def integer_noise(part: Part, std: float, mu: float) -> IntegerNoise:
         )
     spread = strategy_norm_bound(C) if rule.spread_by_strategy else 1 / float(diagonal.min())
     entries = part.size * C.rounds
-    movement = spread * math.sqrt(entries) * (1 + 2 * eta) * 2.0**-bits * _UPWARDS
+    moved = spread * math.sqrt(entries) * (1 + 2 * eta) + part.cut
+    movement = moved * 2.0**-bits * _UPWARDS
     failure = (2 + rule.vectors) * entries * _TAIL
     return IntegerNoise(bits, tau * 2.0**bits, movement, eta, failure)
 

@@ -212,8 +212,8 @@ def _integers(s: Mapping[str, Any]) -> str | bool:
         return False
     units = " and ".join(f"2^-{bits}" for bits in dict.fromkeys(s["unit_bits"]))
     return (
-        f"released sums are integers in units of {units} of their bounds, and the noise is the correct rounding "
-        f"of a Gaussian; epsilon counts {up(s['rounding'] / s['sensitivity'])} of the sensitivity for rounding"
+        f"released sums are integers in units of {units} of their bounds, and the noise is the correct "
+        f"rounding of a Gaussian; rounding adds {up(s['rounding'] / s['sensitivity'])} of the sensitivity"
     )
 
 

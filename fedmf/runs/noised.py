@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmf.clipping import FixedPointSum, fixed_point_energies, in_parts, new_vector
-from fedmf.clipping.integers import bounded_integers
+from fedmf.clipping import FixedPointSum, clip_to_fixed_point, fixed_point_energies, in_parts, new_vector
 from fedmf.loops import compiled
 from fedmf.mechanisms.second_moment import SecondMoment
 from fedmf.noise import Domain, KeySchedule, NoiseStream
@@ -113,7 +112,8 @@ class StatisticRelease:
         self._size = plan.cohorts.users_per_round
         index = plan.index_of(statistic)
         self._noisy = NoisyParts(keys, Domain.of_part(statistic.name), plan, index)
-        self._bits = plan.bits_of(index)
+        # Without noise nothing is rounded, and fine units of a large statistic might overflow.
+        self._bits = 0 if self._noisy.noise is None else plan.bits_of(index)
         self.state = statistic.begin(plan.privacy.clip_norm)
 
     def after(self, t: int, total: FixedPointSum) -> Mapping[str, Any]:
@@ -167,15 +167,8 @@ class SecondMomentRelease:
         return noisy.mean(self._size), (self._std / self._size) ** 2 * float(self._row_variances[t])
 
     def _squared_mean(self, total: FixedPointSum) -> Tensor:
-        """m times the features of G/m, whose integers are within the ball of radius ζ.
-
-        A mean of m' > m users may be longer; it is scaled down to ζ like an update.
-        """
+        """m times the features of G/m, which is clipped like an update: a mean of more users may be longer."""
         mean = total.fixed_point.to(torch.float64) / self._size
-        norm = float(torch.linalg.vector_norm(mean))
-        limit = 2.0**self._bits * (1.0 - (mean.numel() + 64) * 2.0**-52)
-        if norm > limit:
-            mean *= limit / norm
-        integers, _ = bounded_integers(mean[None], self._bits)
+        integers, _ = clip_to_fixed_point(mean[None], 2.0**self._bits, self._bits)
         features = fixed_point_energies(integers, self._moment, self._bits, self._feature_bits)
         return features[0] * self._size

@@ -152,7 +152,7 @@ class Plan:
             multiplier, amplification = plan._multiplier()
             reach = sensitivity.value * adjacency_factor(plan.privacy.adjacency)
             std, rounding = calibrated(plan.parts, reach, multiplier)
-            before = plan.rounding.bits
+            before = plan._pair_bits
             plan = dataclasses.replace(
                 plan,
                 noise_multiplier=multiplier,
@@ -160,7 +160,7 @@ class Plan:
                 rounding=rounding,
                 amplification=amplification,
             )
-            if plan.second is None or rounding.bits == before:
+            if plan.second is None or plan._pair_bits == before:
                 return plan
 
     def _multiplier(self) -> tuple[float, RunAmplification | None]:
@@ -183,15 +183,17 @@ class Plan:
         seed = secrets.randbits(63) if privacy.noise_seed is None else privacy.noise_seed
         C = self.mechanism.factorization
         reach = self.sensitivity.value * adjacency_factor(privacy.adjacency)
-        least = plain * reach / 4
+        sensitivity = self.sensitivity.value
+        least = plain * reach / 4  # sampling seldom lets noise be smaller
         try:
+            ratio = rounding_of(self.parts, reach, least).movement / least
             while True:
-                ratio = rounding_of(self.parts, reach, least).movement / least
                 budget = ideal_budget(privacy.epsilon, privacy.delta, privacy.adjacency, ratio)
-                noise, claim = amplified_run(law, C, self.sensitivity.value, privacy.adjacency, *budget, seed)
-                if noise >= least:
-                    return noise / reach, claim
-                least = noise / 2
+                noise, claim = amplified_run(law, C, sensitivity, privacy.adjacency, *budget, seed)
+                std, rounding = calibrated(self.parts, reach, noise / reach)
+                if rounding.movement <= ratio * std:
+                    return noise / reach, dataclasses.replace(claim, rounding=ratio)
+                ratio = 2 * rounding.movement / std
         except ValueError as error:
             raise ConfigError(
                 f"the accountant of {self.cohorts.kind} cannot calibrate this run: {error}"
@@ -206,7 +208,7 @@ class Plan:
             self.privacy.clip_norm,
             self.privacy.adjacency,
             self.cohorts.users_per_round,
-            (self.bits_of(0), self.bits_of(1)),
+            self._pair_bits,
         )
 
     @property
@@ -238,6 +240,11 @@ class Plan:
         """The unit of one of the parts is 2⁻ᴮ of its bound; B."""
         known = index < len(self.rounding.parts)
         return self.rounding.parts[index].bits if known else FINEST
+
+    @property
+    def _pair_bits(self) -> tuple[int, int]:
+        """B of the sums and of the second moments, if there are any."""
+        return self.bits_of(0), self.bits_of(1)
 
     @property
     def _movement(self) -> float:
@@ -347,7 +354,10 @@ class Plan:
         again = rounding_of(self.parts, reach, self.relative_noise_std)
         needed = σ * (reach + again.movement)
         enough = self.relative_noise_std >= needed * (1 - _TOLERANCE)
-        same = again.bits == self.rounding.bits
+        same = again.bits == self.rounding.bits and all(
+            mine.std >= part.std * (1 - _TOLERANCE)
+            for mine, part in zip(self.rounding.parts, again.parts, strict=True)
+        )
         if not (enough and same and self.rounding.movement >= again.movement * (1 - _TOLERANCE)):
             raise LedgerError(
                 f"the header states noise {self.relative_noise_std!r} in units {self.rounding.bits}, and "
@@ -376,8 +386,12 @@ class Plan:
                     f"{law.probability!r}; got {claim.accountant!r} and {claim.probability!r}."
                 )
             C, std = self.mechanism.factorization, self.relative_noise_std
-            ratio = self.rounding.movement / std
-            budget = ideal_budget(epsilon, privacy.delta, privacy.adjacency, ratio)
+            if self.rounding.movement > claim.rounding * std:
+                raise ValueError(
+                    f"rounding (W/tau that was allowed for) must be at least "
+                    f"{self.rounding.movement / std!r}; got {claim.rounding!r}."
+                )
+            budget = ideal_budget(epsilon, privacy.delta, privacy.adjacency, claim.rounding)
             check_run(claim, law, C, std, privacy.adjacency, *budget)
         except ValueError as error:
             raise LedgerError(f"the header's amplification does not hold: {error}") from None

@@ -112,6 +112,10 @@ def run_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
         raise LedgerError(
             f"the header plans {plan.participation} and the ledger was created for {ledger.participation}."
         )
+    if header.dimension != plan.dimension:
+        raise LedgerError(
+            f"the header plans d={plan.dimension} parameters; its arrays hold {header.dimension}."
+        )
     if len(recorded) > plan.users:
         raise LedgerError(f"the ledger holds {len(recorded)} users; the header says there are {plan.users}.")
     (allowed, limit), spent = plan.allowed(ledger.released), run_spent(plan, ledger)

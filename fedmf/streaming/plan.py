@@ -45,6 +45,8 @@ _MOST_BANDS, _FEW, _BUFFERS, _MANY = 64, 4096, 3, 16_384
 _STRETCHES: Final = (0.0, 0.5, 0.75, 1.0)
 #: How many weights an objective has.
 _WEIGHTS: Final = 64
+#: Far above what rare failures of integer noise add to δ, and what they add is below the accountants' margin.
+_LEAST_DELTA: Final = 1e-40
 #: Relative, of every number that is computed again.
 _TOLERANCE: Final = 1e-9
 
@@ -59,7 +61,8 @@ class StreamPlan:
         rounds: n, the most rows that count.
         strategies: what C₁ and C₂ are called; one name where they are the same.
         params: their parameters.
-        mechanism: C₁, C₂ and the noise levels, with a round for each release; its noise multiplier is c·σ.
+        mechanism: C₁, C₂, the noise levels and the units of integers, with a round for each release; its
+            noise multiplier is c·σ.
         software: name and version of what the stream was begun with.
     """
 
@@ -87,13 +90,14 @@ class StreamPlan:
         works = _workloads(settings, steps.rounds)
         built = _strategies(settings, steps, works)
         matrices = [one.factorization for one in built]
-        sigma = certified_sigma(settings.epsilon, settings.delta)
+        sigma = _multiplier(settings)
         moment = second_moment_named(settings.second_moment, layout.dimension)
         weight = settings.weight
         if isinstance(weight, str):
             weight = _weight_for(weight, settings, moment, matrices, steps, works, rows * sigma)
         users = _users(settings, moment)
         made = settings.moment_method.mechanism(matrices, steps, users, rows * sigma, weight)
+        made = made.of_integers(moment)
         names, params = tuple(one.name for one in built), tuple(dict(one.params) for one in built)
         return cls(settings, layout, rounds, names, params, made)
 
@@ -127,14 +131,16 @@ class StreamPlan:
         }
 
     def _check(self) -> None:
-        made, sigma = self.mechanism, certified_sigma(self.settings.epsilon, self.settings.delta)
+        made, sigma = self.mechanism, _multiplier(self.settings)
         steps, rows = step_contract(self.participation, self.settings.release_every)
         matrices = [made.first, *([] if made.second in (None, made.first) else [made.second])]
         again = self.settings.moment_method.mechanism(
             matrices, steps, _users(self.settings, self.second_moment), rows * sigma, made.weight
-        )
+        ).of_integers(self.second_moment)
         recorded, follows = made.to_dict(), again.to_dict()
-        for name in ("participation", "users", "noise_multiplier", "first_std", "second_std", "sensitivity"):
+        for name in (
+            "participation", "users", "noise_multiplier", "first_std", "second_std", "sensitivity", "rounding"
+        ):  # fmt: skip
             if not _agree(recorded[name], follows[name]):
                 raise LedgerError(
                     f"{name} of the stream's plan is {recorded[name]!r}; from the rest of the plan follows "
@@ -247,7 +253,8 @@ class StreamPlan:
         C, once = identity(1), Participation(1, 1, 1)
         sigma = self.participation.max_participations * self.noise_multiplier
         users, method = self.mechanism.users, self.settings.moment_method
-        return method.mechanism([C], once, users, sigma, self.mechanism.weight).first_std / rows
+        made = method.mechanism([C], once, users, sigma, self.mechanism.weight)
+        return made.of_integers(self.second_moment).first_std / rows
 
 
 def step_contract(rows: Participation, every: int) -> tuple[Participation, int]:
@@ -261,6 +268,13 @@ def step_contract(rows: Participation, every: int) -> tuple[Participation, int]:
     n, k, b = rows.rounds, rows.max_participations, rows.min_separation
     steps, most, apart = -(-n // every), min(k, -(-every // b)), max(1, b // every)
     return Participation(steps, min(-(-k // most), most_participations(steps, apart)), apart), most
+
+
+def _multiplier(settings: Settings) -> float:
+    """σ of a user who does all that (n, k, b) allows."""
+    if settings.delta < _LEAST_DELTA:
+        raise ValueError(f"delta must be at least {_LEAST_DELTA:g}; got {settings.delta:g}.")
+    return certified_sigma(settings.epsilon, settings.delta)
 
 
 def _workloads(settings: Settings, steps: int) -> tuple[ToeplitzWorkload, ToeplitzWorkload]:
@@ -394,6 +408,8 @@ def _weight_for(
 def _agree(recorded: object, follows: object) -> bool:
     if isinstance(recorded, Mapping) and isinstance(follows, Mapping):
         return all(_agree(recorded[name], follows[name]) for name in recorded.keys() | follows.keys())
+    if isinstance(recorded, tuple) and isinstance(follows, tuple):
+        return len(recorded) == len(follows) and all(map(_agree, recorded, follows))
     if isinstance(recorded, float) and isinstance(follows, float):
         return math.isclose(recorded, follows, rel_tol=_TOLERANCE)
     return recorded == follows

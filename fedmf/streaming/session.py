@@ -1,4 +1,4 @@
-"""A private stream from its input to its output: admit, clip, release, commit; begun and continued."""
+"""A private stream from its input to its output: admit, release, commit; begun and continued."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fedmf.records.statement import PrivacyStatement
 from fedmf.streaming.output import Output, open_output
 from fedmf.streaming.plan import StreamPlan
 from fedmf.streaming.release import PrivateRelease, Renderer
-from fedmf.streaming.rows import Layout, Reader, RowBlock, clip_rows, open_reader
+from fedmf.streaming.rows import Layout, Reader, RowBlock, norms_of, open_reader
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import Position, Releases, StreamState, joined
 from fedmf.streaming.statement import costs_of
@@ -38,6 +38,8 @@ _LARGEST_EMISSION: Final = 1 << 18
 _LARGEST_BLOCK: Final = 1 << 25
 #: A label counts like so many numbers.
 _LABEL: Final = 32
+#: Rows this much longer than ζ are not said to be long: norms are computed in floating point.
+_NORM_ROUNDING: Final = 1e-9
 
 
 class StreamRun:
@@ -49,7 +51,7 @@ class StreamRun:
         progress: called with (t, n) after each commit.
 
     Guarantees:
-        The releases equal, bit for bit, `MomentStream.update` on the rows of each release, whatever
+        The releases equal, bit for bit, `MomentStream.release_sum` on the rows of each release, whatever
         rows came together. With a public key this holds however often the process was killed and begun
         again; with a secret one each process makes its steps with a key of its own, from random bits that
         are durable before the first, so copies of a state directory add independent noise.
@@ -159,7 +161,7 @@ class StreamRun:
             LedgerError: a step failed, now or before. Open the stream again.
         """
         with self.state.right.exercise(f"step {self.ahead.step + 1}"):
-            values, long = self._bounded(block.values)
+            values, long = self._measured(block.values)
             at, begun = 0, -1
             while begun < at < len(block):
                 begun, (rows, at) = at, self._admit(block, at)
@@ -237,16 +239,21 @@ class StreamRun:
                 f"{first_row + passed - 1}. {following}"
             )
 
-    def _bounded(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Rows of norm `Settings.vector_norm` at most, whatever the reader gave; which were longer than ζ.
+    def _measured(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Rows as they enter the stream, which clips them, and which were longer than ζ.
 
-        A coordinate that counts rows is c or 0, and clipped numbers leave it as it is.
+        Next to a coordinate that counts rows, the numbers of a long row are scaled to ζ here: if the stream
+        clipped them together, less than one row would be counted.
         """
         settings = self.plan.settings
-        if not settings.count_weight:
-            return clip_rows(values, settings.clip_norm)
-        clipped, long = clip_rows(values[:, :-1], settings.clip_norm)
-        return np.column_stack([clipped, np.where(values[:, -1] > 0, settings.count_weight, 0.0)]), long
+        values = values.copy()
+        numbers = values[:, :-1] if settings.count_weight else values
+        norms = norms_of(numbers)
+        long = norms > settings.clip_norm * (1 + _NORM_ROUNDING)
+        if settings.count_weight:
+            over = norms > settings.clip_norm
+            numbers[over] *= (settings.clip_norm / norms[over])[:, None]
+        return values, long
 
     def _unreadable(self, block: RowBlock, zeroed: Sequence[int]) -> Mapping[str, int]:
         """`Position.unreadable` with the zeroed rows of a block."""
@@ -288,7 +295,7 @@ class StreamRun:
         if len(rows):
             self._keys.open_in(self.state.ledger)
             if plan.every > 1:
-                block = self._stream.sum_step(torch.from_numpy(rows))
+                block = self._stream.release_sum(torch.from_numpy(rows))
                 numbers, t = torch.cat([block.first, block.second], dim=1).numpy(), np.array([end])
             else:
                 numbers, t = self._each(rows), np.arange(end - len(rows), end) + 1
@@ -301,7 +308,7 @@ class StreamRun:
         """The numbers of a release a row."""
         numbers, room = np.empty((len(rows), self.plan.width)), max(1, _MOST_NUMBERS // self.plan.width)
         for low in range(0, len(rows), room):
-            block = self._stream.extend(torch.from_numpy(rows[low : low + room]))
+            block = self._stream.release_each(torch.from_numpy(rows[low : low + room]))
             parts = (block.first.numpy(), block.second.numpy())
             np.concatenate(parts, axis=1, out=numbers[low : low + room])
         return numbers

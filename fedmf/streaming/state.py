@@ -227,7 +227,7 @@ class StreamState:
         about = {"position": asdict(position), "t": releases.t.tolist(), "labels": releases.labels}
         content = np.ascontiguousarray(releases.numbers, "<f8").tobytes()
         vectors = 8 * self.plan.kept_numbers <= _MOST_KEPT
-        state = pack(stream.state_dict(kept_vectors=vectors))
+        state = pack(stream.state_dict(with_vectors=vectors))
         self.ledger.commit_steps(users, about, content, position.records, state, pushes)
         self.position = position
 

@@ -82,6 +82,15 @@ def shape_of(examples: int, batch_size: int, epochs: int) -> Shape:
     return Shape(width, epochs * -(-examples // batch_size))
 
 
+def widths_of(batch_size: int) -> list[int]:
+    """All widths that users can have, in ascending order.
+
+    >>> widths_of(10)
+    [1, 2, 4, 8, 10]
+    """
+    return sorted({min(batch_size, 1 << power) for power in range(batch_size.bit_length() + 1)})
+
+
 def groups_of(
     sizes: NDArray[np.int64],
     batch_size: int,

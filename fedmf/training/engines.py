@@ -26,7 +26,7 @@ from fedmf.training.draws import kept_generators, seed_draws, torch_states
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task
 
-#: Rows of a group begin on a cache line: matrix products may round differently for those that do not.
+#: Numbers in a cache line.
 _LINE: Final = 16
 
 
@@ -153,7 +153,7 @@ class Together(Engine):
     def __init__(self, task: Task, local: LocalSGD) -> None:
         super().__init__(task, local)
         self._model, most = self._model.copied(), users_at_once(task, local)
-        self.size = self._most = most if most > 1 else _ANY
+        self.size = self._most = most if most > 1 else _TOGETHER
         self._on_gpu = task.device.type == "cuda"
         self._gradients = vmap(grad(self._weighted_loss))
 
@@ -196,10 +196,14 @@ class Together(Engine):
         return (self._loss(outputs, labels) * weights).sum()
 
 
-#: On a processor: users in a group, by the largest size of a model that is trained in such groups, which is
-#: trained parameters times examples of a step. In larger ones arithmetic hides the interpreter.
-USERS_TOGETHER: Final = {2**16: 32, 2**18: 16}
-_ANY: Final = 16
+#: Users in a group on a processor. Functions of float32 go through memory 32 numbers at a time at most, and
+#: may round the rest differently: this way there is no rest.
+_TOGETHER: Final = 32
+#: The largest size of a model that is trained in such groups: trained parameters times examples of a step. In
+#: larger ones arithmetic hides the interpreter.
+_LARGEST: Final = 2**18
+#: Examples in a step of made-up users at most.
+_MOST_TRIED: Final = 256
 #: Layers that torch.func makes no faster there, or takes apart into one call a user.
 _BY_ITSELF: Final = {"cpu": (nn.LSTM, nn.modules.conv._ConvNd), "cuda": (nn.RNNBase,)}
 #: Users in a group on a GPU at most, and the share of its memory that a group may take.
@@ -217,8 +221,7 @@ def users_at_once(task: Task, local: LocalSGD) -> int:
     if any(isinstance(part, _BY_ITSELF[task.device.type]) for part in model.module.modules()):
         return 1
     if task.device.type == "cpu":
-        size = model.dimension * local.batch_size
-        return next((users for most, users in USERS_TOGETHER.items() if size <= most), 1)
+        return _TOGETHER if model.dimension * local.batch_size <= _LARGEST else 1
     memory = torch.cuda.get_device_properties(task.device).total_memory
     most = int(_SHARE * memory) // (_bytes_of_a_user(task, local) + 24 * model.dimension)
     return 1 << max(0, min(most, _MOST_ON_GPU).bit_length() - 1)
@@ -235,16 +238,26 @@ def _bytes_of_a_user(task: Task, local: LocalSGD) -> int:
     return torch.cuda.max_memory_allocated(task.device) - before
 
 
+def tried_batch(local: LocalSGD) -> int:
+    """The batch size that is tried on made-up users: the run's own, unless it is very large."""
+    return min(local.batch_size, _MOST_TRIED)
+
+
 def made_up_group(task: Task, width: int, users: int = 2) -> Group:
-    """Users with made-up examples for a step, one of them padding, and the largest valid numbers in it."""
+    """Users with made-up examples for a step, and the largest valid numbers in it.
+
+    One example of the first user is padding; each other has half as many real ones as the user before.
+    """
     features, labels = task.structure.sample(torch.Generator().manual_seed(0), (users * width,))
     for part, drawn in ((task.structure.features, features), (task.structure.labels, labels)):
         for name, values in named(drawn).items():
             if (bound := named(part)[name].bound) is not None:
                 values.view(-1)[0], values.view(-1)[-1] = bound - 1, 0
     rows = np.arange(users * width).reshape(1, users, width)
-    weights = np.full((1, users, width), 1.0 / (width - 1), np.float32)
-    weights[..., -1] = 0.0
+    weights = np.zeros((1, users, width), np.float32)
+    for user in range(users):
+        real = max(1, (width - 1) >> user)
+        weights[:, user, :real] = 1.0 / real
     features = each(lambda values: values.to(task.device), features)
     edges, steps = np.arange(users + 1) * width, StepRows(rows, weights, np.full(1, users))
     seeds = np.arange(users, dtype=np.uint64)
@@ -290,9 +303,9 @@ def refuse_batch_statistics(module: nn.Module) -> None:
 
 
 def _rows(like: Tensor, users: int) -> Tensor:
-    """Shape (users, d), each row on a cache line."""
+    """Shape (users, d), each row on a cache line, with a gap before the next: rows are never taken as one."""
     length = like.numel()
-    return like.new_empty(users, -(-length // _LINE) * _LINE)[:, :length]
+    return like.new_empty(users, (length // _LINE + 1) * _LINE)[:, :length]
 
 
 #: Others that torch.func flattens so, without a check of indices.

@@ -24,11 +24,10 @@ from fedmf.data import InMemoryDataset
 from fedmf.data.structure import TensorStructure, each, named
 from fedmf.training.barrier import UserFailure
 from fedmf.training.draws import kept_generators
+from fedmf.training.engines import tried_batch
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.task import Task
 
-#: Examples in a step of made-up users at most.
-_WIDTH: Final = 4
 #: On a GPU kernels may add in another order each time: the norm of a difference over that of A's update.
 _ROUNDING: Final = 2.0**-8
 
@@ -144,7 +143,7 @@ def dependence(
     Args:
         make: gives what trains the users of a task by local SGD, in this thread, and has trained nobody yet.
         task: model, loss and structure of examples; its users are not looked at.
-        local: local SGD; one epoch of small batches is tried.
+        local: local SGD; one epoch is tried.
         beside: whether cohorts are tried as well; they show nothing where users are trained one by one.
 
     Returns:
@@ -154,8 +153,8 @@ def dependence(
     Guarantees:
         The generators of Python, NumPy and torch are where they were.
     """
-    width, others = min(local.batch_size, _WIDTH), tuple(HOSTILE)
-    examples, short = width + 1 if beside else 2, replace(local, epochs=1, batch_size=width)
+    batch, others = tried_batch(local), tuple(HOSTILE)
+    examples, short = batch + 1 if beside else 2, replace(local, epochs=1, batch_size=batch)
     with kept_generators(task.device):
         made = hostile_users(task, examples)
         trainer = make(made, short)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from fedmf.clipping.workers import Workers, single_threaded_products
 from fedmf.data import InMemoryDataset
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel
+from fedmf.training.agreement import disagreement, mixed_examples, uneven_places, uneven_products
 from fedmf.training.barrier import (
     Failures,
     Group,
@@ -31,7 +33,7 @@ from fedmf.training.barrier import (
     silent,
 )
 from fedmf.training.batches import StepRows, groups_of, step_rows, user_seed
-from fedmf.training.compiled import Compiled, NotAChain, disagreement, plan_of
+from fedmf.training.compiled import Compiled, NotAChain, plan_of
 from fedmf.training.draws import draw_seed, kept_generators
 from fedmf.training.engines import (
     Engine,
@@ -69,11 +71,11 @@ def chosen_path(task: Task, local: LocalSGD) -> tuple[Path, str, list[str]]:
 
     Engine "auto" takes compiled steps where the model is a chain of layers that they know, else groups of a
     fixed size where these are faster (`users_at_once`), else one user after another. Either of the first two
-    must pass `dependence` in this process, and compiled steps have the updates of automatic differentiation.
-    The choice is a function of the task, local SGD and the device.
+    must have the updates of automatic differentiation and pass `dependence` in this process; in groups a
+    user's bits must not depend on its place. The choice is a function of the task, local SGD and the machine.
 
     Raises:
-        ConfigError: engine is "vectorised" and torch.func cannot batch the model.
+        ConfigError: engine is "vectorised", and torch.func cannot batch the model or groups fail in this.
     """
     if local.engine == "loop":
         return "one by one", "", []
@@ -86,6 +88,11 @@ def chosen_path(task: Task, local: LocalSGD) -> tuple[Path, str, list[str]]:
                 f"model must be one that torch.func can batch with engine 'vectorised'; got "
                 f"{described(error)}. Use 'auto' or 'loop'."
             ) from error
+        if why := _fault_of("groups", task, local):
+            raise ConfigError(
+                f"engine (of local training) must be 'auto' or 'loop' here; got 'vectorised'. In groups of "
+                f"users, {why}."
+            )
         return "groups", "", []
     fault, reasons = "", list[str]()
     for path, fits in _FASTER.items():
@@ -121,19 +128,28 @@ _found: Final[WeakKeyDictionary[FlatModel, dict[object, str]]] = WeakKeyDictiona
 
 
 def _fault_of(path: Path, task: Task, local: LocalSGD) -> str:
-    """See `dependence` and `disagreement`; a model is tried once in a process."""
+    """Why a task must not be trained in this way, empty if it may be; a model is tried once in a process."""
     found = _found.setdefault(task.model, {})
     setting = path, local, task.loss, str(task.structure), str(task.device)
     if setting not in found:
+        tried = replace(task, loss=copy.deepcopy(task.loss))  # which may keep something of made-up users
         try:
-            found[setting] = (disagreement(task, local) if path == "compiled" else "") or dependence(
-                trainer_on(path), task, local
+            found[setting] = (
+                (_fault_of_groups(tried, local) if path == "groups" else "")
+                or disagreement(_ENGINES[path], tried, local)
+                or dependence(trainer_on(path), task, local)
             )
         except Exception as error:  # of a program that cannot be compiled here, say
             found[setting] = described(error)
         if "vmap: called random operation" in found[setting]:
             found[setting] = "the model draws random numbers, as dropout does"
     return found[setting]
+
+
+def _fault_of_groups(task: Task, local: LocalSGD) -> str:
+    """Why a user's bits would depend on its place in a group (on a GPU they may), or an update on padding."""
+    uneven = "" if task.device.type != "cpu" else uneven_products() or uneven_places(task, local)
+    return uneven or mixed_examples(task, local)
 
 
 def trainer_on(path: Path) -> Callable[[Task, LocalSGD], LocalTrainer]:
@@ -143,8 +159,8 @@ def trainer_on(path: Path) -> Callable[[Task, LocalSGD], LocalTrainer]:
 
 def try_groups(task: Task, local: LocalSGD) -> None:
     """Train made-up users in a group; what the module raises gets out."""
-    origin = task.model.initial().to(task.device)
-    Together(task, local).train(origin, made_up_group(task, 2))
+    origin, tried = task.model.initial().to(task.device), replace(task, loss=copy.deepcopy(task.loss))
+    Together(tried, local).train(origin, made_up_group(task, 2))
 
 
 class LocalTrainer:

@@ -70,8 +70,8 @@ def preflight(task: Task, local: LocalSGD) -> None:
             raise ConfigError("update of a user must be finite; got one that is not for made-up examples.")
         with _stage(f"model and loss must be trainable with engine {local.engine!r}"):
             path, *_ = chosen_path(untouched, local)
-            if local.engine != "auto" or path == "one by one":  # of others `chosen_path` knows it
-                _refuse_dependence(dependence(trainer_on(path), untouched, local, beside=path == "groups"))
+            if path == "one by one":  # of others `chosen_path` knows it
+                _refuse_dependence(dependence(trainer_on(path), untouched, local, beside=False))
     for metric in task.metrics:
         with _stage(f"metric {metric.name} must be a number computed from outputs {_seen(outputs)}"):
             float(metric.of(outputs, labels))

@@ -4,9 +4,10 @@
     python simulations/benchmarks/design.py --table [--rounds N]... [--only MECHANISM]... [--json]
     python simulations/benchmarks/design.py --command [--rounds N]... [--repeats R] [--json]
 
-With --table every mechanism that a comparison of N rounds includes is designed alone (b = N/4, k = 4; from
-10⁵ on b = N/10, k = 10), in CPU-seconds of one thread, and so is the amplified search of four mechanisms at
-n = 2,048, b = 256 (`--rounds 0` for these alone). Its baseline is the limit for a whole table or search.
+With --table every mechanism that `fedmf design --all` compares for N rounds is designed alone (b = N/4,
+k = 4; from 10⁵ on b = N/10, k = 10), in CPU-seconds of one thread, and so is the amplified search of four
+mechanisms at n = 2,048, b = 256 (`--rounds 0` for these alone). Its baseline is the limit for a whole
+table or search.
 
 With --command the whole of `fedmf design` (k = 4, b = N/4, ε = 2, δ = 10⁻⁵) is timed from outside, on the
 cores that this process may use: medians of R runs, CPU-seconds of all its processes and seconds waited.

@@ -29,6 +29,7 @@ from typing import Any, Final
 import torch
 from engine import LOCAL, loop, task_of
 from fedmf.noise.row_pass import RowPass
+from fedmf.optim.server_pass import ServerPass
 from torch import Tensor
 
 from fedmf.clipping import FixedPointSum
@@ -38,7 +39,6 @@ from fedmf.mechanisms.closed_forms import bisr, identity
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.noise import Domain, GaussianSource, NoiseKey, NoiseStream
 from fedmf.optim import RoundRelease, Sgd
-from fedmf.optim.server_pass import ServerPass
 from fedmf.participation import Participation
 from fedmf.training import LocalTrainer
 

@@ -42,7 +42,7 @@ def entries(rule: QuantileClipping, price: float) -> np.ndarray:
     for zeta, sent in itertools.product(NORMS, SENT):
         total = FixedPointSum(2, zeta, statistics=[SIGNS])
         total.add_updates(torch.tensor([sent], dtype=torch.float32))
-        rows.append([*(a * total.fixed_point.double().numpy() * 2.0**-40), b * total.told(SIGNS)])
+        rows.append([*(a * total.fixed_point.double().numpy() * 2.0**-31), b * total.told(SIGNS)])
     return np.unique(np.array(rows), axis=0)
 
 

@@ -28,7 +28,8 @@ def pair_header() -> RunHeader:
 
 def amplified_header(accountant: str) -> RunHeader:
     run = small_run(None, **keys(accountant))
-    plan = Plan.of(run, run.optimizer_source.build([(3,)], run.cohorts.rounds))
+    optimizer = run.optimizer_source.build([(3,)], run.cohorts.rounds)
+    plan = Plan.of(run, optimizer, 3)
     return RunHeader.of(run, plan, NoiseKey.from_seed(3), (("w", (3,)),))
 
 

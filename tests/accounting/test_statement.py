@@ -26,12 +26,13 @@ def path(tmp_path):
 
 
 def epsilon_of(rounds, released, header: RunHeader) -> float:
-    """From the dense matrix, the absolute noise and the absolute shift of one user."""
+    """From the dense matrix, the absolute noise and the absolute shift of one user, with W."""
     privacy, plan = header.plan.privacy, header.plan
     factor = {"zero-out": 1, "replace-one": 2}[privacy.adjacency]
     shift = np.linalg.norm(FACTORIZATION.materialize()[:released][:, rounds].sum(axis=1))
-    absolute_noise = privacy.clip_norm * plan.noise_multiplier * plan.sensitivity.value * factor
-    return dp_accounting.get_epsilon_gaussian(absolute_noise / (factor * privacy.clip_norm * shift), DELTA)
+    movement = privacy.clip_norm * plan.rounding.movement
+    moved = factor * privacy.clip_norm * shift + movement
+    return dp_accounting.get_epsilon_gaussian(plan.noise_std / moved, DELTA)
 
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
@@ -49,7 +50,12 @@ def test_whole_run(path, adjacency):
     assert quantiles["0.5"] == pytest.approx(epsilon_of([0], 6, header), rel=1e-9)
     assert quantiles["0.75"] == pytest.approx(epsilon_of([1, 4], 6, header), rel=1e-9)
     factor = 2 if adjacency == "replace-one" else 1
-    assert found["noise_std"] == pytest.approx(0.5 * 0.7 * PLANNED.value * factor, rel=1e-12)
+    assert found["noise_std"] == pytest.approx(0.5 * header.plan.relative_noise_std, rel=1e-12)
+    least = 0.7 * (PLANNED.value * factor + header.plan.rounding.movement)
+    assert header.plan.relative_noise_std == pytest.approx(least, rel=1e-9)
+    assert found["unit_bits"] == [31]
+    assert found["rounding"] == pytest.approx(header.plan.rounding.movement / factor, rel=1e-12)
+    assert 0 < found["failure"] < 1e-80
     assert found["mu"] == pytest.approx(1 / 0.7)
     assert (found["rounds"], found["rounds_released"]) == (6, 6)
     assert (found["actual_max_participations"], found["actual_min_separation"]) == (2, 3)

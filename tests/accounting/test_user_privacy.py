@@ -45,7 +45,7 @@ def test_each_user_gets_what_its_own_rounds_cost(adjacency: str, released: int, 
     header = recorded(tmp_path / "ledger", released, adjacency=adjacency)
     factor = {"zero-out": 1, "replace-one": 2}[adjacency]
     plan, clip_norm = header.plan, header.plan.privacy.clip_norm
-    noise = clip_norm * plan.noise_multiplier * plan.sensitivity.value * factor
+    movement = clip_norm * plan.rounding.movement
     dense = FACTORIZATION.materialize()[:released]
     with Ledger.open(tmp_path / "ledger", read_only=True) as ledger:
         history: dict[str, list[int]] = {}
@@ -56,7 +56,8 @@ def test_each_user_gets_what_its_own_rounds_cost(adjacency: str, released: int, 
     assert sorted(found.users) == sorted(history)
     assert {"007", "new\nline"} <= set(found.users)
     for row, user in enumerate(found.users):
-        exact = factor * clip_norm * np.linalg.norm(dense[:, history[user]].sum(axis=1)) / noise
+        shift = factor * clip_norm * np.linalg.norm(dense[:, history[user]].sum(axis=1))
+        exact = (shift + movement) / plan.noise_std
         assert found.mu[row] == pytest.approx(exact, rel=1e-12)
     mus = np.sort(np.concatenate([np.zeros(5), found.mu]))
     for q, epsilon in statement["epsilon_spent_quantiles"].items():

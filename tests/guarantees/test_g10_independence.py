@@ -139,6 +139,37 @@ def test_integers_do_not_depend_on_others(model: str, engine: str) -> None:
     check(model, engine)
 
 
+#: Modules in which no engine looks, their inputs, and batch sizes: matrices at odd places of a group begin
+#: amid a cache line, and numbers of a group of 16 would not fill the vectors of AVX-512.
+UNEVEN: dict[str, tuple[Callable[[], nn.Module], int, int]] = {
+    "products": (lambda: Own(nn.Linear(13, 7)), 13, 5),
+    "two products": (
+        lambda: Own(nn.Sequential(nn.Linear(33, 17), nn.GELU(), nn.Linear(17, 5))), 33, 10,
+    ),
+    "functions": (lambda: Own(nn.Sequential(nn.Linear(33, 17), nn.Softplus(), nn.Linear(17, 5))), 33, 7),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNEVEN)
+def test_bits_do_not_depend_on_the_place_in_a_group(name: str) -> None:
+    """A at every place, after users with as many steps or more, before users with as many or fewer."""
+    make, numbers, batch = UNEVEN[name]
+    torch.manual_seed(0)
+    places = 32
+    rows = [2 * batch, *([2 * batch, 3 * batch] * (places // 2)), *([batch, 2 * batch] * (places // 2))]
+    features, labels = torch.randn(sum(rows), numbers), torch.randint(CLASSES, (sum(rows),))
+    owned = np.split(np.arange(sum(rows)), np.cumsum(rows)[:-1])
+    names = ["A", *(f"ahead {u}" for u in range(places)), *(f"behind {u}" for u in range(places))]
+    dataset = InMemoryDataset(features, labels, owned, names, features[:1], labels[:1], classes=CLASSES)
+    task = classification(dataset, make())
+    trainer = LocalTrainer(task, fedmf.LocalSGD(batch_size=batch, learning_rate=0.1, momentum=0.5))
+    (alone,) = trainer.updates(task.model.initial(), ["A"], 0)
+    assert alone.any()
+    for place in range(places):
+        users = [*names[1 : 1 + place], "A", *names[1 + places : 2 * places - place]]
+        assert torch.equal(trainer.updates(task.model.initial(), users, 0)[place], alone), place
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("model", ["own module", "LSTM"])
 def test_scratch_memory_that_is_not_cleared_is_seen(model: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from itertools import product
+
 import numpy as np
 import pytest
 
 from fedmf.mechanisms.choice import NamedMechanism
 from fedmf.mechanisms.lti import quadratic_lti, quadratic_suboptimality
-from fedmf.mechanisms.registry import build
+from fedmf.mechanisms.registry import DesignRequest, build
 from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.mechanisms.strongly_convex import strongly_convex_lti
-from fedmf.mechanisms.workload import prefix
+from fedmf.mechanisms.workload import parse_workload, prefix
 from fedmf.participation import Participation
 
 CONTRACT = Participation(120, 4, 30)
@@ -49,6 +52,31 @@ def test_bad_requests_are_refused_by_name():
         with pytest.raises(ValueError, match=message) as refusal:
             build(name, CONTRACT, **given)
         assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "workload", "grids"),
+    [
+        ("cgd", "prefix", {"lambda": 1 - np.geomspace(1e-3, 1.0, 400)}),
+        ("bifr", "prefix", {"bands": range(1, 121, 7), "gamma": np.linspace(0.3, 0.9, 61)}),
+        ("normalized-one-parameter", "prefix", {"bands": (16, 30, 64), "c": np.linspace(0.0, 0.5, 61)}),
+        (
+            "rated-bfr",
+            "prefix*linear",
+            {"gamma": np.linspace(0.3, 0.9, 31), "alpha": np.linspace(0.0, 1.0, 21)},
+        ),
+    ],
+)
+def test_searched_parameters_are_not_beaten_by_those_of_a_fine_grid(
+    name: str, workload: str, grids: Mapping[str, Iterable[float]]
+) -> None:
+    A = parse_workload(workload, CONTRACT.rounds)
+    request = DesignRequest(CONTRACT, A)
+    searched = request.stated_error(build(name, CONTRACT, A).factorization)
+    for values in product(*grids.values()):
+        params = dict(zip(grids, values, strict=True))
+        rival = request.stated_error(build(name, CONTRACT, A, params=params).factorization)
+        assert searched <= rival * (1 + 1e-4), params
 
 
 def test_noise_for_the_last_iterate_by_name_is_made_for_its_curvatures():

@@ -81,7 +81,7 @@ def by_blocks(
         assert block.t == low + 1
         for first, packed in zip(block.first, block.second, strict=True):
             found.append(torch.cat([first, second.unpack(packed).reshape(-1)]))
-        saved = stream.state_dict(kept_vectors=low % 2 == 0)
+        saved = stream.state_dict(with_vectors=low % 2 == 0)
         stream = MomentStream(made, second, work, key=KEY)
         stream.load_state_dict(saved)
     return torch.stack(found)

@@ -1,4 +1,4 @@
-"""Innovations over their scale are standard normal and independent; wrong ones are rejected by the same tests.
+"""Innovations over their scale are standard normal and independent; the same tests reject wrong ones.
 
 Fixed key. Every acceptance below fails with probability at most 1e-6 over the choice of the key: the
 level of each test is divided among its comparisons (union bound).

@@ -7,7 +7,7 @@ the same comparison fails.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -64,7 +64,7 @@ class RuleWalk:
         given = [*self._k, k]
         drawn = np.stack([given[s].reshape(-1) for s in self._rule.drawn(t, 1)])
         x = np.empty((1, drawn.shape[1]), np.int64)
-        self._rule.rows(drawn, t, stored, 0, x)
+        self._rule.rows(self._rule.tables(t, 1), drawn, stored, 0, x)
         return x.reshape(self._shape)
 
 

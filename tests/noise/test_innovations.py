@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -288,10 +288,10 @@ class CipherLog:
 
 
 @pytest.fixture
-def cipher_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[CipherLog]:
+def cipher_log(monkeypatch: pytest.MonkeyPatch) -> CipherLog:
     log = CipherLog(key_module.Cipher)
     monkeypatch.setattr(key_module, "Cipher", log)
-    yield log
+    return log
 
 
 def test_every_domain_round_and_block_has_its_own_keystream(cipher_log: CipherLog) -> None:

@@ -224,8 +224,8 @@ def test_a_failure_in_a_thread_is_raised_and_the_row_is_made_again(
     rule = type(noise._rule)
     right = rule.rows
 
-    def interrupted(self, k, t, stored, column, x):
-        right(self, k, t, stored, column, x)
+    def interrupted(self, tables, k, stored, column, x):
+        right(self, tables, k, stored, column, x)
         if column > 0:
             raise KeyboardInterrupt
 
@@ -257,5 +257,5 @@ def test_forms_without_a_rule_are_rejected() -> None:
     both = Recurrence([1.0, -0.5], [0.2], np.ones(3))
     with pytest.raises(TypeError, match="must have feedforward or feedback coefficients, not both"):
         rule_of(both)
-    with pytest.raises(TypeError, match="must be a Recurrence, SparseRows, .*; got Unknown"):
+    with pytest.raises(TypeError, match=r"must be a Recurrence, SparseRows, .*; got Unknown"):
         rule_of(Unknown())

@@ -37,7 +37,7 @@ def released(plan: StreamPlan, x: np.ndarray, seed: int) -> Releases:
     """Of a stream over these rows, all of them."""
     stream, every = plan.stream(NoiseKey.from_seed(seed)), plan.every
     rows = torch.from_numpy(x)
-    blocks = [stream.sum_step(rows[at : at + every]) for at in range(0, len(x), every)]
+    blocks = [stream.release_sum(rows[at : at + every]) for at in range(0, len(x), every)]
     numbers = torch.cat([torch.cat([b.first, b.second], dim=1) for b in blocks]).numpy()
     t = np.minimum(np.arange(every, len(x) + every, every), len(x))
     return Releases(0, t, numbers)

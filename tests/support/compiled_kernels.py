@@ -1,11 +1,10 @@
-"""What `triton_worker` runs here with Triton's compiler: machine code and specialisation, without a GPU."""
+"""What `triton_worker` runs here with Triton's compiler: machine code, without a GPU."""
 
 from __future__ import annotations
 
 import os
 import re
 import subprocess
-from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
@@ -14,22 +13,9 @@ os.environ["TRITON_CACHE_DIR"] = mkdtemp()
 
 import triton
 from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import CUDABackend
 from triton.compiler import ASTSource
-from triton.runtime.jit import create_function_from_signature
 
 from fedmf.clipping import gpu_kernels as clipping
-from fedmf.noise import gpu_kernels as noise
-
-
-@lru_cache
-def machine_code(out: str, stored: str, arch: int, many: bool) -> dict[str, Any]:
-    """Of a pass of noise over aligned vectors."""
-    kinds = {"out": "*" + out, "stored": "*" + stored, "table": "*i64"}
-    aligned = ("out", "stored", "table", "length", "shift")
-    return _compiled(
-        noise.add_row, kinds, {"BLOCKS": noise.BLOCKS, "MANY": many}, aligned, arch, noise.OPTIONS
-    )
 
 
 def clip_code(name: str, constants: dict[str, int]) -> dict[str, Any]:
@@ -71,13 +57,3 @@ def _compiled(
 def _tool(name: str, *arguments: str) -> str:
     path = getattr(triton.knobs.nvidia, name).path
     return subprocess.run([path, *arguments], check=True, capture_output=True, text=True).stdout
-
-
-def specialisation(values: dict[str, int]) -> str:
-    """What Triton makes of the arguments, from which it forms the name of the kernel in its cache."""
-    function = noise.add_row
-    bind = create_function_from_signature(
-        function.signature, function.params, CUDABackend(GPUTarget("cuda", 90, 32))
-    )
-    arguments = {p: values.get(p, 64) for p in function.arg_names}
-    return repr(bind(**arguments)[1])

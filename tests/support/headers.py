@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from fedmf.accounting import UserLevel
+from fedmf.accounting.gaussian import adjacency_factor
 from fedmf.cohorts import CyclicCohorts
 from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.registry import Mechanism
 from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.mechanisms.toeplitz import InverseToeplitz
+from fedmf.noise.units import NOTHING, calibrated
 from fedmf.participation import Participation
 from fedmf.records.ledger import Ledger
 from fedmf.records.statement import PrivacyStatement
@@ -25,6 +27,7 @@ CONTRACT = Participation(rounds=6, max_participations=2, min_separation=3)
 FACTORIZATION = InverseToeplitz([1.0, -0.8], 6)
 PLANNED = stated_sensitivity(FACTORIZATION, CONTRACT)
 DELTA = 1e-5
+DIMENSION = 1000
 
 
 def make_header(
@@ -52,20 +55,30 @@ def make_header(
         "mechanism": Mechanism("cgd", {"lambda": 0.8}, factorization),
         "sensitivity": dataclasses.replace(sensitivity, **_taken(changes, sensitivity, "sensitivity_")),
         "noise_multiplier": 0.7,
+        "dimension": DIMENSION,
+        "relative_noise_std": 0.0,
+        "rounding": NOTHING,
     }
-    plan = Plan(**{**values, **_taken(changes, Plan)})
+    plan = with_noise(Plan(**{**values, **_taken(changes, Plan)}))
     header: dict[str, Any] = {
         "run": {
             "privacy": plan.privacy.to_dict(),
             "cohorts": plan.cohorts.to_dict(),
             "execution": {"users_per_message": None, "worker_gpus": 1.0},
         },
-        "arrays": (("w", (1000,)),),
+        "arrays": (("w", (DIMENSION,)),),
         "key_fingerprint": "ab12",
         "key_public": False,
         "clipped_by": "server",
     }
     return RunHeader(**{**header, "plan": plan, **changes})
+
+
+def with_noise(plan: Plan) -> Plan:
+    """The plan with the noise and units that its σ and sensitivity need."""
+    reach = plan.sensitivity.value * adjacency_factor(plan.privacy.adjacency)
+    std, rounding = calibrated(plan.parts, reach, plan.noise_multiplier)
+    return dataclasses.replace(plan, relative_noise_std=std, rounding=rounding)
 
 
 def _taken(changes: dict[str, Any], value: Any, prefix: str = "") -> dict[str, Any]:

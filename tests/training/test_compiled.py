@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from fedmf.clipping import FixedPointSum
 from fedmf.data import InMemoryDataset
 from fedmf.training import LocalSGD, LocalTrainer, Task, classification, multi_label, regression
+from fedmf.training.agreement import disagreement
 from fedmf.training.batches import user_orders
-from fedmf.training.compiled import NotAChain, disagreement, plan_of, steps
+from fedmf.training.compiled import Compiled, NotAChain, plan_of, steps
 from fedmf.training.losses import PADDING
 
 SIZES = (5, 1, 8, 3)
@@ -221,12 +222,13 @@ def test_what_is_no_chain_is_left_to_torch(name: str) -> None:
 
 def test_steps_that_disagree_with_automatic_differentiation_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     task = task_of(made("Sequential"))
-    assert disagreement(task, LOCAL) == ""
+    assert disagreement(Compiled, task, LOCAL) == ""
     other = plan_of(task, LOCAL)
     other[0].stages["step_x"][0] += 1
     other[0].stages["pixels"][0] -= 4
     monkeypatch.setattr("fedmf.training.compiled.engine.plan_of", lambda *_: other)
-    assert disagreement(task, LOCAL) == "updates are other ones than by automatic differentiation"
+    why = "updates are other ones than by automatic differentiation"
+    assert disagreement(Compiled, task, LOCAL) == why
 
 
 FAULTY = """

@@ -129,9 +129,9 @@ Each table is an argument of `fedmf.Run`. `kind` selects its class, and the othe
 class; a key that the class lacks is an error. `fedmf options WORD` searches this list. An empty string means
 that a key is not set. Write lists as strings with commas, such as `"64,32"`, or as TOML arrays if Flower does
 not read the file; `"none"` is an empty list. `data.seed` (for tasks of kind `function`, `task.seed`) is the
-only public seed: it determines ownership, initial parameters, cohorts and the order of examples. `fedmf
-design` and the theory page list the [mechanisms](theory/mechanisms.md) and their parameters; parameters that
-are not set are optimised."""
+only public seed: it determines ownership, initial parameters, cohorts and the order of examples. The
+theory page lists the [mechanisms](theory/mechanisms.md) and their parameters; parameters that are not set are
+optimised."""
 
 
 def _summary(cls: type) -> str:

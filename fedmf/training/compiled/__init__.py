@@ -1,6 +1,6 @@
 """Training in plain compiled loops: from a module to a table of its layers, and the loops that walk it."""
 
 from fedmf.training.compiled.chain import NotAChain
-from fedmf.training.compiled.engine import Compiled, disagreement, plan_of, program
+from fedmf.training.compiled.engine import Compiled, plan_of, program
 
-__all__ = ["Compiled", "NotAChain", "disagreement", "plan_of", "program"]
+__all__ = ["Compiled", "NotAChain", "plan_of", "program"]

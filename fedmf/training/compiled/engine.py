@@ -24,7 +24,7 @@ from fedmf.training.compiled import steps
 from fedmf.training.compiled.chain import NotAChain, chain_of
 from fedmf.training.compiled.plan import planned
 from fedmf.training.draws import kept_generators
-from fedmf.training.engines import Engine, OneByOne, made_up_group
+from fedmf.training.engines import Engine
 from fedmf.training.local_sgd import LocalSGD
 from fedmf.training.losses import binary_cross_entropy, cross_entropy, squared_error
 from fedmf.training.task import Task
@@ -49,8 +49,6 @@ _NO_SUMS: Final = (
 )
 #: Seconds before something is said.
 _PATIENCE: Final = 5.0
-#: Of an update's norm; float32 differs by some 10⁻⁶, and more where a number falls on ReLU's other side.
-_TOLERANCE: Final = 0.01
 
 
 class Compiled(Engine):
@@ -113,17 +111,6 @@ def program() -> Any:
         return compiled(steps.SIGNATURE)(steps.train_users)
     finally:
         said.cancel()
-
-
-def disagreement(task: Task, local: LocalSGD) -> str:
-    """How updates of made-up users differ from those by automatic differentiation; empty if they do not."""
-    group, origin = made_up_group(task, max(2, local.batch_size)), task.model.initial()
-    with silent(), kept_generators(task.device):
-        expected = OneByOne(task, local).train(origin, group) - origin
-    error = torch.linalg.vector_norm(Compiled(task, local).train(origin, group) - origin - expected)
-    if not error <= _TOLERANCE * torch.linalg.vector_norm(expected):
-        return "updates are other ones than by automatic differentiation"
-    return ""
 
 
 def plan_of(task: Task, local: LocalSGD) -> tuple[steps.Program, int]:

@@ -15,7 +15,7 @@ from support.small_runs import small_run
 import fedmf
 from fedmf.clipping import FRACTION_BITS, ClippedSums
 from fedmf.clipping.integers import bounded_integers
-from fedmf.clipping.merge import merge
+from fedmf.clipping.merge import merge, square_limit
 from fedmf.errors import UnsoundSumError
 from fedmf.moments import BlockEnergies, DiagonalMoment, SecondMoment
 from fedmf.training import LocalTrainer, Task, checked_sum
@@ -33,10 +33,11 @@ def exact(integers: list[int]) -> int:
     return sum(n * n for n in integers)
 
 
-def features(integers: list[int], sizes: list[int]) -> list[int]:
-    """⌊Σ n²·2⁻⁴⁰⌋ block by block."""
+def features(integers: list[int], sizes: list[int], shift: int = FRACTION_BITS) -> list[int]:
+    """⌊Σ n²·2⁻ˢʰⁱᶠᵗ⌋ block by block."""
     ends = np.cumsum(sizes).tolist()
-    return [exact(integers[end - size : end]) >> 40 for size, end in zip(sizes, ends, strict=True)]
+    squares = [exact(integers[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+    return [square >> shift for square in squares]
 
 
 def empty(dimension: int, sizes: list[int]) -> tuple[NDArray[np.int64], ...]:
@@ -45,14 +46,21 @@ def empty(dimension: int, sizes: list[int]) -> tuple[NDArray[np.int64], ...]:
     return np.arange(dimension), np.arange(len(sizes)), ends
 
 
+#: B and F of the units.
+UNITS = [(31, 31), (31, 40), (20, 31), (9, 9)]
+
+
+@pytest.mark.parametrize(("bits", "feature_bits"), UNITS)
 @pytest.mark.parametrize("dimension", [1, 16, 47])
-def test_a_user_adds_at_most_its_worth_or_nothing(dimension: int) -> None:
+def test_a_user_adds_at_most_its_worth_or_nothing(dimension: int, bits: int, feature_bits: int) -> None:
     """Rows of every scale, NaN and infinity among them, times factors that are right, nearly so, or wrong."""
+    unit, limit = 2**bits, square_limit(dimension, bits)
+    shift = 2 * bits - feature_bits
     rng, seen = np.random.default_rng(dimension), {True: 0, False: 0}
     for turn in range(600):
         row = (rng.standard_normal(dimension) * 10.0 ** rng.uniform(-44, 38)).astype(np.float32)
         norm = float(np.linalg.norm(row.astype(np.float64))) or 1.0
-        factor = UNIT / norm * 10.0 ** rng.choice([0.0, -1e-9, 1e-9, -3.0, 3.0, 200.0]) * rng.choice([-1, 1])
+        factor = unit / norm * 10.0 ** rng.choice([0.0, -1e-9, 1e-9, -3.0, 3.0, 200.0]) * rng.choice([-1, 1])
         if turn % 9 == 0:
             row[rng.integers(dimension)] = rng.choice([math.nan, math.inf, -math.inf])
         if turn % 31 == 0:
@@ -63,38 +71,43 @@ def test_a_user_adds_at_most_its_worth_or_nothing(dimension: int) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
             change = row - origin if origin.size else row
             scaled = change.astype(np.float64) * factor
-        square = merge(row, origin, factor, *into)
+        total, second, ends = into
+        square = merge(row, origin, factor, limit, total, second, shift, ends)
         seen[square >= 0] += 1
         if square < 0:
             assert all(np.array_equal(x, y) for x, y in zip(into, before, strict=True))
-            fits = np.isfinite(scaled).all() and exact([int(n) for n in scaled]) <= UNIT**2 * (1 - 1e-12)
+            fits = np.isfinite(scaled).all() and exact([int(n) for n in scaled]) <= unit**2 * (1 - 1e-12)
             assert not fits
             continue
         integers = (into[0] - before[0]).tolist()
         assert integers == [int(n) for n in scaled]
-        assert exact(integers) <= UNIT**2
+        assert exact(integers) <= unit**2
         assert square == pytest.approx(exact(integers), rel=1e-12)
-        assert (into[1] - before[1]).tolist() == features(integers, sizes)
+        assert (into[1] - before[1]).tolist() == features(integers, sizes, shift)
     assert min(seen.values()) > 100
 
 
 @pytest.mark.parametrize("dimension", [1, 64])
 def test_the_limit_is_where_it_must_be(dimension: int) -> None:
-    """Equal entries: the largest that are let in have Σ n² ≤ 2⁸⁰, and hardly less."""
+    """Equal entries: the largest that are let in have Σ n² ≤ 2⁶², and hardly less."""
     low, high = 0, 2 * UNIT
     while high - low > 1:
         middle = (low + high) // 2
-        twin = bool(bounded_integers(torch.full((1, dimension), float(middle), dtype=torch.float64))[1])
+        entries = torch.full((1, dimension), float(middle), dtype=torch.float64)
+        twin = bool(bounded_integers(entries, FRACTION_BITS)[1])
         one, none = np.ones(dimension, np.float32), np.zeros(0, np.float32)
-        let_in = merge(one, none, float(middle), *empty(dimension, [dimension])) >= 0
+        total, second, ends = empty(dimension, [dimension])
+        limit = square_limit(dimension, FRACTION_BITS)
+        square = merge(one, none, float(middle), limit, total, second, FRACTION_BITS, ends)
+        let_in = square >= 0
         low, high = (middle, high) if let_in else (low, middle)
         assert twin == let_in or abs(middle**2 * dimension / UNIT**2 - 1) < 1e-12
-    assert UNIT**2 * (1 - 1e-10) < dimension * low**2 <= UNIT**2
+    assert UNIT**2 * (1 - 1e-8) < dimension * low**2 <= UNIT**2
 
 
 def test_the_twin_in_torch_leaves_out_whom_it_must() -> None:
-    rows = torch.tensor([[math.nan, 0.0], [math.inf, 1.0], [-(2.0**63), 0.0], [UNIT, UNIT], [-3.7, 2.9e11]])
-    integers, bounded = bounded_integers(rows.double())
+    rows = torch.tensor([[math.nan, 0.0], [math.inf, 1.0], [-(2.0**63), 0.0], [UNIT, UNIT], [-3.7, 1.9e9]])
+    integers, bounded = bounded_integers(rows.double(), FRACTION_BITS)
     assert bounded.tolist() == [False, False, False, False, True]
     assert integers.tolist() == [[0, 0]] * 4 + [[-3, int(rows[4, 1])]]
 

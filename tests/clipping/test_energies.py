@@ -11,37 +11,39 @@ from fedmf.clipping.features import fixed_point_energies
 from fedmf.clipping.integers import clip_to_fixed_point
 from fedmf.mechanisms.second_moment import BlockEnergies, DiagonalMoment
 
-UNIT = 2**40
+UNIT = 2**31
 
 
-def by_hand(row: list[int], sizes: list[int]) -> list[int]:
-    """⌊Σ n²·2⁻⁴⁰⌋ block by block, in integers of any size."""
+def by_hand(row: list[int], sizes: list[int], shift: int) -> list[int]:
+    """⌊Σ n²·2⁻ˢʰⁱᶠᵗ⌋ block by block, in integers of any size."""
     ends = np.cumsum(sizes).tolist()
-    return [sum(n * n for n in row[end - size : end]) >> 40 for size, end in zip(sizes, ends, strict=True)]
+    blocks = [row[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+    return [sum(n * n for n in block) >> shift for block in blocks]
 
 
 @pytest.mark.parametrize("sizes", [[1] * 7, [7], [3, 1, 3], [2, 5]])
-def test_energies_are_exact(sizes: list[int]) -> None:
+@pytest.mark.parametrize("feature_bits", [8, 31, 62])
+def test_energies_are_exact(sizes: list[int], feature_bits: int) -> None:
     rng = np.random.default_rng(0)
-    rows = rng.integers(-(2**39), 2**39, size=(200, 7))
+    rows = rng.integers(-(2**29), 2**29, size=(200, 7))
     rows[:6] = [
         [UNIT, 0, 0, 0, 0, 0, 0],
         [0, 0, 0, 0, 0, 0, -UNIT],
         [1] * 7,
-        [2**20 - 1, 2**20, 2**20 + 1, -(2**20), 0, 1, -1],
+        [2**16 - 1, 2**16, 2**16 + 1, -(2**16), 0, 1, -1],
         [UNIT - 1, 0, 0, 0, 0, 0, 0],
         [0] * 7,
     ]
     moment = DiagonalMoment(7) if max(sizes) == 1 else BlockEnergies(sizes)
-    found = fixed_point_energies(torch.from_numpy(rows), moment)
-    assert found.tolist() == [by_hand(row, sizes) for row in rows.tolist()]
+    found = fixed_point_energies(torch.from_numpy(rows), moment, 31, feature_bits)
+    assert found.tolist() == [by_hand(row, sizes, 62 - feature_bits) for row in rows.tolist()]
 
 
-def test_a_block_longer_than_one_sum_of_remainders_could_hold() -> None:
-    """2²² + 64 entries whose squares leave almost 2⁴¹: the remainders alone would pass 2⁶³."""
-    n, count = 2**21 - 1, 2**22 + 64
-    found = fixed_point_energies(torch.full((1, count), n), BlockEnergies([count]))
-    assert int(found) == (count * n * n) >> 40
+def test_a_long_block_at_the_bound_fits_an_int64() -> None:
+    """2²² equal entries with Σ n² = 2⁶², the largest that a clipped update has."""
+    count = 2**22
+    found = fixed_point_energies(torch.full((1, count), 2**20), BlockEnergies([count]))
+    assert int(found) == UNIT
 
 
 @pytest.mark.parametrize("moment", [DiagonalMoment(40), BlockEnergies([1, 9, 30]), BlockEnergies([40])])

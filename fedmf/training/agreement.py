@@ -1,0 +1,156 @@
+"""Whether engines that are faster than a loop have its updates, with the same bits at each place of a group.
+
+Users of a group are computed together, and a user's place must not show in its bits. Matrix products may
+round differently where a matrix does not begin on a cache line, and functions of single numbers where the
+last of them fill no vector of the processor. Three things make places equal: the reproducible mode of Intel's
+math library, which importing `fedmf` chooses; groups of 32 users, which fill whole vectors with any number of
+float32 each; and rows of parameters that do not touch. The functions here try on this machine, with the model
+and batch size of a run, that they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmf.clipping.workers import single_threaded_products
+from fedmf.training.barrier import Group, silent
+from fedmf.training.batches import StepRows, widths_of
+from fedmf.training.draws import kept_generators
+from fedmf.training.engines import (
+    Engine,
+    OneByOne,
+    Together,
+    full_precision,
+    made_up_group,
+    tried_batch,
+)
+from fedmf.training.local_sgd import LocalSGD
+from fedmf.training.task import Task
+
+#: Largest difference from automatic differentiation, as a share of an update's norm: it is some 10⁻⁶, 10⁻⁴
+#: for models that magnify rounding, and more where a number falls on ReLU's other side.
+_TOLERANCE: Final = 1e-2
+#: On a GPU kernels may add in another order each time.
+_ROUNDING_ON_GPU: Final = 1e-3
+#: Rows and columns of products (m × k by k × n) that MKL rounds by place without its reproducible mode, on
+#: processors with AVX2 or AVX-512.
+_PRODUCTS: Final = ((2, 33, 17), (7, 28, 6), (10, 17, 5), (5, 13, 7), (17, 26, 5), (1, 29, 25), (29, 61, 5))
+#: Pairs in one batched product.
+_PAIRS: Final = 16
+#: Examples of a user that is copied, or those of one step.
+_EXAMPLES: Final = 4
+
+
+@cache
+def uneven_products() -> str:
+    """Why equal pairs of matrices have unequal products in one batch in this process; empty if none do."""
+    generator = torch.Generator().manual_seed(0)
+    with single_threaded_products():
+        for m, k, n in _PRODUCTS:
+            left = torch.randn(m, k, generator=generator).expand(_PAIRS, m, k).contiguous()
+            right = torch.randn(k, n, generator=generator).expand(_PAIRS, k, n).contiguous()
+            if not _equal_rows(torch.bmm(left, right)):
+                return (
+                    "matrix products of this process round by their place in a group; import fedmf before "
+                    "torch's first product, or set MKL_CBWR=AUTO in the environment"
+                )
+    return ""
+
+
+def uneven_places(task: Task, local: LocalSGD) -> str:
+    """Train a group of copies of a made-up user for each width of a step: all must have the same bits.
+
+    Returns:
+        The fault, as the end of a sentence; empty if there is none.
+    """
+    engine, origin = Together(task, local), task.model.initial()
+    with _as_in_a_run(task):
+        for width in widths_of(tried_batch(local)):
+            models = engine.train(origin, _copies(task, width, engine.size))
+            if not _equal_rows(models):
+                return f"a user's update depends on its place in a group, with steps of {width} examples"
+    return ""
+
+
+def mixed_examples(task: Task, local: LocalSGD) -> str:
+    """Train a group of users twice, with other padding: a model that mixes a user's examples shows it.
+
+    Steps of a group are filled with examples of weight zero, which add exact zeros to a gradient.
+
+    Returns:
+        The fault, as the end of a sentence; empty if there is none.
+    """
+    group, origin = made_up_group(task, max(2, tried_batch(local))), task.model.initial().to(task.device)
+    rows, weights = group.steps.rows, group.steps.weights
+    other = replace(group.steps, rows=np.where(weights > 0, rows, rows.size - 1 - rows))
+    engine = Together(task, local)
+    engine.expect(len(group))
+    with _as_in_a_run(task):
+        update = engine.train(origin, group) - origin
+        difference = engine.train(origin, replace(group, steps=other)) - origin - update
+    most = _ROUNDING_ON_GPU * float(update.norm()) if task.device.type == "cuda" else 0.0
+    if float(difference.norm()) <= most:
+        return ""
+    return "the model mixes a user's examples, so that padding changes updates"
+
+
+def disagreement(make: type[Engine], task: Task, local: LocalSGD) -> str:
+    """How updates of made-up users, with unequal numbers of examples, differ from automatic differentiation.
+
+    Args:
+        make: the engine.
+        task: model, loss and structure of examples; its users are not looked at.
+        local: local SGD with the run's batch size.
+
+    Returns:
+        The fault, as the end of a sentence; empty if there is none.
+    """
+    group, origin = made_up_group(task, max(2, tried_batch(local))), task.model.initial().to(task.device)
+    engine = make(task, local)
+    engine.expect(len(group))
+    with _as_in_a_run(task):
+        expected = OneByOne(task, local).train(origin, group) - origin
+        error = torch.linalg.vector_norm(engine.train(origin, group) - origin - expected, dim=1)
+    most = _TOLERANCE * torch.linalg.vector_norm(expected, dim=1)
+    return "" if bool((error <= most).all()) else "updates are other ones than by automatic differentiation"
+
+
+@contextmanager
+def _as_in_a_run(task: Task) -> Iterator[None]:
+    """Kernels within are those of a run, and global random generators stay where they are."""
+    with (
+        silent(),
+        kept_generators(task.device),
+        full_precision(task.device),
+        single_threaded_products(),
+    ):
+        yield
+
+
+def _copies(task: Task, width: int, users: int) -> Group:
+    """A group of so many users with the same examples; where steps are narrow, they take several."""
+    steps = max(1, _EXAMPLES // width)
+    group = made_up_group(task, max(2, steps * width), users=1)
+    rows = np.arange(steps * width).reshape(steps, 1, width).repeat(users, axis=1)
+    weights = np.full((steps, users, width), 1.0 / width, np.float32)
+    return replace(
+        group,
+        positions=np.arange(users),
+        width=width,
+        edges=np.zeros(users + 1, np.int64),
+        steps=StepRows(rows, weights, np.full(steps, users)),
+        seeds=np.zeros(users, np.uint64),
+    )
+
+
+def _equal_rows(values: Tensor) -> bool:
+    """Whether all rows have the numbers of the first."""
+    return torch.equal(values, values[:1].expand_as(values))
