@@ -35,9 +35,7 @@ def excess(last: np.ndarray, epsilon: float) -> float:
 
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
 @pytest.mark.parametrize("ratio", RATIOS)
-def test_a_user_more_or_less_stays_within_the_budget(
-    epsilon: float, delta: float, ratio: float
-) -> None:
+def test_a_user_more_or_less_stays_within_the_budget(epsilon: float, delta: float, ratio: float) -> None:
     """Integers move the world with the user; it may be the first or the last of the chain."""
     within = ideal_budget(epsilon, delta, "zero-out", ratio)
     assert excess(ideal(moved(EVENTS, ratio), *within), epsilon) <= delta
@@ -46,9 +44,7 @@ def test_a_user_more_or_less_stays_within_the_budget(
 
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
 @pytest.mark.parametrize("ratio", [1e-7, 1e-4])
-def test_two_worlds_with_users_stay_within_the_budget(
-    epsilon: float, delta: float, ratio: float
-) -> None:
+def test_two_worlds_with_users_stay_within_the_budget(epsilon: float, delta: float, ratio: float) -> None:
     """Integers move both worlds; the budget for one alone is too large."""
     within = ideal_budget(epsilon, delta, "replace-one", ratio)
     assert excess(moved(ideal(moved(EVENTS, ratio), *within), ratio), epsilon) <= delta

@@ -74,9 +74,7 @@ def test_without_noise_it_is_adam(betas: tuple[float, float], source: Any) -> No
     compare(path_of(rule, start, plain(updates)), expected)
 
 
-def noise_rows(
-    C: Factorization, std: float, size: int, domain: Domain, seed: int = 5
-) -> torch.Tensor:
+def noise_rows(C: Factorization, std: float, size: int, domain: Domain, seed: int = 5) -> torch.Tensor:
     """All rows of the stream that a run adds, shape (n, size), float64; of integers of std·2⁻³²."""
     key = NoiseKey.from_seed(seed)
     stream = NoiseStream(key, domain, C.recurrence(), C.rounds, size, 2.0**32)
