@@ -35,10 +35,11 @@ from fedmf.lazy import lazily
 from fedmf.version import __version__
 
 if TYPE_CHECKING:
-    from fedmf.accounting import NoPrivacy, UserLevel, design
+    from fedmf.accounting import NoPrivacy, UserLevel
     from fedmf.cohorts import AvailableCohorts, BallsInBinsCohorts, CyclicCohorts, MinSeparatedCohorts
     from fedmf.data import Dataset, Digits
     from fedmf.mechanisms.choice import NamedMechanism
+    from fedmf.mechanisms.design import design
     from fedmf.mechanisms.imported import import_strategy
     from fedmf.models import Mlp
     from fedmf.moments import MomentStream

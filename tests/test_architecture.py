@@ -17,12 +17,12 @@ PACKAGE = Path(__file__).resolve().parents[1] / "fedmf"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 #: Rooms from the ground up; a room may import itself and rooms on lower floors, never its neighbours.
 FLOORS = (
-    {"errors", "figures", "lazy", "lines", "typing", "values", "version"},
-    {"functions", "kept_files", "loops", "participation"},
-    {"cohorts", "mechanisms"},
-    {"accounting"},
-    {"noise"},
-    {"clipping"},
+    {"errors", "figures", "lazy", "lines", "values", "version"},
+    {"functions", "kept_files", "participation"},
+    {"matrices"},
+    {"cohorts", "noise"},
+    {"accounting", "clipping"},
+    {"mechanisms"},
     {"moments"},
     {"data", "models"},
     {"training"},

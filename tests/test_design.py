@@ -11,11 +11,11 @@ from scipy.stats import norm
 from support import oracles
 
 from fedmf.accounting import at_least, gaussian_delta
-from fedmf.accounting.comparison import design
 from fedmf.cli.app import run
+from fedmf.matrices.workload import parse_workload
 from fedmf.mechanisms.choice import GivenFactorization, NamedMechanism
+from fedmf.mechanisms.design import design
 from fedmf.mechanisms.registry import build
-from fedmf.mechanisms.workload import parse_workload
 from fedmf.participation import Participation
 
 TEN_EPOCHS = Participation(3900, 10, 390)

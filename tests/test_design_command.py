@@ -5,8 +5,8 @@ import json
 import pytest
 from support.command_line import one_line
 
-from fedmf.accounting.comparison import DEFAULT_MECHANISMS, recommended
 from fedmf.cli.app import run
+from fedmf.mechanisms.design import DEFAULT_MECHANISMS, recommended
 
 DESIGN = ["design", "--rounds", "100", "--max-participations", "5", "--min-separation", "20"]
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedmf.mechanisms.errors import errors
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.workload import LearningRateSchedule, iterates, parse_workload
+from fedmf.mechanisms.objective import errors
 from fedmf.mechanisms.registry import build
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.workload import LearningRateSchedule, iterates, parse_workload
 from fedmf.optim import Move, RoundRelease, ServerSGD
 from fedmf.participation import Participation
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numba.core.caching import CacheImpl
 
-from fedmf.loops import compiled, fusing, part, summing
+from fedmf.noise.loops import compiled, fusing, part, summing
 
 
 def test_a_function_is_compiled_where_nothing_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from support.ledgers import participants
 from support.pair_runs import RecordedPair, pair_run
 from support.small_runs import linear_task, run_small
 
-from fedmf.mechanisms.second_moment import BlockEnergies, DiagonalMoment
+from fedmf.matrices.second_moment import BlockEnergies, DiagonalMoment
 from fedmf.noise.key import Domain
 from fedmf.noise.stream import NoiseStream
 from fedmf.records.ledger import Ledger

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from fedmf.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedmf.accounting.comparison import design
     from fedmf.accounting.gaussian import (
         certified_epsilon,
         certified_sigma,
@@ -39,7 +38,6 @@ __all__ = [
     "certified_epsilon",
     "certified_sigma",
     "check_run",
-    "design",
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_mu",

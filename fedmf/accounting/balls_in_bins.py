@@ -11,9 +11,9 @@ import numpy as np
 
 from fedmf.accounting.balls_in_bins_draws import BinsAddProposal, BinsRemoveProposal, log_sum_exp
 from fedmf.accounting.monte_carlo import NegativeEntriesError, Proposal, Side
-from fedmf.mechanisms.matrix import Factorization
+from fedmf.matrices.arrays import Matrix
+from fedmf.matrices.factorization import Factorization
 from fedmf.participation import Participation
-from fedmf.typing import Matrix
 
 _MOST_BINS: Final = 4096
 

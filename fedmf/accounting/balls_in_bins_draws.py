@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
 from fedmf.accounting.monte_carlo import Draws, log_largest_gain
-from fedmf.typing import Matrix, Vector
+from fedmf.matrices.arrays import Matrix, Vector
 
 _SHARE_POINTS, _SHARE_GROWN = 0.3, 0.7
 _MOST_POINTS = 512

@@ -17,9 +17,9 @@ from scipy.special import ndtr, ndtri
 from fedmf.accounting.balls_in_bins import bin_columns
 from fedmf.accounting.gaussian import certified_sigma
 from fedmf.accounting.rounding import least_near
-from fedmf.mechanisms.matrix import Factorization
+from fedmf.matrices.arrays import Matrix, Vector
+from fedmf.matrices.factorization import Factorization
 from fedmf.participation import Participation
-from fedmf.typing import Matrix, Vector
 
 # Sums of at most some 10⁵ products are rounded by far less than this share.
 _OVERLAP_ROUNDING: Final = 1e-11

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from fedmf.accounting.min_separated_law import SeparatedLaw
 from fedmf.accounting.monte_carlo import Draws, NegativeEntriesError, Proposal, Side, log_largest_gain
-from fedmf.mechanisms.matrix import Factorization
-from fedmf.typing import Matrix, Vector
+from fedmf.matrices.arrays import Matrix, Vector
+from fedmf.matrices.factorization import Factorization
 
 _SHARE_MATCHED, _SHARE_STRETCHED, _SHARE_SHIFTED = 0.45, 0.3, 0.25
 _ORDERS = (2, 4, 6, 8, 10, 12)

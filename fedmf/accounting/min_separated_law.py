@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.typing import Matrix, Vector
+from fedmf.matrices.arrays import Matrix, Vector
 
 _BLOCK = 64
 # Beyond e^±600 the sums are computed as logarithms.

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import betaincinv, ndtr, ndtri
 
 from fedmf.accounting.rounding import least_accepted
-from fedmf.typing import Vector
+from fedmf.matrices.arrays import Vector
 
 #: "remove": δ of P against Q, the user's data taken away; "add": δ of Q against P.
 Side = Literal["remove", "add"]

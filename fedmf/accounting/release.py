@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.accounting.gaussian import adjacency_factor
-from fedmf.mechanisms.histories import equal_length_sensitivities
-from fedmf.mechanisms.joint import UserRange, equal_length_joint_sensitivities, joint_sensitivity
-from fedmf.mechanisms.matrix import Factorization, factorization_from_dict
-from fedmf.mechanisms.sensitivity import Sensitivity, stated_sensitivity
+from fedmf.matrices.factorization import Factorization, factorization_from_dict
+from fedmf.matrices.joint_sensitivity import UserRange, equal_length_joint_sensitivities, joint_sensitivity
+from fedmf.matrices.recorded_patterns import equal_length_sensitivities
+from fedmf.matrices.sensitivity import Sensitivity, stated_sensitivity
 from fedmf.participation import Adjacency, Participation
 
 #: How the second moment of a round is formed before noise is added:
@@ -38,7 +38,7 @@ class RunRelease:
     Args:
         factorization: C.
 
-    >>> from fedmf.mechanisms.toeplitz import Toeplitz
+    >>> from fedmf.matrices.toeplitz import Toeplitz
     >>> RunRelease(Toeplitz([1.0, 0.75], 4)).of_equal_length(np.array([[0, 3], [0, 1]]))
     array([1.6007..., 2.1505...])
     """

@@ -18,7 +18,7 @@ from fedmf.accounting.monte_carlo import MixturePair, estimate
 from fedmf.accounting.noise_level import amplified_noise, approximate_noise, certified_noise
 from fedmf.accounting.poisson import poisson_delta, poisson_noise_multiplier
 from fedmf.accounting.rounding import at_least
-from fedmf.mechanisms.matrix import Factorization
+from fedmf.matrices.factorization import Factorization
 from fedmf.participation import Participation
 
 Sampling = Literal["none", "cyclic-poisson", "balls-in-bins", "b-min-sep"]

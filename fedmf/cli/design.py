@@ -53,8 +53,8 @@ def design(
     """
     from rich.console import Console
 
-    from fedmf.accounting import design as compute
-    from fedmf.mechanisms.cache import THREAD_LIMITS
+    from fedmf.mechanisms.design import design as compute
+    from fedmf.mechanisms.disk_cache import THREAD_LIMITS
     from fedmf.mechanisms.registry import own_name
     from fedmf.runs.progress import bar
     from fedmf.values import parse_parameters
@@ -119,7 +119,7 @@ def _participation(
 def _table(rows: Sequence[dict[str, Any]], wide: bool) -> list[dict[str, str]]:
     """A row for each mechanism as people read it."""
     from fedmf.accounting import at_least
-    from fedmf.mechanisms.errors import Objective
+    from fedmf.mechanisms.objective import Objective
     from fedmf.mechanisms.registry import families
 
     also = {family.name: f" or {family.also[0]}" for family in families() if family.also}
@@ -166,7 +166,7 @@ def _show(
     from rich.table import Table
 
     from fedmf.accounting import at_least
-    from fedmf.accounting.comparison import recommended
+    from fedmf.mechanisms.design import recommended
 
     first, console = rows[0], Console(markup=False, highlight=False)
     budget = "no budget: errors leave the noise multiplier out"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedmf.clipping.memory import zero_vector
 from fedmf.clipping.merge import FRACTION_BITS
-from fedmf.mechanisms.second_moment import BlockEnergies, DiagonalMoment, SecondMoment
+from fedmf.matrices.second_moment import BlockEnergies, DiagonalMoment, SecondMoment
 
 #: Of the sum, among what a worker sends.
 _NAME: Final = "second"

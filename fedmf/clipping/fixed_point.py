@@ -26,7 +26,7 @@ from fedmf.clipping.merge import (
 )
 from fedmf.clipping.statistics import Statistic, Told
 from fedmf.clipping.workers import on_all_cores
-from fedmf.mechanisms.second_moment import SecondMoment
+from fedmf.matrices.second_moment import SecondMoment
 
 #: 2³⁰ users of at most 2³¹ each stay inside an int64, with room for noise.
 MAX_USERS: Final = 1 << 30
@@ -72,7 +72,7 @@ class FixedPointSum:
         bits: B ≤ 31, which makes ζ·2⁻ᴮ the unit.
         feature_bits: F ≤ 2B, of the unit of features.
 
-    >>> from fedmf.mechanisms.second_moment import DiagonalMoment
+    >>> from fedmf.matrices.second_moment import DiagonalMoment
     >>> pair = FixedPointSum(2, 1.0, second_moment=DiagonalMoment(2))
     >>> _ = pair.add_updates(torch.tensor([[3.0, -4.0], [0.5, 0.0]]))
     >>> pair.second_total().numpy().round(9).tolist()

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
-from fedmf.loops import compiled, part, summing
+from fedmf.noise.loops import compiled, part, summing
 
 #: Most bits B of a unit: a clipped coordinate x is held as the integer trunc(x·2ᴮ/ζ), so |integer| ≤ 2ᴮ.
 FRACTION_BITS: Final = 31

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmf.loops import compiled
+from fedmf.noise.loops import compiled
 
 
 @compiled("void(float64[:,::1], float64, float64, float64, int64[:,::1], float64[::1], boolean[::1])")

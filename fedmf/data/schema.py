@@ -32,7 +32,7 @@ from pydantic import (
 
 from fedmf.data.cells import cells_of, numbers, places
 from fedmf.data.table_reader import shown_names
-from fedmf.typing import Array
+from fedmf.matrices.arrays import Array
 
 #: What a cell is never read with: control characters, line separators, halves of surrogate pairs.
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")

@@ -23,8 +23,8 @@ from fedmf.flower.inner_rule import MEANS, InnerRule, check_inner, with_values
 from fedmf.flower.layout import ArrayLayout
 from fedmf.flower.screen import say, say_plan, say_round, warn
 from fedmf.flower.served_users import ServedUsers
+from fedmf.matrices.factorization import Factorization
 from fedmf.mechanisms.choice import MechanismChoice
-from fedmf.mechanisms.matrix import Factorization
 from fedmf.optim import ChosenOptimizer, ServerOptimizer
 from fedmf.records.statement import PrivacyStatement
 from fedmf.runs.aggregator import TaskElsewhere, session_of

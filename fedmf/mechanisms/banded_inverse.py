@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from fedmf.mechanisms.cache import remembered
+from fedmf.matrices.arrays import Vector
+from fedmf.matrices.sensitivity import earliest_is_worst
+from fedmf.matrices.series import multiply, reciprocal
+from fedmf.matrices.toeplitz import InverseToeplitz
+from fedmf.matrices.workload import ToeplitzWorkload, prefix
 from fedmf.mechanisms.closed_forms import bifr
-from fedmf.mechanisms.errors import LARGEST_RATED, RMSE, Objective, QuickError
+from fedmf.mechanisms.disk_cache import remembered
+from fedmf.mechanisms.objective import LARGEST_RATED, RMSE, Objective, QuickError
 from fedmf.mechanisms.registry import BANDS, Family, Free, at_once, least_on, register
-from fedmf.mechanisms.sensitivity import earliest_is_worst
-from fedmf.mechanisms.series import multiply, reciprocal
-from fedmf.mechanisms.toeplitz import InverseToeplitz
-from fedmf.mechanisms.workload import ToeplitzWorkload, prefix
 from fedmf.participation import Participation
-from fedmf.typing import Vector
 
 # L-BFGS starts with a step of this length, short enough not to leave stable C⁻¹.
 _UNIT = 0.02

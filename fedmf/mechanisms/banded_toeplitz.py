@@ -12,10 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from fedmf.mechanisms.cache import remembered
+from fedmf.matrices.arrays import Vector
+from fedmf.matrices.factorization import Factorization, normalized
+from fedmf.matrices.series import multiply, reciprocal
+from fedmf.matrices.toeplitz import Toeplitz
+from fedmf.matrices.workload import ToeplitzWorkload, prefix
 from fedmf.mechanisms.closed_forms import strategy_power
-from fedmf.mechanisms.errors import LARGEST_RATED, RMSE, Objective
-from fedmf.mechanisms.matrix import Factorization, normalized
+from fedmf.mechanisms.disk_cache import remembered
+from fedmf.mechanisms.objective import LARGEST_RATED, RMSE, Objective
 from fedmf.mechanisms.registry import (
     BANDS,
     STAMPS,
@@ -31,11 +35,7 @@ from fedmf.mechanisms.registry import (
     register,
     widths,
 )
-from fedmf.mechanisms.series import multiply, reciprocal
-from fedmf.mechanisms.toeplitz import Toeplitz
-from fedmf.mechanisms.workload import ToeplitzWorkload, prefix
 from fedmf.participation import Participation
-from fedmf.typing import Vector
 
 _START_EXPONENTS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
 # Up to this horizon every term of the sum is computed; beyond, w has settled when its last p terms are this

@@ -1,4 +1,4 @@
-"""Buffered linear Toeplitz (BLT) strategy matrices: sums of m exponentials, streamed with m vectors.
+"""The optimal buffered linear Toeplitz (BLT) strategy matrix.
 
 The loss is log(E·Q) as a function of (u, v) with θ_i = 1/(1 + e^{−u_i}) and ω_i = e^{v_i}/(1 + Σ_l e^{v_l}),
 so that Σω < 1 and c is positive and decreasing: the sensitivity is exactly √Q with Q = ‖Σ_{l<k} C_{:,lb}‖².
@@ -8,20 +8,17 @@ any horizon.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fedmf.mechanisms.cache import remembered
-from fedmf.mechanisms.errors import RMSE, Objective
+from fedmf.matrices.arrays import Vector
+from fedmf.matrices.blt import BufferedToeplitz
+from fedmf.matrices.workload import ToeplitzWorkload, prefix
+from fedmf.mechanisms.disk_cache import remembered
+from fedmf.mechanisms.objective import RMSE, Objective
 from fedmf.mechanisms.registry import DesignRequest, Family, Free, Parameter, Values, at_once, register
-from fedmf.mechanisms.series import check_count, check_leading, positive_vector
-from fedmf.mechanisms.streaming import StateSpace
-from fedmf.mechanisms.toeplitz import ScaledToeplitz
-from fedmf.mechanisms.workload import ToeplitzWorkload, prefix
 from fedmf.participation import Participation
-from fedmf.typing import Vector
 
 _MOST_BUFFERS, _WORTH_A_BUFFER = 5, 1e-3
 # A buffer may fade so slowly that it is constant: 1 − θ ≥ 1/(10⁹n).
@@ -30,87 +27,6 @@ _SLOWEST = 1e9
 _ADDED_AT, _ADDED_WEIGHT = (0.15, 0.5, 0.9, 1.2), 0.03
 # Other workloads than prefix sums take products of whole series.
 _LARGEST_GENERAL = 131_072
-
-
-@dataclass(frozen=True, eq=False)
-class BufferedToeplitz(ScaledToeplitz, kind="buffered-toeplitz"):
-    """C = LTT(c) with c_0 = 1 and c_j = Σ_i ω_i θ_i^{j−1}.
-
-    As a power series c(x) = 1 + Σ_i ω_i x/(1 − θ_i x) = N(x)/D(x), two polynomials of degree m. So C⁻¹ is
-    of the same kind: its first column is 1 − Σ_i ω̂_i θ̂_i^{j−1} (`inverse_pair`).
-
-    Args:
-        decays: θ, shape (m,), in (0, 1).
-        weights: ω, shape (m,), positive.
-        rounds: n, the horizon.
-
-    Raises:
-        ValueError: θ or ω is out of range or their lengths differ.
-
-    References:
-        Dvijotham, McMahan, Pillutla, Steinke & Thakurta (2024), "Efficient and near-optimal noise generation
-        for streaming differential privacy"; McMahan, Xu & Zhang (2024), arXiv:2408.08868.
-
-    >>> BufferedToeplitz([0.5], [0.25], 4).strategy
-    array([1.    , 0.25  , 0.125 , 0.0625])
-    """
-
-    decays: Vector
-    weights: Vector
-    rounds: int
-    stored = ("decays", "weights", "rounds")
-
-    def __post_init__(self) -> None:
-        decays = positive_vector(self.decays, "theta", "buffer decays")
-        weights = positive_vector(self.weights, "omega", "buffer weights")
-        if weights.size != decays.size:
-            raise ValueError(
-                f"omega (buffer weights) must have m={decays.size} entries like theta; got {weights.size}."
-            )
-        if not (decays < 1).all():
-            at = int(np.flatnonzero(decays >= 1)[0])
-            raise ValueError(f"theta (buffer decays) must be in (0, 1); got {decays[at]} at index {at}.")
-        check_count(self.rounds, "n (rounds)")
-        object.__setattr__(self, "decays", decays)
-        object.__setattr__(self, "weights", weights)
-
-    def _strategy(self) -> Vector:
-        return np.append(1.0, _exponentials(self.decays, self.weights, self.rounds - 1))
-
-    def _correlation(self) -> Vector:
-        return np.append(1.0, -_exponentials(*self.inverse_pair(), self.rounds - 1))
-
-    def inverse_pair(self) -> tuple[Vector, Vector]:
-        """θ̂, ω̂ with [C⁻¹]_{j,0} = −Σ_i ω̂_i θ̂_i^{j−1}, j ≥ 1.
-
-        C keeps s ← Θs + 1·z and adds ωᵀs; its inverse keeps s ← (Θ − 1ωᵀ)s + 1·y and takes ωᵀs away. So entry
-        j is −rᵀ(Θ − rrᵀ)^{j−1}r with r = √ω, and the eigenvalues of a symmetric matrix are well conditioned
-        where decays are close to each other as well. Between two neighbouring θ lies one θ̂, the last lies
-        below all θ and may be negative, and all ω̂ are positive.
-
-        >>> BufferedToeplitz([0.5], [0.25], 4).inverse_pair()
-        (array([0.25]), array([0.25]))
-        """
-        root = np.sqrt(self.weights)
-        decays, vectors = np.linalg.eigh(np.diag(self.decays) - np.outer(root, root))
-        return decays, (vectors.T @ root) ** 2
-
-    def recurrence(self) -> StateSpace:
-        """C y = z solved forward with θ and ω themselves: keeps m sums of past outputs, draws no z again."""
-        return StateSpace(self.decays, self.weights, self.scale)
-
-    def leading(self, rounds: int) -> BufferedToeplitz:
-        """The same θ and ω at the horizon T."""
-        check_leading(rounds, self.rounds)
-        return BufferedToeplitz(self.decays, self.weights, rounds)
-
-
-def _exponentials(bases: Vector, weights: Vector, count: int) -> Vector:
-    """Σ_i ω_i θ_i^j for j < count, in blocks; the first powers of each are computed one by one."""
-    block = 1 << (count.bit_length() + 1) // 2
-    fine = bases[:, None] ** np.arange(block)
-    coarse = bases[:, None] ** (block * np.arange(-(-count // block)))
-    return np.einsum("ib,ia->ba", coarse, weights[:, None] * fine).reshape(-1)[:count]
 
 
 class _BufferedLoss:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedmf.mechanisms.errors import RMSE, Objective
-from fedmf.mechanisms.matrix import Factorization, factorization_from_dict
+from fedmf.matrices.factorization import Factorization, factorization_from_dict
+from fedmf.matrices.workload import ToeplitzWorkload
+from fedmf.mechanisms.objective import RMSE, Objective
 from fedmf.mechanisms.registry import Free, Mechanism, Values, build, form_of, names
-from fedmf.mechanisms.workload import ToeplitzWorkload
 from fedmf.participation import Participation
 
 _GIVEN = "given"
@@ -90,7 +90,7 @@ class GivenFactorization:
     Raises:
         ValueError: C is no factorization that can be stored by its coefficients, or the name is taken.
 
-    >>> from fedmf.mechanisms.toeplitz import Toeplitz
+    >>> from fedmf.matrices.toeplitz import Toeplitz
     >>> GivenFactorization(Toeplitz([1.0, 0.5], 4)).to_dict()["factorization"]["coefficients"]
     [1.0, 0.5]
     """

@@ -10,7 +10,11 @@ import math
 
 import numpy as np
 
-from fedmf.mechanisms.matrix import Factorization
+from fedmf.matrices.arrays import Vector
+from fedmf.matrices.factorization import Factorization
+from fedmf.matrices.series import check_count, factored_power, power
+from fedmf.matrices.toeplitz import ColumnScaled, Diagonal, InverseToeplitz, Toeplitz
+from fedmf.matrices.workload import ToeplitzWorkload, prefix
 from fedmf.mechanisms.registry import (
     BANDS,
     FREE_BANDS,
@@ -24,10 +28,6 @@ from fedmf.mechanisms.registry import (
     best_on_interval,
     register,
 )
-from fedmf.mechanisms.series import check_count, factored_power, power
-from fedmf.mechanisms.toeplitz import ColumnScaled, Diagonal, InverseToeplitz, Toeplitz
-from fedmf.mechanisms.workload import ToeplitzWorkload, prefix
-from fedmf.typing import Vector
 
 
 def identity(rounds: int) -> Toeplitz:
@@ -43,7 +43,7 @@ def identity(rounds: int) -> Toeplitz:
 def power_series(workload: ToeplitzWorkload, exponent: float, terms: int) -> Vector:
     """The first coefficients of (a(x)/a_0)^γ, shape (terms,).
 
-    >>> from fedmf.mechanisms.workload import momentum
+    >>> from fedmf.matrices.workload import momentum
     >>> power_series(momentum(0.5, 3), 0.5, 3)
     array([1.     , 0.75   , 0.59375])
     """
@@ -81,7 +81,7 @@ def inverse_power(workload: ToeplitzWorkload, gamma: float, bands: int) -> Inver
     References:
         Kalinin et al. (2025), "Back to square roots"; "Beyond Square Roots" (2026).
 
-    >>> from fedmf.mechanisms.workload import momentum
+    >>> from fedmf.matrices.workload import momentum
     >>> inverse_power(momentum(0.5, 3), 0.5, 2).correlation
     array([ 1.  , -0.75,  0.  ])
     """
@@ -152,7 +152,7 @@ def rated_power(
     Raises:
         ValueError: γ or p is out of range.
 
-    >>> from fedmf.mechanisms.workload import parse_workload
+    >>> from fedmf.matrices.workload import parse_workload
     >>> rated_power(parse_workload("prefix*linear", 4), 0.5, 2, 1.0).materialize().diagonal()
     array([1.  , 0.75, 0.5 , 0.25])
     """

@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmf.matrices.arrays import Array, Vector
+from fedmf.matrices.factorization import Dense, Factorization, lower_factor, normalized
+from fedmf.matrices.sensitivity import count_patterns, pattern_layers
+from fedmf.matrices.toeplitz import Diagonal
+from fedmf.matrices.workload import ToeplitzWorkload, prefix, weighted
 from fedmf.mechanisms.banded import banded, counting_all_rows, remembered_banded
-from fedmf.mechanisms.cache import remembered, single_threaded
 from fedmf.mechanisms.closed_forms import workload_diagonal
-from fedmf.mechanisms.errors import RMSE, Objective
-from fedmf.mechanisms.matrix import Dense, Factorization, lower_factor, normalized
+from fedmf.mechanisms.disk_cache import remembered, single_threaded
+from fedmf.mechanisms.objective import RMSE, Objective
 from fedmf.mechanisms.registry import DesignRequest, Family, Values, register
-from fedmf.mechanisms.sensitivity import count_patterns, pattern_layers
-from fedmf.mechanisms.toeplitz import Diagonal
-from fedmf.mechanisms.workload import ToeplitzWorkload, prefix, weighted
 from fedmf.participation import Participation
-from fedmf.typing import Array, Vector
 
 LARGEST_OPTIMIZED = 2048
 _MOST_ITERATIONS, _GAP = 200, 1e-9
@@ -231,7 +231,7 @@ def best_diagonal(workload: ToeplitzWorkload, objective: Objective = RMSE) -> Di
         workload: A.
         objective: which error.
 
-    >>> from fedmf.mechanisms.errors import MAX
+    >>> from fedmf.mechanisms.objective import MAX
     >>> d = best_diagonal(prefix(3), MAX).entries  # its scale says nothing
     >>> (d / d[0]).round(3)
     array([1., 1., 1.])

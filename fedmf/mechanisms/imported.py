@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from fedmf.mechanisms.blt import BufferedToeplitz
-from fedmf.mechanisms.matrix import Dense, Factorization
-from fedmf.mechanisms.sensitivity import Sensitivity, stated_sensitivity
-from fedmf.mechanisms.toeplitz import Toeplitz
+from fedmf.matrices.blt import BufferedToeplitz
+from fedmf.matrices.factorization import Dense, Factorization
+from fedmf.matrices.sensitivity import Sensitivity, stated_sensitivity
+from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.participation import Participation
 
 

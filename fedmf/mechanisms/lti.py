@@ -11,11 +11,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedmf.mechanisms.matrix import Factorization
+from fedmf.matrices.arrays import Vector
+from fedmf.matrices.factorization import Factorization
+from fedmf.matrices.series import check_count, fft_size, frozen_vector
+from fedmf.matrices.toeplitz import InverseToeplitz
 from fedmf.mechanisms.registry import DesignRequest, Family, Free, Parameter, Values, at_once, register
-from fedmf.mechanisms.series import check_count, fft_size, frozen_vector
-from fedmf.mechanisms.toeplitz import InverseToeplitz
-from fedmf.typing import Vector
 
 #: A function of frequencies ω in [0, π], shape (m,) to shape (m,), even in ω.
 Spectrum = Callable[[Vector], Vector]

@@ -16,10 +16,10 @@ import torch
 from scipy.optimize import Bounds, minimize
 from torch import Tensor
 
-from fedmf.mechanisms.series import lagged_products, multiply, reciprocal
-from fedmf.mechanisms.workload import ToeplitzWorkload
+from fedmf.matrices.arrays import Vector
+from fedmf.matrices.series import lagged_products, multiply, reciprocal
+from fedmf.matrices.workload import ToeplitzWorkload
 from fedmf.participation import Participation
-from fedmf.typing import Vector
 
 Loss = Callable[[Tensor], Tensor]
 

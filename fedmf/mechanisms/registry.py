@@ -8,15 +8,17 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from fedmf.mechanisms.cache import remembered_parameters
-from fedmf.mechanisms.errors import LARGEST_RATED, RMSE, Objective, QuickError, errors
-from fedmf.mechanisms.matrix import Factorization, NotRepresentable, Stamped, normalized
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.workload import ToeplitzWorkload, prefix
+from fedmf.matrices.factorization import Factorization, NotRepresentable, Stamped, normalized
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.workload import ToeplitzWorkload, prefix
+from fedmf.mechanisms.disk_cache import remembered_parameters
+from fedmf.mechanisms.objective import LARGEST_RATED, RMSE, Objective, QuickError, errors
 from fedmf.participation import LARGEST_HORIZON, Participation
 
 #: Parameters by symbol: an int where the parameter is an integer, else a float.
@@ -446,7 +448,17 @@ def families() -> list[Family]:
     >>> [family.name for family in families()][:3]
     ['identity', 'square-root', 'bsr']
     """
-    return sorted(_FAMILIES.values(), key=lambda family: family.optimized)
+    _load()
+    return sorted(_FAMILIES.values(), key=lambda family: (family.optimized, family.make.__module__))
+
+
+@cache
+def _load() -> None:
+    """Import every module of mechanisms, which register themselves."""
+    package = Path(__file__).parent
+    for path in sorted(package.glob("[a-z]*.py")):
+        if path.stem != "optimise":  # brings torch, and waits until a search needs it
+            import_module(f"fedmf.mechanisms.{path.stem}")
 
 
 @cache

@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.mechanisms.cache import remembered, single_threaded
+from fedmf.matrices.arrays import Vector
+from fedmf.matrices.factorization import Factorization
+from fedmf.matrices.series import check_count, reciprocal
+from fedmf.matrices.toeplitz import InverseToeplitz
+from fedmf.mechanisms.disk_cache import remembered, single_threaded
 from fedmf.mechanisms.lti import FREE_SPECTRUM, graded_quadrature, mean_power, minimum_phase
-from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.registry import Family, Free, Parameter, at_once, register
-from fedmf.mechanisms.series import check_count, reciprocal
-from fedmf.mechanisms.toeplitz import InverseToeplitz
-from fedmf.typing import Vector
 
 _ALTERNATIONS, _MOST_LAGS = 100, 32
 # Where mu = L the best multiplier is infinite; this one is within 1e-9 of it.

@@ -1,6 +1,6 @@
 """Private moments of a stream: Joint Moment Estimation of mean and covariance, and its baselines."""
 
-from fedmf.mechanisms.second_moment import (
+from fedmf.matrices.second_moment import (
     SECOND_MOMENTS,
     BlockEnergies,
     DiagonalMoment,

@@ -9,8 +9,8 @@ from typing import Any, Self, final
 import numpy as np
 import torch
 
+from fedmf.matrices.arrays import Array
 from fedmf.moments.noisy_moments import Interval, NoisyMoments
-from fedmf.typing import Array
 
 #: Standard errors below zero at which the lift of an eigenvalue ends: a tenth of one is left there.
 _DEEPEST = -10.0

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedmf.clipping import fixed_point_energies
-from fedmf.mechanisms.second_moment import FullMatrix, SecondMoment
+from fedmf.matrices.second_moment import FullMatrix, SecondMoment
 from fedmf.moments.passes import add_products
 
 NEAR: Final = 1.0 + 2.0**-18

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from fedmf.mechanisms.joint import UserRange, free_weight, joint_sensitivity
-from fedmf.mechanisms.matrix import Factorization, factorization_from_dict
-from fedmf.mechanisms.second_moment import SecondMoment
-from fedmf.mechanisms.sensitivity import Sensitivity, stated_sensitivity
+from fedmf.matrices.factorization import Factorization, factorization_from_dict
+from fedmf.matrices.joint_sensitivity import UserRange, free_weight, joint_sensitivity
+from fedmf.matrices.second_moment import SecondMoment
+from fedmf.matrices.sensitivity import Sensitivity, stated_sensitivity
 from fedmf.moments.features import NEAR
 from fedmf.noise.units import NOTHING, Part, Rounding, calibrated
 from fedmf.participation import Participation

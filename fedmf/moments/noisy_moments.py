@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedmf.typing import Array
+from fedmf.matrices.arrays import Array
 
 #: Lower and upper ends.
 Interval = tuple[Array, Array]

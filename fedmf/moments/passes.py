@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedmf.loops import compiled
+from fedmf.noise.loops import compiled
 
 #: Columns of a few rows that stay in the fastest cache.
 _NEAR: Final = 1 << 9

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from fedmf.typing import Array
+from fedmf.matrices.arrays import Array
 
 
 @dataclass(frozen=True, eq=False)

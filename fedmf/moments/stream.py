@@ -9,8 +9,8 @@ from typing import Any, final
 import torch
 
 from fedmf.clipping import clip_to_fixed_point
-from fedmf.mechanisms.second_moment import SecondMoment
-from fedmf.mechanisms.workload import ToeplitzWorkload
+from fedmf.matrices.second_moment import SecondMoment
+from fedmf.matrices.workload import ToeplitzWorkload
 from fedmf.moments.features import integer_features
 from fedmf.moments.methods import MOST_ROWS, MomentMechanism
 from fedmf.moments.running import RunningWorkload
@@ -78,10 +78,10 @@ class MomentStream:
         Memory beyond the release: the state of the workloads and the noise buffers of C₁ and C₂.
 
     >>> from fedmf.mechanisms.closed_forms import identity
-    >>> from fedmf.mechanisms.joint import UserRange
+    >>> from fedmf.matrices.joint_sensitivity import UserRange
     >>> from fedmf.moments import FullMatrix, jme
     >>> from fedmf.participation import Participation
-    >>> from fedmf.mechanisms.workload import average
+    >>> from fedmf.matrices.workload import average
     >>> C, part = identity(100), Participation(100, 1, 100)
     >>> made = jme(C, C, part, UserRange(1.0, 2, "replace-one"), noise_multiplier=0.5)
     >>> stream = MomentStream(made, FullMatrix(2), average(100), key=NoiseKey.from_seed(0))

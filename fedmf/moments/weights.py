@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedmf.mechanisms.errors import query_variances
-from fedmf.mechanisms.joint import UserRange, joint_sensitivity
-from fedmf.mechanisms.matrix import Factorization
-from fedmf.mechanisms.second_moment import SecondMoment
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.workload import ToeplitzWorkload
+from fedmf.matrices.factorization import Factorization
+from fedmf.matrices.joint_sensitivity import UserRange, joint_sensitivity
+from fedmf.matrices.second_moment import SecondMoment
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.workload import ToeplitzWorkload
+from fedmf.mechanisms.objective import query_variances
 from fedmf.moments.methods import MomentMechanism, default_weight, jme
 from fedmf.participation import Participation
 
@@ -189,7 +189,7 @@ def best_pair(
         Index of the pair, the mechanism and its error w₁m₁τ₁²‖A₁C₁⁻¹‖² + w₂m₂τ₂²‖A₂C₂⁻¹‖².
 
     >>> from fedmf.mechanisms.closed_forms import identity, square_root
-    >>> from fedmf.mechanisms.workload import exponential, prefix
+    >>> from fedmf.matrices.workload import exponential, prefix
     >>> goals = Goal(prefix(64), 1), Goal(exponential(0.5, 64), 1)
     >>> pairs = [(identity(64), identity(64)), (square_root(64), identity(64))]
     >>> index, _, _ = best_pair(pairs, Participation(64, 1, 64), UserRange(1.0, 1), *goals)

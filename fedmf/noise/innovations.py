@@ -33,10 +33,10 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from fedmf.loops import compiled, fusing, part
+from fedmf.matrices.arrays import Array
 from fedmf.noise.key import NONCE_BYTES, Domain, NoiseKey, more_bits_nonce, nonce
+from fedmf.noise.loops import compiled, fusing, part
 from fedmf.noise.schedule import KeySchedule
-from fedmf.typing import Array
 
 BLOCK: Final = 8
 """Normals of a ChaCha20 block: its words 0–3 are U of four pairs, its words 4–7 their V.

@@ -21,8 +21,8 @@ from typing import Any, Final, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.loops import compiled, part
-from fedmf.mechanisms.streaming import (
+from fedmf.matrices.arrays import Array
+from fedmf.matrices.streaming_inverse import (
     BlockSums,
     Recurrence,
     SparseRows,
@@ -30,7 +30,7 @@ from fedmf.mechanisms.streaming import (
     StreamingInverse,
     closed_levels,
 )
-from fedmf.typing import Array
+from fedmf.noise.loops import compiled, part
 
 Integers = NDArray[np.int64]
 Tables = tuple[Any, ...]

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from fedmf.errors import HorizonExceededError
-from fedmf.mechanisms.streaming import StreamingInverse
+from fedmf.matrices.arrays import Array
+from fedmf.matrices.streaming_inverse import StreamingInverse
 from fedmf.noise.innovations import BLOCK, MAX_DIMENSION, MAX_SCALE, WORDS, Innovations
 from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.rows import Integers, Tables, rule_of
 from fedmf.noise.schedule import KeySchedule
-from fedmf.typing import Array
 
 _DIGEST_LABEL: Final = b"fedmf integer noise, layout 3\x00"
 #: A thread for fewer columns would take longer to start than it saves.

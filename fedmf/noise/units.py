@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from fedmf.mechanisms.matrix import LARGEST_DENSE, Factorization, Stamped
+from fedmf.matrices.factorization import LARGEST_DENSE, Factorization, Stamped
 from fedmf.noise.rows import rule_of
 
 FINEST: Final = 31

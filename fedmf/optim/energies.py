@@ -10,9 +10,9 @@ from typing import Literal, Self, get_args
 import torch
 from torch import Tensor
 
-from fedmf.mechanisms.joint import UserRange
-from fedmf.mechanisms.matrix import Factorization
-from fedmf.mechanisms.sensitivity import stated_sensitivity
+from fedmf.matrices.factorization import Factorization
+from fedmf.matrices.joint_sensitivity import UserRange
+from fedmf.matrices.sensitivity import stated_sensitivity
 from fedmf.moments import BlockEnergies, DiagonalMoment, SecondMoment
 from fedmf.moments.methods import default_weight
 from fedmf.optim.server_optimizer import RoundRelease

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from fedmf.mechanisms.workload import LearningRateSchedule, ScheduleKind, ToeplitzWorkload, prefix
+from fedmf.matrices.workload import LearningRateSchedule, ScheduleKind, ToeplitzWorkload, prefix
 from fedmf.optim.own_rule import OwnRule
 from fedmf.optim.server_optimizer import Move, ServerOptimizer
 from fedmf.values import Field, Value

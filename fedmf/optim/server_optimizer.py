@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedmf.accounting import SecondForm
-from fedmf.mechanisms.workload import LearningRateSchedule
+from fedmf.matrices.workload import LearningRateSchedule
 from fedmf.moments import SecondMoment
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedmf.clipping import in_parts, new_vector
-from fedmf.mechanisms.workload import ToeplitzWorkload, iterates
+from fedmf.matrices.workload import ToeplitzWorkload, iterates
 from fedmf.optim.options import OptimizerOptions, check_decay
 from fedmf.optim.server_optimizer import Move, RoundRelease, ServerOptimizer
 from fedmf.values import Field

@@ -20,8 +20,8 @@ from fedmf.clipping import FixedPointSum
 from fedmf.cohorts import Cohorts
 from fedmf.data import PublicInput
 from fedmf.errors import ConfigError
+from fedmf.matrices.factorization import Factorization
 from fedmf.mechanisms.choice import MechanismChoice
-from fedmf.mechanisms.matrix import Factorization
 from fedmf.optim import ChosenOptimizer, ServerOptimizer, Sgd
 from fedmf.records.statement import PrivacyStatement
 from fedmf.runs.directory import LEDGER, RunDirectory, read_header

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from fedmf.accounting import at_least, at_most
-from fedmf.mechanisms.errors import query_variances
-from fedmf.mechanisms.workload import prefix
+from fedmf.matrices.workload import prefix
+from fedmf.mechanisms.objective import query_variances
 from fedmf.noise import Domain, KeySchedule, NoiseKey
 from fedmf.runs.noised import NoisyParts
 from fedmf.runs.plan import Plan

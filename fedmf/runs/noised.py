@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fedmf.clipping import FixedPointSum, clip_to_fixed_point, fixed_point_energies, in_parts, new_vector
-from fedmf.loops import compiled
-from fedmf.mechanisms.second_moment import SecondMoment
+from fedmf.matrices.second_moment import SecondMoment
 from fedmf.noise import Domain, KeySchedule, NoiseStream
+from fedmf.noise.loops import compiled
 from fedmf.noise.units import IntegerNoise
 from fedmf.runs.plan import Plan
 from fedmf.runs.statistics import Statistic

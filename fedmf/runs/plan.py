@@ -31,9 +31,9 @@ from fedmf.accounting.gaussian import adjacency_factor
 from fedmf.accounting.integer_noise import ideal_budget
 from fedmf.cohorts import Cohorts, SampledCohorts
 from fedmf.errors import ConfigError, LedgerError
-from fedmf.mechanisms.matrix import factorization_from_dict
+from fedmf.matrices.factorization import factorization_from_dict
+from fedmf.matrices.sensitivity import Sensitivity
 from fedmf.mechanisms.registry import Mechanism
-from fedmf.mechanisms.sensitivity import Sensitivity
 from fedmf.noise.units import FINEST, IntegerNoise, Part, Rounding, calibrated, rounding_of
 from fedmf.noise.units import NOTHING as NO_ROUNDING
 from fedmf.participation import Participation

@@ -12,15 +12,15 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from fedmf.accounting import PRIVACY, NoPrivacy, Privacy, UserLevel
 from fedmf.cohorts import COHORTS, Cohorts, CohortSchedule, CyclicCohorts, SampledCohorts
 from fedmf.errors import ConfigError
+from fedmf.matrices.factorization import Factorization
+from fedmf.matrices.workload import ToeplitzWorkload, parse_workload
 from fedmf.mechanisms.choice import (
     GivenFactorization,
     MechanismChoice,
     NamedMechanism,
     mechanism_choice_from_dict,
 )
-from fedmf.mechanisms.errors import Objective
-from fedmf.mechanisms.matrix import Factorization
-from fedmf.mechanisms.workload import ToeplitzWorkload, parse_workload
+from fedmf.mechanisms.objective import Objective
 from fedmf.optim import (
     OPTIMIZERS,
     ChosenOptimizer,

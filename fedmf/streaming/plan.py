@@ -21,21 +21,21 @@ from numpy.typing import NDArray
 
 from fedmf.accounting import certified_sigma
 from fedmf.errors import LedgerError
-from fedmf.mechanisms.blt import BufferedToeplitz
+from fedmf.matrices.arrays import Vector
+from fedmf.matrices.blt import BufferedToeplitz
+from fedmf.matrices.factorization import Factorization, factorization_from_dict
+from fedmf.matrices.joint_sensitivity import UserRange
+from fedmf.matrices.sensitivity import Sensitivity, stated_sensitivity
+from fedmf.matrices.workload import ToeplitzWorkload, parse_workload
 from fedmf.mechanisms.closed_forms import identity
-from fedmf.mechanisms.errors import RMSE, Objective, query_variances
-from fedmf.mechanisms.joint import UserRange
-from fedmf.mechanisms.matrix import Factorization, factorization_from_dict
+from fedmf.mechanisms.objective import RMSE, Objective, query_variances
 from fedmf.mechanisms.registry import Mechanism, accepted_parameters, build, optional_parameters
-from fedmf.mechanisms.sensitivity import Sensitivity, stated_sensitivity
-from fedmf.mechanisms.workload import ToeplitzWorkload, parse_workload
 from fedmf.moments import MomentMechanism, MomentStream, SecondMoment, second_moment_named, weight_for
 from fedmf.moments.methods import mechanism_from_dict
 from fedmf.noise import KeySchedule, NoiseKey
 from fedmf.participation import Participation, most_participations
 from fedmf.streaming.rows import Layout
 from fedmf.streaming.settings import AUTO, Settings
-from fedmf.typing import Vector
 from fedmf.version import SOFTWARE
 
 #: How many bands banded Toeplitz matrices have at most where that is not asked for; releases up to which

@@ -22,10 +22,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedmf.data.schema import Encoding
 from fedmf.data.table_reader import shown_names
+from fedmf.matrices.arrays import Array
 from fedmf.moments import GaussianEstimate, NoisyMoments, describe, fieller
 from fedmf.streaming.plan import StreamPlan
 from fedmf.streaming.state import Releases
-from fedmf.typing import Array
 
 Fields = dict[str, NDArray[Any]]
 

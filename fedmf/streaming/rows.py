@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from fedmf.data.cells import cells_of, ids, is_list, list_lengths, lists_of_numbers, numbers
 from fedmf.data.table_reader import InputError, JsonLinesTable, RowBatch, TableReader, open_table, shown_names
+from fedmf.matrices.arrays import Array
 from fedmf.streaming.settings import Settings
-from fedmf.typing import Array
 
 #: Most characters of a label.
 _LONGEST_LABEL: Final = 256

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 from fedmf.data import Schema
 from fedmf.data.schema import Encoding, Text, Time
-from fedmf.mechanisms.matrix import Factorization, factorization_from_dict
+from fedmf.matrices.factorization import Factorization, factorization_from_dict
 from fedmf.moments import AIMS, METHODS, MomentMethod
 from fedmf.participation import LARGEST_HORIZON, most_participations
 from fedmf.values import check_whole

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedmf.data import Dataset, InMemoryDataset
 from fedmf.data.structure import ExampleStructure, Features, TensorStructure, device_of, each, joined, named
-from fedmf.loops import compiled, summing
+from fedmf.noise.loops import compiled, summing
 from fedmf.training.batches import StepRows
 
 _MOST_CHARACTERS: Final = 500

@@ -35,12 +35,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from fedmf.mechanisms.banded import Banded
-from fedmf.mechanisms.blt import BufferedToeplitz
-from fedmf.mechanisms.matrix import Dense
+from fedmf.matrices.banded import Banded
+from fedmf.matrices.blt import BufferedToeplitz
+from fedmf.matrices.factorization import Dense
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.mechanisms.registry import build, names
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.participation import Participation
 
 Job = Callable[[], object]

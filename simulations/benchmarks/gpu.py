@@ -31,10 +31,10 @@ from engine import LOCAL, loop, task_of
 from torch import Tensor
 
 from fedmf.clipping import FixedPointSum
+from fedmf.matrices.factorization import Factorization
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
 from fedmf.mechanisms.blt import blt
 from fedmf.mechanisms.closed_forms import bisr, identity
-from fedmf.mechanisms.matrix import Factorization
 from fedmf.noise import Domain, NoiseKey, NoiseStream
 from fedmf.optim import RoundRelease, Sgd
 from fedmf.participation import Participation

@@ -32,9 +32,9 @@ Job = Callable[[], object]
 
 def matrices() -> dict[str, Any]:
     """What each case streams through; no entry for a release without noise."""
-    from fedmf.mechanisms.blt import BufferedToeplitz
+    from fedmf.matrices.blt import BufferedToeplitz
+    from fedmf.matrices.toeplitz import Toeplitz
     from fedmf.mechanisms.closed_forms import bisr, cgd, identity
-    from fedmf.mechanisms.toeplitz import Toeplitz
 
     bands = [1.0, 0.5, 0.4, 0.3, 0.25, 0.2, 0.15, 0.1]
     return {

@@ -18,9 +18,9 @@ from large_trees import tree_rmse
 from pictures import Curves, draw, epochs, ratios, rmse, rmse_of
 
 from fedmf.accounting.gaussian import gaussian_sigma
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.mechanisms.registry import build, names
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.participation import Participation
 
 DELTA = 1e-8

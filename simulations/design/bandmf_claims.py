@@ -11,10 +11,10 @@ import json
 
 from pictures import RESULTS
 
-from fedmf.mechanisms.errors import errors
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.workload import prefix
+from fedmf.mechanisms.objective import errors
 from fedmf.mechanisms.registry import build
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 
 Panel = dict[str, dict[float, float]]

@@ -20,12 +20,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmf.mechanisms.errors import Objective
-from fedmf.mechanisms.matrix import Dense
+from fedmf.matrices.arrays import Matrix
+from fedmf.matrices.factorization import Dense
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.mechanisms.objective import Objective
 from fedmf.mechanisms.registry import build
-from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.participation import Participation
-from fedmf.typing import Matrix
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 # Kept figures have six decimals.

@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
+from fedmf.matrices.arrays import Vector
 from fedmf.participation import Participation
-from fedmf.typing import Vector
 
 __all__ = ["prefix_variances", "tree_rmse", "tree_sensitivity"]
 

@@ -34,11 +34,11 @@ import numpy as np
 import torch
 
 from fedmf.accounting.gaussian import gaussian_sigma
+from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.closed_forms import identity
-from fedmf.mechanisms.errors import errors
 from fedmf.mechanisms.imported import import_strategy
+from fedmf.mechanisms.objective import errors
 from fedmf.mechanisms.registry import build
-from fedmf.mechanisms.workload import prefix
 from fedmf.noise import Domain, NoiseKey, NoiseStream
 from fedmf.participation import Participation
 

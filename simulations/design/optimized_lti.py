@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from pictures import RESULTS, draw
 
+from fedmf.matrices.factorization import Factorization
 from fedmf.mechanisms.closed_forms import identity, nu_ftrl
 from fedmf.mechanisms.lti import quadratic_lti, quadratic_suboptimality
-from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.registry import least_on
 from fedmf.mechanisms.strongly_convex import strongly_convex_bound, strongly_convex_lti
 

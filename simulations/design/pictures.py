@@ -15,11 +15,11 @@ from typing import Any
 from style import look, name_at_ends, number, plain_logarithms
 
 from fedmf.figures import new_figure, style
-from fedmf.mechanisms.errors import errors
-from fedmf.mechanisms.matrix import Factorization
+from fedmf.matrices.factorization import Factorization
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.workload import prefix
+from fedmf.mechanisms.objective import errors
 from fedmf.mechanisms.registry import build
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"

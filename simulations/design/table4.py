@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pictures import RESULTS
 
-from fedmf.accounting.comparison import design
+from fedmf.mechanisms.design import design
 from fedmf.mechanisms.registry import names
 from fedmf.participation import Participation
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from fedmf.matrices.arrays import Array
 from fedmf.moments import NoisyMoments
 from fedmf.streaming import Layout, Settings, StreamPlan
-from fedmf.typing import Array
 
 
 def planned(n: int, d: int, epsilon: float = 8.0, norm_bound: float = 1.0, **more: Any) -> StreamPlan:

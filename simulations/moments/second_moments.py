@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmf.matrices.factorization import Factorization
+from fedmf.matrices.joint_sensitivity import UserRange
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.workload import ToeplitzWorkload, average, exponential, prefix, window
 from fedmf.mechanisms.closed_forms import identity, strategy_power
-from fedmf.mechanisms.joint import UserRange
-from fedmf.mechanisms.matrix import Factorization
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.workload import ToeplitzWorkload, average, exponential, prefix, window
 from fedmf.moments import METHODS, MomentMechanism, jme
 from fedmf.participation import Participation
 

@@ -17,9 +17,9 @@ from released_moments import planned, released, shortened
 from scipy.stats import chi2, rankdata
 from sklearn.datasets import load_breast_cancer
 
+from fedmf.matrices.arrays import Array
 from fedmf.moments import describe
 from fedmf.streaming.release import alarm_threshold, calibrated_threshold
-from fedmf.typing import Array
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from fetch_data import table, wrist

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from released_moments import planned, released, shortened
 
+from fedmf.matrices.arrays import Array
 from fedmf.moments import METHODS, MomentMechanism, describe
 from fedmf.streaming import StreamPlan, StreamState
-from fedmf.typing import Array
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from fetch_data import USERS, table

@@ -10,11 +10,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fedmf.mechanisms.errors import query_variances
-from fedmf.mechanisms.matrix import Factorization
-from fedmf.mechanisms.workload import ToeplitzWorkload
+from fedmf.matrices.arrays import Array
+from fedmf.matrices.factorization import Factorization
+from fedmf.matrices.workload import ToeplitzWorkload
+from fedmf.mechanisms.objective import query_variances
 from fedmf.moments import GaussianEstimate, MomentMechanism, MomentRelease
-from fedmf.typing import Array
 
 
 def first_moment_errors(mechanism: MomentMechanism, workload: Array, dimension: int) -> Array:

@@ -23,9 +23,9 @@ from mpmath import mp, mpf
 from scipy.stats import beta, norm
 
 from fedmf.accounting.gaussian import gaussian_mu, gaussian_sigma
-from fedmf.mechanisms.banded import Banded
+from fedmf.matrices.banded import Banded
+from fedmf.matrices.factorization import Factorization
 from fedmf.mechanisms.closed_forms import identity
-from fedmf.mechanisms.matrix import Factorization
 from fedmf.noise import Domain, NoiseKey, NoiseStream
 from fedmf.noise.innovations import nearest_integer
 from fedmf.noise.units import Part, calibrated

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Final
 
 from fedmf.accounting.gaussian import gaussian_sigma
+from fedmf.matrices.factorization import Factorization
+from fedmf.matrices.sensitivity import stated_sensitivity
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
 from fedmf.mechanisms.blt import blt
 from fedmf.mechanisms.closed_forms import bisr, bsr, cgd
-from fedmf.mechanisms.matrix import Factorization
-from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.noise.units import Part, calibrated
 from fedmf.participation import Participation
 

@@ -13,8 +13,8 @@ import torch
 from fedmf.accounting import gaussian_sigma
 from fedmf.accounting.gaussian import gaussian_mu
 from fedmf.figures import COLOURS, new_figure, style
+from fedmf.matrices.sensitivity import stated_sensitivity
 from fedmf.mechanisms.choice import NamedMechanism
-from fedmf.mechanisms.sensitivity import stated_sensitivity
 from fedmf.noise import Domain, NoiseKey, NoiseStream
 from fedmf.noise.units import Part, calibrated
 from fedmf.participation import Participation

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedmf.mechanisms.matrix import Factorization
-from fedmf.typing import Array
+from fedmf.matrices.arrays import Array
+from fedmf.matrices.factorization import Factorization
 
 
 def released_variances(weights: Array, strategy: Factorization, std: float, size: int) -> Array:

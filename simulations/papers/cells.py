@@ -93,8 +93,8 @@ def _outcome(
 def errors_of(cells: Cells, cell: Cell) -> tuple[dict[str, float], float, list[float]]:
     """Searched parameters of a run's mechanism, its noise, and RMSE and MaxSE of prefix sums; for ζ = 1."""
     from fedmf.accounting.gaussian import adjacency_factor
-    from fedmf.mechanisms.errors import errors
-    from fedmf.mechanisms.workload import prefix
+    from fedmf.matrices.workload import prefix
+    from fedmf.mechanisms.objective import errors
     from fedmf.values import parse_parameters
 
     asked = FIGURES[cell.figure].form(cell.form).configuration(cell)

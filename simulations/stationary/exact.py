@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedmf.matrices.arrays import Matrix, Vector
 from fedmf.mechanisms.lti import graded_quadrature
-from fedmf.typing import Matrix, Vector
 
 __all__ = ["ANTI_PGD", "DAMPED", "WHITE", "Filter", "Regression", "trajectory"]
 

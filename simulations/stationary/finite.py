@@ -7,7 +7,7 @@ from drawing import EXACT, FTRL, SGD, Panel, points
 from exact import DAMPED, WHITE, Regression, trajectory
 from simulate import estimate, path
 
-from fedmf.typing import Vector
+from fedmf.matrices.arrays import Vector
 
 __all__ = ["anytime", "rates"]
 

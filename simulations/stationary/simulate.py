@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.stats import t as student
 
-from fedmf.typing import Matrix, Vector
+from fedmf.matrices.arrays import Matrix, Vector
 
 __all__ = ["Estimate", "Path", "estimate", "path", "slope", "stationary"]
 

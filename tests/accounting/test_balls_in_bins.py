@@ -105,7 +105,7 @@ def test_certified_noise_is_enough_and_not_far_off():
 
 
 def test_negative_strategies_are_refused():
-    from fedmf.mechanisms.toeplitz import Toeplitz
+    from fedmf.matrices.toeplitz import Toeplitz
 
     with pytest.raises(ValueError, match="no negative entries"):
         BallsInBinsPair.of(Toeplitz(np.array([1.0, -0.2]), 6), Participation(6, 2, 3))

@@ -15,10 +15,10 @@ from support.oracles import patterns
 from fedmf.accounting import gaussian_delta
 from fedmf.accounting.gaussian import adjacency_factor
 from fedmf.clipping import SIGNS, FixedPointSum
+from fedmf.matrices.factorization import Factorization
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.mechanisms.closed_forms import cgd, identity
-from fedmf.mechanisms.matrix import Factorization
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.participation import Adjacency, Participation
 from fedmf.runs.statistics import QuantileClipping, check_statistics, update_factor
 

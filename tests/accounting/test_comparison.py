@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fedmf.accounting.sampling import amplified_noise_of
-from fedmf.accounting.search import amplified_mechanism
+from fedmf.matrices.workload import prefix
+from fedmf.mechanisms.amplified_search import amplified_mechanism
 from fedmf.mechanisms.choice import NamedMechanism
-from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 
 

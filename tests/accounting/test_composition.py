@@ -12,8 +12,8 @@ from support.oracles import patterns
 
 from fedmf.accounting import RunRelease, at_least, gaussian_epsilon
 from fedmf.errors import LedgerError
-from fedmf.mechanisms.matrix import Dense, Factorization
-from fedmf.mechanisms.toeplitz import InverseToeplitz, Toeplitz
+from fedmf.matrices.factorization import Dense, Factorization
+from fedmf.matrices.toeplitz import InverseToeplitz, Toeplitz
 from fedmf.records.composed import Costs, Spent, compose, joined_mu
 
 DELTA = 1e-5

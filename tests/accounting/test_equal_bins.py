@@ -14,8 +14,8 @@ from fedmf.accounting.equal_bins import (
     deterministic_delta,
 )
 from fedmf.accounting.gaussian import gaussian_delta
-from fedmf.mechanisms.matrix import Dense
-from fedmf.mechanisms.toeplitz import Toeplitz
+from fedmf.matrices.factorization import Dense
+from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.participation import Participation
 
 # |z| < 5.2 has a false-alarm rate of 2e-7 for a normal error; the draws are bounded and many.

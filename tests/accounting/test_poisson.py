@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from fedmf.accounting.comparison import design
 from fedmf.accounting.gaussian import gaussian_delta, gaussian_sigma
 from fedmf.accounting.poisson import (
     poisson_delta,
@@ -16,6 +15,7 @@ from fedmf.accounting.poisson import (
 )
 from fedmf.accounting.sampling import amplified_noise_of
 from fedmf.mechanisms.closed_forms import bsr, cgd
+from fedmf.mechanisms.design import design
 from fedmf.participation import Participation
 
 

@@ -11,9 +11,9 @@ from support.headers import DELTA, FACTORIZATION, PLANNED, make_header, read, re
 
 from fedmf.accounting import release as release_module
 from fedmf.errors import LedgerError
+from fedmf.matrices.sensitivity import Sensitivity
+from fedmf.matrices.toeplitz import InverseToeplitz
 from fedmf.mechanisms.registry import Mechanism
-from fedmf.mechanisms.sensitivity import Sensitivity
-from fedmf.mechanisms.toeplitz import InverseToeplitz
 from fedmf.participation import Participation
 from fedmf.records.ledger import Ledger
 from fedmf.runs.directory import RunHeader

@@ -9,7 +9,7 @@ import torch
 from fedmf.clipping import ClippedSums
 from fedmf.clipping.features import fixed_point_energies
 from fedmf.clipping.integers import clip_to_fixed_point
-from fedmf.mechanisms.second_moment import BlockEnergies, DiagonalMoment
+from fedmf.matrices.second_moment import BlockEnergies, DiagonalMoment
 
 UNIT = 2**31
 

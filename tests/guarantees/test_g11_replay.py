@@ -24,8 +24,8 @@ from fedmf.accounting import SecondForm
 from fedmf.flower import CorrelatedNoise, InProcessGrid
 from fedmf.flower.inner_rule import InnerRule
 from fedmf.flower.layout import ArrayLayout
-from fedmf.mechanisms.second_moment import DiagonalMoment
-from fedmf.mechanisms.workload import ToeplitzWorkload, exponential
+from fedmf.matrices.second_moment import DiagonalMoment
+from fedmf.matrices.workload import ToeplitzWorkload, exponential
 from fedmf.noise import Domain
 from fedmf.optim import RoundRelease, ServerOptimizer
 from fedmf.records.ledger import Ledger

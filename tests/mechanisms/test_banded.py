@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from support.oracles import scalar_sensitivity
 
+from fedmf.matrices.factorization import normalized
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.workload import prefix, window
 from fedmf.mechanisms.banded import (
     Banded,
     banded,
 )
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
-from fedmf.mechanisms.errors import errors
-from fedmf.mechanisms.matrix import normalized
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.workload import prefix, window
+from fedmf.mechanisms.objective import errors
 from fedmf.participation import Participation
 
 # McKenna (2024), Appendix B.1: the optimal 3-banded C for n = 9, by columns from the diagonal down.

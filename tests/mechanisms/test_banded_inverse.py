@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.banded_inverse import banded_inverse
-from fedmf.mechanisms.errors import errors
+from fedmf.mechanisms.objective import errors
 from fedmf.mechanisms.registry import build
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 
 SIGMA = 0.60023  # of (8, 1e-5) for sensitivity 1

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from support.oracles import ltt, prefix_sums, rmse
 
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
-from fedmf.mechanisms.errors import errors
+from fedmf.mechanisms.objective import errors
 from fedmf.mechanisms.registry import build
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.workload import prefix
 from fedmf.participation import Participation
 
 

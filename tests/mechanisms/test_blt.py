@@ -8,10 +8,11 @@ import mpmath
 import numpy as np
 import pytest
 
-from fedmf.mechanisms.blt import BufferedToeplitz, blt
-from fedmf.mechanisms.errors import errors
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.workload import prefix
+from fedmf.matrices.blt import BufferedToeplitz
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.workload import prefix
+from fedmf.mechanisms.blt import blt
+from fedmf.mechanisms.objective import errors
 from fedmf.participation import Participation
 
 PAIRS = [

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from fedmf.kept_files import KeptFiles
-from fedmf.mechanisms.cache import remembered
-from fedmf.mechanisms.matrix import Factorization, normalized
-from fedmf.mechanisms.toeplitz import Toeplitz
+from fedmf.matrices.factorization import Factorization, normalized
+from fedmf.matrices.toeplitz import Toeplitz
+from fedmf.mechanisms.disk_cache import remembered
 from fedmf.participation import Participation
 
 CALLS: list[object] = []

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from support import oracles
 
-from fedmf.mechanisms.banded import Banded
-from fedmf.mechanisms.blt import BufferedToeplitz
+from fedmf.matrices.banded import Banded
+from fedmf.matrices.blt import BufferedToeplitz
+from fedmf.matrices.factorization import Dense, Factorization, Stamped, normalized
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.toeplitz import Diagonal, InverseToeplitz, Toeplitz
+from fedmf.matrices.workload import parse_workload, prefix
 from fedmf.mechanisms.choice import GivenFactorization, NamedMechanism, mechanism_choice_from_dict
-from fedmf.mechanisms.matrix import Dense, Factorization, Stamped, normalized
 from fedmf.mechanisms.registry import accepted_parameters, build
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.toeplitz import Diagonal, InverseToeplitz, Toeplitz
 from fedmf.mechanisms.trees import kary_tree, tree
-from fedmf.mechanisms.workload import parse_workload, prefix
 from fedmf.participation import Participation
 
 CONTRACT = Participation(12, 3, 4)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from support.oracles import ltt, prefix_sums, query_variances
 
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.workload import ToeplitzWorkload, prefix
 from fedmf.mechanisms.closed_forms import (
     bfr,
     bifr,
@@ -17,11 +19,9 @@ from fedmf.mechanisms.closed_forms import (
     one_parameter,
     square_root,
 )
-from fedmf.mechanisms.errors import errors
-from fedmf.mechanisms.errors import query_variances as fast_query_variances
+from fedmf.mechanisms.objective import errors
+from fedmf.mechanisms.objective import query_variances as fast_query_variances
 from fedmf.mechanisms.registry import build
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.workload import ToeplitzWorkload, prefix
 from fedmf.participation import Participation
 
 TEN_EPOCHS = Participation(3900, 10, 390)

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from support.oracles import prefix_sums, query_variances, scalar_sensitivity
 
+from fedmf.matrices.factorization import Dense, lower_factor
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.workload import momentum, prefix
 from fedmf.mechanisms.banded import banded
 from fedmf.mechanisms.dense import dense
-from fedmf.mechanisms.errors import errors
-from fedmf.mechanisms.matrix import Dense, lower_factor
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.workload import momentum, prefix
+from fedmf.mechanisms.objective import errors
 from fedmf.participation import Participation
 
 

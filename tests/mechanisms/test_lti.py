@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fedmf.matrices.factorization import Factorization
+from fedmf.matrices.sensitivity import exact_sensitivity
 from fedmf.mechanisms.closed_forms import nu_ftrl
 from fedmf.mechanisms.lti import (
     quadratic_lti,
     quadratic_suboptimality,
 )
-from fedmf.mechanisms.matrix import Factorization
-from fedmf.mechanisms.sensitivity import exact_sensitivity
 from fedmf.participation import Participation
 
 Array = NDArray[np.float64]

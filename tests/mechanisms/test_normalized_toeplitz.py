@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from support.oracles import ltt, query_variances
 
+from fedmf.matrices.factorization import normalized
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.workload import parse_workload, prefix
 from fedmf.mechanisms.banded_toeplitz import (
     banded_toeplitz,
     normalized_banded_toeplitz,
 )
-from fedmf.mechanisms.errors import errors
-from fedmf.mechanisms.matrix import normalized
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.workload import parse_workload, prefix
+from fedmf.mechanisms.objective import errors
 from fedmf.participation import Participation
 
 

@@ -13,10 +13,10 @@ from support.oracles import (
     scalar_sensitivity,
 )
 
-from fedmf.mechanisms.errors import LAST, MAX, Objective, errors
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.workload import parse_workload
+from fedmf.mechanisms.objective import LAST, MAX, Objective, errors
 from fedmf.mechanisms.registry import build
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.workload import parse_workload
 from fedmf.participation import Participation
 
 WEIGHTS = Objective("weights", (1.0, 0.2, 3.0))

@@ -11,12 +11,12 @@ from support.oracles import (
     scalar_sensitivity,
 )
 
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.toeplitz import Toeplitz
+from fedmf.matrices.workload import parse_workload, prefix, weighted
 from fedmf.mechanisms.closed_forms import rated_power
-from fedmf.mechanisms.errors import LAST, MAX, RMSE, Objective, QuickError, errors
+from fedmf.mechanisms.objective import LAST, MAX, RMSE, Objective, QuickError, errors
 from fedmf.mechanisms.registry import build
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.toeplitz import Toeplitz
-from fedmf.mechanisms.workload import parse_workload, prefix, weighted
 from fedmf.participation import Participation
 
 WEIGHTS = Objective("weights", (1.0, 0.2, 3.0))

@@ -7,12 +7,14 @@ import pytest
 import torch
 from support.oracles import earliest_norm, ltt
 
+from fedmf.matrices.blt import BufferedToeplitz
+from fedmf.matrices.workload import ToeplitzWorkload, parse_workload, prefix, weighted
 from fedmf.mechanisms.banded import variances_of_band
 from fedmf.mechanisms.banded_inverse import _exponentials
 from fedmf.mechanisms.banded_toeplitz import ToeplitzLoss
-from fedmf.mechanisms.blt import BufferedToeplitz, _BufferedLoss
+from fedmf.mechanisms.blt import _BufferedLoss
 from fedmf.mechanisms.closed_forms import bisr, bsr
-from fedmf.mechanisms.errors import query_variances
+from fedmf.mechanisms.objective import query_variances
 from fedmf.mechanisms.optimise import (
     log_earliest,
     log_earliest_exponentials,
@@ -21,7 +23,6 @@ from fedmf.mechanisms.optimise import (
     optimise,
     series_reciprocal,
 )
-from fedmf.mechanisms.workload import ToeplitzWorkload, parse_workload, prefix, weighted
 from fedmf.participation import Participation
 
 N = 9

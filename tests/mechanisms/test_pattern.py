@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from support.oracles import contracts, patterns, vector_sensitivity
 
+from fedmf.matrices.factorization import normalized
+from fedmf.matrices.recorded_patterns import pattern_sensitivities, pattern_sensitivity
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.mechanisms.closed_forms import bisr, cgd
-from fedmf.mechanisms.histories import pattern_sensitivities, pattern_sensitivity
-from fedmf.mechanisms.matrix import normalized
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.participation import Participation
 
 N = 8

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from support.oracles import contracts, earliest_norm, ltt, patterns, scalar_sensitivity, vector_sensitivity
 
-from fedmf.mechanisms.closed_forms import cgd, inverse_power, square_root
-from fedmf.mechanisms.matrix import Dense, normalized
-from fedmf.mechanisms.sensitivity import (
+from fedmf.matrices.factorization import Dense, normalized
+from fedmf.matrices.sensitivity import (
     SensitivityNotExact,
     best_separated_sum,
     count_patterns,
@@ -18,8 +17,9 @@ from fedmf.mechanisms.sensitivity import (
     row_weights,
     stated_sensitivity,
 )
-from fedmf.mechanisms.toeplitz import Diagonal, InverseToeplitz, Toeplitz
-from fedmf.mechanisms.workload import prefix
+from fedmf.matrices.toeplitz import Diagonal, InverseToeplitz, Toeplitz
+from fedmf.matrices.workload import prefix
+from fedmf.mechanisms.closed_forms import cgd, inverse_power, square_root
 from fedmf.participation import Participation
 
 # Two float64 summation orders of fewer than 100 terms.

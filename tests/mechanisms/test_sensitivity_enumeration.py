@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from support.oracles import ascended_sensitivities, contracts, enumerated_sensitivities
 
-from fedmf.mechanisms.banded import Banded
-from fedmf.mechanisms.blt import BufferedToeplitz
-from fedmf.mechanisms.matrix import Dense, Factorization, Stamped, normalized
-from fedmf.mechanisms.sensitivity import (
+from fedmf.matrices.banded import Banded
+from fedmf.matrices.blt import BufferedToeplitz
+from fedmf.matrices.factorization import Dense, Factorization, Stamped, normalized
+from fedmf.matrices.sensitivity import (
     _BY_PATTERNS,
     Sensitivity,
     _Strategy,
@@ -27,7 +27,7 @@ from fedmf.mechanisms.sensitivity import (
     row_weights,
     stated_sensitivity,
 )
-from fedmf.mechanisms.toeplitz import ColumnScaled, Diagonal, InverseToeplitz, Toeplitz
+from fedmf.matrices.toeplitz import ColumnScaled, Diagonal, InverseToeplitz, Toeplitz
 from fedmf.mechanisms.trees import kary_tree, tree
 from fedmf.participation import Participation
 

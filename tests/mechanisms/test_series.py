@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from fedmf.mechanisms.series import binomial_series, multiply, reciprocal
+from fedmf.matrices.series import binomial_series, multiply, reciprocal
 
 
 def _exact_reciprocal(c: list[Fraction], terms: int) -> list[Fraction]:

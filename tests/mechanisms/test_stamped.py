@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from support.oracles import query_variances
 
-from fedmf.mechanisms.errors import errors
-from fedmf.mechanisms.matrix import Stamped
+from fedmf.matrices.factorization import Stamped
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.workload import parse_workload
+from fedmf.mechanisms.objective import errors
 from fedmf.mechanisms.registry import build
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.workload import parse_workload
 from fedmf.participation import Participation
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from support.oracles import ltt, prefix_sums, query_variances
 
-from fedmf.mechanisms.banded import Banded
-from fedmf.mechanisms.matrix import Dense, Stamped, factorization_from_dict, normalized
+from fedmf.matrices.banded import Banded
+from fedmf.matrices.factorization import Dense, Stamped, factorization_from_dict, normalized
+from fedmf.matrices.streaming_inverse import Recurrence
+from fedmf.matrices.toeplitz import ColumnScaled, Diagonal, InverseToeplitz, NotRepresentable, Toeplitz
 from fedmf.mechanisms.registry import build, names
-from fedmf.mechanisms.streaming import Recurrence
-from fedmf.mechanisms.toeplitz import ColumnScaled, Diagonal, InverseToeplitz, NotRepresentable, Toeplitz
 from fedmf.participation import Participation
 
 N = 13

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from support.oracles import query_variances, scalar_sensitivity
 
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.series import factored_power, multiply, power, reciprocal
+from fedmf.matrices.workload import ToeplitzWorkload, momentum, parse_workload, prefix, weighted
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
 from fedmf.mechanisms.closed_forms import power_series
-from fedmf.mechanisms.errors import QuickError, errors
+from fedmf.mechanisms.objective import QuickError, errors
 from fedmf.mechanisms.registry import build, names
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.series import factored_power, multiply, power, reciprocal
-from fedmf.mechanisms.workload import ToeplitzWorkload, momentum, parse_workload, prefix, weighted
 from fedmf.participation import Participation
 
 TEXTS = ["prefix", "average", "exponential:0.8", "window:4", "momentum:0.9", "momentum:0.9:0.95"]

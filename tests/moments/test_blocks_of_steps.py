@@ -7,22 +7,22 @@ import pytest
 import torch
 from support.moment_methods import ime, pp
 
-from fedmf.mechanisms.closed_forms import bisr, identity, square_root
-from fedmf.mechanisms.joint import UserRange
-from fedmf.mechanisms.registry import build
-from fedmf.mechanisms.second_moment import (
+from fedmf.matrices.joint_sensitivity import UserRange
+from fedmf.matrices.second_moment import (
     BlockEnergies,
     DiagonalMoment,
     FullMatrix,
     SecondMoment,
 )
-from fedmf.mechanisms.workload import (
+from fedmf.matrices.workload import (
     ToeplitzWorkload,
     average,
     prefix,
     weighted,
     window,
 )
+from fedmf.mechanisms.closed_forms import bisr, identity, square_root
+from fedmf.mechanisms.registry import build
 from fedmf.moments.methods import MomentMechanism, jme
 from fedmf.moments.stream import MomentStream
 from fedmf.noise.key import NoiseKey

@@ -12,10 +12,11 @@ import torch
 from scipy import stats
 from support.released_moments import drawn
 
+from fedmf.matrices.arrays import Array
+from fedmf.matrices.joint_sensitivity import UserRange
+from fedmf.matrices.workload import average
 from fedmf.mechanisms.closed_forms import identity, square_root
-from fedmf.mechanisms.errors import query_variances
-from fedmf.mechanisms.joint import UserRange
-from fedmf.mechanisms.workload import average
+from fedmf.mechanisms.objective import query_variances
 from fedmf.moments import (
     FullMatrix,
     GaussianEstimate,
@@ -27,7 +28,6 @@ from fedmf.moments import (
 )
 from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
-from fedmf.typing import Array
 
 #: Rate at which each test as a whole would fail for correct code.
 ALARM = 1e-6

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from fedmf.clipping import clip_to_fixed_point
+from fedmf.matrices.joint_sensitivity import UserRange
+from fedmf.matrices.second_moment import BlockEnergies, DiagonalMoment, FullMatrix, SecondMoment
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.closed_forms import bisr, cgd, identity
-from fedmf.mechanisms.joint import UserRange
-from fedmf.mechanisms.second_moment import BlockEnergies, DiagonalMoment, FullMatrix, SecondMoment
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.workload import prefix
 from fedmf.moments.features import NEAR, integer_features
 from fedmf.moments.methods import METHODS, jme
 from fedmf.moments.stream import MomentStream

@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 from support import oracles
 
-from fedmf.mechanisms.closed_forms import identity, square_root
-from fedmf.mechanisms.joint import (
+from fedmf.matrices.factorization import Dense, Factorization
+from fedmf.matrices.joint_sensitivity import (
     FREE_LINE,
     FREE_PLANE,
     UserRange,
@@ -16,9 +16,9 @@ from fedmf.mechanisms.joint import (
     joint_diameter_square,
     joint_sensitivity,
 )
-from fedmf.mechanisms.matrix import Dense, Factorization
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.toeplitz import Toeplitz
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.toeplitz import Toeplitz
+from fedmf.mechanisms.closed_forms import identity, square_root
 from fedmf.participation import Participation
 
 Array = NDArray[np.float64]

@@ -9,8 +9,8 @@ import pytest
 from support.moment_methods import cs, ime, pp
 from support.oracles import patterns
 
+from fedmf.matrices.joint_sensitivity import UserRange
 from fedmf.mechanisms.closed_forms import square_root
-from fedmf.mechanisms.joint import UserRange
 from fedmf.mechanisms.registry import build
 from fedmf.moments.methods import METHODS, MomentMechanism, jme, mechanism_from_dict
 from fedmf.participation import Participation

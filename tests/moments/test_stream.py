@@ -9,16 +9,15 @@ from numpy.typing import NDArray
 from scipy import stats
 from support.moment_methods import pp
 
-from fedmf.mechanisms.closed_forms import bisr, identity, square_root
-from fedmf.mechanisms.joint import UserRange
-from fedmf.mechanisms.matrix import Factorization
-from fedmf.mechanisms.second_moment import (
+from fedmf.matrices.factorization import Factorization
+from fedmf.matrices.joint_sensitivity import UserRange
+from fedmf.matrices.second_moment import (
     BlockEnergies,
     DiagonalMoment,
     FullMatrix,
     SecondMoment,
 )
-from fedmf.mechanisms.workload import (
+from fedmf.matrices.workload import (
     ToeplitzWorkload,
     average,
     exponential,
@@ -27,6 +26,7 @@ from fedmf.mechanisms.workload import (
     weighted,
     window,
 )
+from fedmf.mechanisms.closed_forms import bisr, identity, square_root
 from fedmf.moments.methods import jme
 from fedmf.moments.running import RunningWorkload
 from fedmf.moments.stream import MomentStream
@@ -167,7 +167,7 @@ def test_squaring_is_debiased_exactly(debias: bool) -> None:
 
 def test_several_blocks_need_the_constant_of_the_plane() -> None:
     """Rows on two axes move two block energies further than r_1 allows; one block does not see it."""
-    from fedmf.mechanisms.joint import joint_diameter_square
+    from fedmf.matrices.joint_sensitivity import joint_diameter_square
 
     x, y, nu = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]]), 2.0
     for sizes, dimension in (([2], 1), ([1, 1], 2)):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedmf.matrices.joint_sensitivity import UserRange
+from fedmf.matrices.workload import average, exponential, prefix
 from fedmf.mechanisms.closed_forms import identity, square_root
-from fedmf.mechanisms.errors import query_variances
-from fedmf.mechanisms.joint import UserRange
+from fedmf.mechanisms.objective import query_variances
 from fedmf.mechanisms.registry import build
-from fedmf.mechanisms.workload import average, exponential, prefix
 from fedmf.moments import AIMS, METHODS, BlockEnergies, FullMatrix, jme, weight_for
 from fedmf.moments.weights import Goal, best_pair, best_weight
 from fedmf.participation import Participation

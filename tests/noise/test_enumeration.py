@@ -30,10 +30,10 @@ from support.enumeration import (
     mixture,
 )
 
-from fedmf.mechanisms.banded import Banded
-from fedmf.mechanisms.blt import BufferedToeplitz
-from fedmf.mechanisms.matrix import Dense, Factorization, normalized
-from fedmf.mechanisms.toeplitz import InverseToeplitz
+from fedmf.matrices.banded import Banded
+from fedmf.matrices.blt import BufferedToeplitz
+from fedmf.matrices.factorization import Dense, Factorization, normalized
+from fedmf.matrices.toeplitz import InverseToeplitz
 from fedmf.mechanisms.trees import kary_tree, tree
 from fedmf.noise.rows import RowRule, rule_of
 from fedmf.noise.units import FINEST, Part, integer_noise

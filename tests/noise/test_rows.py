@@ -12,12 +12,12 @@ import torch
 from support.exact_forms import exact_form
 from support.oracles import scalar_sensitivity
 
-from fedmf.mechanisms.blt import BufferedToeplitz
-from fedmf.mechanisms.matrix import Factorization, Stamped, normalized
+from fedmf.matrices.blt import BufferedToeplitz
+from fedmf.matrices.factorization import Factorization, Stamped, normalized
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.streaming_inverse import Recurrence, Stream, StreamingInverse
+from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.mechanisms.registry import build, names
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.streaming import Recurrence, Stream, StreamingInverse
-from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.mechanisms.trees import kary_tree, tree
 from fedmf.noise import Domain, Innovations, NoiseKey, NoiseStream
 from fedmf.noise import rows as noise_rows

@@ -13,11 +13,11 @@ import torch
 from support.covariance import covariance_fits
 
 from fedmf.errors import HorizonExceededError
-from fedmf.mechanisms.blt import BufferedToeplitz
+from fedmf.matrices.blt import BufferedToeplitz
+from fedmf.matrices.factorization import Factorization, Stamped
+from fedmf.matrices.streaming_inverse import Recurrence, StreamingInverse
 from fedmf.mechanisms.closed_forms import bsr, identity
-from fedmf.mechanisms.matrix import Factorization, Stamped
 from fedmf.mechanisms.registry import build
-from fedmf.mechanisms.streaming import Recurrence, StreamingInverse
 from fedmf.noise import Domain, NoiseKey, NoiseStream
 from fedmf.noise.stream import released
 from fedmf.participation import Participation

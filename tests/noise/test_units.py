@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from fedmf.mechanisms.blt import BufferedToeplitz
+from fedmf.matrices.blt import BufferedToeplitz
+from fedmf.matrices.factorization import Dense, Factorization, Stamped, normalized
 from fedmf.mechanisms.closed_forms import bisr, bsr, cgd, identity
-from fedmf.mechanisms.matrix import Dense, Factorization, Stamped, normalized
 from fedmf.mechanisms.trees import kary_tree, tree
 from fedmf.noise.units import (
     COARSEST,

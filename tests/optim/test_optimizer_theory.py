@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedmf.matrices.joint_sensitivity import UserRange
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.workload import exponential
 from fedmf.mechanisms.closed_forms import identity, square_root
-from fedmf.mechanisms.joint import UserRange
 from fedmf.mechanisms.registry import build
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.workload import exponential
 from fedmf.moments import jme
 from fedmf.optim import energy_weight, relative_energy_error
 from fedmf.participation import Participation

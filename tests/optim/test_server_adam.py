@@ -11,10 +11,10 @@ import torch
 from scipy import stats
 from support.dense_rules import adam_path, averages, by_torch, membership
 
+from fedmf.matrices.factorization import Factorization
+from fedmf.matrices.workload import LearningRateSchedule, exponential
 from fedmf.mechanisms.closed_forms import identity, square_root
-from fedmf.mechanisms.matrix import Factorization
 from fedmf.mechanisms.registry import build
-from fedmf.mechanisms.workload import LearningRateSchedule, exponential
 from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.stream import NoiseStream
 from fedmf.optim import Blocks, Energies, Move, RoundRelease, ServerAdam, ServerOptimizer

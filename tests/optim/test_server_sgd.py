@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedmf.mechanisms.workload import LearningRateSchedule
+from fedmf.matrices.workload import LearningRateSchedule
 from fedmf.optim import Move, RoundRelease, ServerSGD
 
 ROUNDS, DIMENSION = 100, 17

@@ -12,11 +12,11 @@ from scipy.special import gamma as gamma_function
 from scipy.special import gammaln
 from support.oracles import ltt, scalar_sensitivity
 
+from fedmf.matrices.factorization import Factorization
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.closed_forms import bifr, bisr, cgd
-from fedmf.mechanisms.errors import errors
-from fedmf.mechanisms.matrix import Factorization
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.workload import prefix
+from fedmf.mechanisms.objective import errors
 from fedmf.participation import Participation
 
 GAMMAS = (0.1, 0.35, 0.5, 0.8, 0.99)

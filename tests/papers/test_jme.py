@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from support.moment_methods import theory
 
+from fedmf.matrices.joint_sensitivity import UserRange, joint_diameter_square
 from fedmf.mechanisms.closed_forms import identity
-from fedmf.mechanisms.joint import UserRange, joint_diameter_square
 from fedmf.moments import jme
 from fedmf.participation import Participation
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from support.oracles import prefix_sums, scalar_sensitivity
 
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.closed_forms import cgd, identity, workload_diagonal
-from fedmf.mechanisms.errors import errors, query_variances
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.workload import prefix
+from fedmf.mechanisms.objective import errors, query_variances
 from fedmf.participation import Participation
 
 

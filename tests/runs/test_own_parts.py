@@ -13,7 +13,7 @@ import torch
 
 import fedmf
 from fedmf.errors import ConfigError, LedgerError
-from fedmf.mechanisms.toeplitz import Toeplitz
+from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.records.ledger import Ledger
 from fedmf.runs.loop import RoundRecord
 

@@ -19,7 +19,7 @@ from support.pair_runs import RecordedPair, pair_run
 from fedmf.clipping import FixedPointSum
 from fedmf.flower.compat import claim_task_identity
 from fedmf.flower.messages import answer_reply, read_reply, request_content
-from fedmf.mechanisms.second_moment import BlockEnergies, DiagonalMoment, SecondMoment
+from fedmf.matrices.second_moment import BlockEnergies, DiagonalMoment, SecondMoment
 from fedmf.noise.key import NoiseKey
 from fedmf.records.lock import ReleaseRight
 from fedmf.runs import noised

@@ -14,7 +14,7 @@ from support.covariance import covariance_fits
 from support.streams import BUDGET, named, releases, run_once, sample, write_rows
 
 from fedmf.accounting import certified_sigma
-from fedmf.mechanisms.joint import UserRange, joint_sensitivity
+from fedmf.matrices.joint_sensitivity import UserRange, joint_sensitivity
 from fedmf.participation import Participation
 from fedmf.streaming import Layout, Settings, StreamPlan, account_stream, open_run
 from fedmf.streaming.plan import step_contract

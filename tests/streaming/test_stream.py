@@ -20,11 +20,11 @@ from support.streams import BUDGET, D, N, releases, run_once, sample, write_rows
 from fedmf.accounting import gaussian_epsilon
 from fedmf.data.table_reader import InputError
 from fedmf.errors import LedgerError
+from fedmf.matrices.joint_sensitivity import UserRange
+from fedmf.matrices.toeplitz import Toeplitz
+from fedmf.matrices.workload import average
 from fedmf.mechanisms.closed_forms import identity
-from fedmf.mechanisms.joint import UserRange
 from fedmf.mechanisms.registry import build
-from fedmf.mechanisms.toeplitz import Toeplitz
-from fedmf.mechanisms.workload import average
 from fedmf.moments import FullMatrix, MomentRelease, MomentStream, jme
 from fedmf.noise import NoiseKey
 from fedmf.participation import Participation

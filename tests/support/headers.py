@@ -10,10 +10,10 @@ from typing import Any
 from fedmf.accounting import UserLevel
 from fedmf.accounting.gaussian import adjacency_factor
 from fedmf.cohorts import CyclicCohorts
-from fedmf.mechanisms.matrix import Factorization
+from fedmf.matrices.factorization import Factorization
+from fedmf.matrices.sensitivity import stated_sensitivity
+from fedmf.matrices.toeplitz import InverseToeplitz
 from fedmf.mechanisms.registry import Mechanism
-from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.mechanisms.toeplitz import InverseToeplitz
 from fedmf.noise.units import NOTHING, calibrated
 from fedmf.participation import Participation
 from fedmf.records.ledger import Ledger

@@ -6,8 +6,8 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from fedmf.mechanisms.joint import UserRange
-from fedmf.mechanisms.matrix import Factorization
+from fedmf.matrices.factorization import Factorization
+from fedmf.matrices.joint_sensitivity import UserRange
 from fedmf.moments import METHODS, MomentMechanism
 from fedmf.participation import Participation
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedmf.clipping import FixedPointSum
 from fedmf.clipping.merge import add_clipped
 from fedmf.data.structure import TensorStructure
-from fedmf.loops import compiled
+from fedmf.noise.loops import compiled
 from fedmf.training.barrier import Group, silent
 from fedmf.training.compiled import steps
 from fedmf.training.compiled.chain import NotAChain, chain_of

@@ -9,12 +9,12 @@ from typing import Final, Literal, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.mechanisms.matrix import Factorization
-from fedmf.mechanisms.sensitivity import Sensitivity, comb_sum, monotone_envelope, quick_upper_bound
-from fedmf.mechanisms.series import multiply, padded
-from fedmf.mechanisms.workload import ToeplitzWorkload, weighted
+from fedmf.matrices.arrays import Vector
+from fedmf.matrices.factorization import Factorization
+from fedmf.matrices.sensitivity import Sensitivity, comb_sum, monotone_envelope, quick_upper_bound
+from fedmf.matrices.series import multiply, padded
+from fedmf.matrices.workload import ToeplitzWorkload, weighted
 from fedmf.participation import Participation
-from fedmf.typing import Vector
 
 #: With learning rates an error of all entries of A C⁻¹ is minimised: a quarter of a second for each here.
 LARGEST_RATED: Final = 4096
@@ -185,7 +185,7 @@ def query_variances(factorization: Factorization, workload: ToeplitzWorkload) ->
             exceeds 4096.
 
     >>> from fedmf.mechanisms.closed_forms import identity
-    >>> from fedmf.mechanisms.workload import prefix
+    >>> from fedmf.matrices.workload import prefix
     >>> query_variances(identity(3), prefix(3))
     array([1., 2., 3.])
     """
@@ -222,9 +222,9 @@ def errors(
         ValueError: σ is not positive and finite, or the workload is shorter than the horizon.
 
     >>> from fedmf.mechanisms.closed_forms import identity
-    >>> from fedmf.mechanisms.sensitivity import stated_sensitivity
+    >>> from fedmf.matrices.sensitivity import stated_sensitivity
     >>> from fedmf.participation import Participation
-    >>> from fedmf.mechanisms.workload import prefix
+    >>> from fedmf.matrices.workload import prefix
     >>> errors(identity(4), prefix(4), stated_sensitivity(identity(4), Participation(4, 2, 2)))
     Errors(rmse=2.2360679774997..., max_se=2.8284271247461..., objective=2.2360679774997...)
     """
@@ -252,7 +252,7 @@ class QuickError:
         objective: which error.
 
     >>> from fedmf.mechanisms.closed_forms import bisr
-    >>> from fedmf.mechanisms.workload import prefix
+    >>> from fedmf.matrices.workload import prefix
     >>> round(QuickError(Participation(10**6, 10, 10**5), prefix(10**6))(bisr(64, 10**6)), 3)
     254.124
     """

@@ -26,9 +26,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedmf.mechanisms.histories import equal_length_row_sums
-from fedmf.mechanisms.matrix import Factorization
-from fedmf.mechanisms.sensitivity import (
+from fedmf.matrices.arrays import Vector
+from fedmf.matrices.factorization import Factorization
+from fedmf.matrices.recorded_patterns import equal_length_row_sums
+from fedmf.matrices.sensitivity import (
     Released,
     Sensitivity,
     best_separated_sum,
@@ -41,7 +42,6 @@ from fedmf.mechanisms.sensitivity import (
     tightest,
 )
 from fedmf.participation import Adjacency, Participation
-from fedmf.typing import Vector
 
 FREE_LINE: Final = (11 + 5 * math.sqrt(5)) / 8
 """Largest ν with r_1(ν) = 4: in one dimension the second moment is free up to it."""
@@ -228,7 +228,7 @@ def equal_length_joint_sensitivities(
         ValueError: a round is repeated or lies outside 0 … T−1, or T outside 1 … n.
 
     >>> from fedmf.mechanisms.closed_forms import identity
-    >>> from fedmf.mechanisms.toeplitz import Toeplitz
+    >>> from fedmf.matrices.toeplitz import Toeplitz
     >>> users, C = UserRange(1.0, 2, "zero-out"), Toeplitz([1.0, 0.5], 4)
     >>> equal_length_joint_sensitivities(C, identity(4), np.array([[0], [3]]), 1.0, users)
     array([1.5       , 1.41421356])

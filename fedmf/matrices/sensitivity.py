@@ -29,10 +29,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.mechanisms.matrix import Factorization
-from fedmf.mechanisms.series import fft_size, padded
+from fedmf.matrices.arrays import Array, Vector
+from fedmf.matrices.factorization import Factorization
+from fedmf.matrices.series import fft_size, padded
 from fedmf.participation import Participation
-from fedmf.typing import Array, Vector
 
 Kind = Literal["exact", "upper_bound"]
 ROUNDING: Final = 1e-12
@@ -444,7 +444,7 @@ def exact_sensitivity(factorization: Factorization, participation: Participation
         Choquette-Choo et al. (2023), "(Amplified) Banded Matrix Factorization", Theorem 2 and Appendix E;
         Kalinin & Lampert (2024), Theorem 2; Kalinin, McKenna, Pagh & Lampert (2026), Lemma 8.
 
-    >>> from fedmf.mechanisms.toeplitz import Toeplitz
+    >>> from fedmf.matrices.toeplitz import Toeplitz
     >>> exact_sensitivity(Toeplitz([1.0, 0.5], 4), Participation(4, 2, 2))
     Sensitivity(value=1.5811388300841898, kind='exact', case='columns b apart orthogonal (p <= b): ...')
     """

@@ -15,8 +15,8 @@ from typing import Any, Self, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedmf.mechanisms.series import frozen_vector
-from fedmf.typing import Array, Vector
+from fedmf.matrices.arrays import Array, Vector
+from fedmf.matrices.series import frozen_vector
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedmf.typing import Vector
+from fedmf.matrices.arrays import Vector
 
 # Up to this many products a direct sum is used: it is fast enough and keeps the *relative* accuracy of small
 # coefficients, which an FFT loses.

@@ -19,7 +19,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 import numpy as np
 
 from fedmf.kept_files import KeptFiles, cache_directory
-from fedmf.mechanisms.matrix import Factorization, factorization_from_dict
+from fedmf.matrices.factorization import Factorization, factorization_from_dict
 
 #: What BLAS libraries read when they are loaded.
 THREAD_LIMITS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")

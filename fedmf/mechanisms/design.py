@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from fedmf.mechanisms.cache import THREAD_LIMITS, single_threaded
+from fedmf.matrices.sensitivity import Sensitivity, stated_sensitivity
+from fedmf.matrices.workload import ToeplitzWorkload, parse_workload
 from fedmf.mechanisms.choice import MechanismChoice, NamedMechanism
-from fedmf.mechanisms.errors import Objective, errors
+from fedmf.mechanisms.disk_cache import THREAD_LIMITS, single_threaded
+from fedmf.mechanisms.objective import Objective, errors
 from fedmf.mechanisms.registry import (
     Mechanism,
     accepted_parameters,
@@ -24,8 +26,6 @@ from fedmf.mechanisms.registry import (
     names_to_compare,
     optional_parameters,
 )
-from fedmf.mechanisms.sensitivity import Sensitivity, stated_sensitivity
-from fedmf.mechanisms.workload import ToeplitzWorkload, parse_workload
 from fedmf.participation import Participation
 
 Row = dict[str, Any]
@@ -294,7 +294,7 @@ class _Table:
     def amplified(self, choice: MechanismChoice) -> Row:
         """With the accountant of the sampling."""
         from fedmf.accounting.sampling import zero_out_budget
-        from fedmf.accounting.search import amplified_mechanism
+        from fedmf.mechanisms.amplified_search import amplified_mechanism
 
         budget = self.budget
         assert budget.epsilon is not None

@@ -11,8 +11,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedmf.mechanisms.series import check_count, check_leading, multiply
-from fedmf.typing import Vector
+from fedmf.matrices.arrays import Vector
+from fedmf.matrices.series import check_count, check_leading, multiply
 
 #: (ρ, e, s) stands for (1 − ρx^s)^e.
 Factor = tuple[float, float, int]
@@ -368,7 +368,7 @@ def with_schedule(workload: ToeplitzWorkload, schedule: LearningRateSchedule) ->
     Raises:
         ValueError: the horizons differ.
 
-    >>> from fedmf.mechanisms.workload import prefix
+    >>> from fedmf.matrices.workload import prefix
     >>> with_schedule(prefix(4), LearningRateSchedule("linear", 0.1, 4)).column_weights
     array([1.  , 0.75, 0.5 , 0.25])
     """

@@ -6,14 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedmf.mechanisms.series import check_count, check_leading, column_factors
-from fedmf.mechanisms.streaming import Recurrence, StreamingInverse
-from fedmf.typing import Array, Vector
+from fedmf.matrices.arrays import Array, Vector
+from fedmf.matrices.series import check_count, check_leading, column_factors
+from fedmf.matrices.streaming_inverse import Recurrence, StreamingInverse
 
 _KINDS: dict[str, type[Factorization]] = {}
 
@@ -321,7 +322,7 @@ class Stamped(Factorization, kind="stamped"):
     Raises:
         ValueError: n is not a positive integer.
 
-    >>> from fedmf.mechanisms.toeplitz import Toeplitz
+    >>> from fedmf.matrices.toeplitz import Toeplitz
     >>> Stamped(Toeplitz([1.0, 0.5], 2), 3).materialize()
     array([[1. , 0. , 0. ],
            [0.5, 1. , 0. ],
@@ -443,7 +444,7 @@ def normalized(factorization: Factorization) -> Factorization:
     Raises:
         ValueError: the result has no form that can be kept.
 
-    >>> from fedmf.mechanisms.toeplitz import Toeplitz
+    >>> from fedmf.matrices.toeplitz import Toeplitz
     >>> normalized(Toeplitz([1.0, 0.5], 4)).gram_diagonal(0)
     array([1., 1., 1., 1.])
     """
@@ -456,10 +457,12 @@ def factorization_from_dict(description: Mapping[str, Any]) -> Factorization:
     Raises:
         ValueError: the type is unknown, or the values do not describe a factorization.
 
-    >>> from fedmf.mechanisms.toeplitz import Toeplitz
+    >>> from fedmf.matrices.toeplitz import Toeplitz
     >>> factorization_from_dict(Toeplitz([1.0, 0.5], 4).to_dict()).to_dict()
     {'type': 'toeplitz', 'coefficients': [1.0, 0.5], 'rounds': 4}
     """
+    for module in ("banded", "blt", "toeplitz", "trees"):  # which define the other kinds
+        import_module(f"fedmf.matrices.{module}")
     values = dict(description)
     kind = _KINDS.get(values.pop("type", None))
     if kind is None or values.keys() != set(kind.stored):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.mechanisms.matrix import Factorization
+from fedmf.matrices.factorization import Factorization
 
 _CHUNK_PAIRS = 2_000_000
 _TABLE_BYTES = 1 << 27
@@ -31,7 +31,7 @@ def pattern_sensitivity(
     Raises:
         ValueError: a round is repeated or lies outside 0 … T−1, or T outside 1 … n.
 
-    >>> from fedmf.mechanisms.toeplitz import Toeplitz
+    >>> from fedmf.matrices.toeplitz import Toeplitz
     >>> pattern_sensitivity(Toeplitz([1.0, 0.75], 4), [0])
     1.25
     >>> pattern_sensitivity(Toeplitz([1.0, 0.75], 4), [0], released_rounds=1)
@@ -47,7 +47,7 @@ def pattern_sensitivities(
 ) -> NDArray[np.float64]:
     """`pattern_sensitivity` of many users at once, shape (len(patterns),).
 
-    >>> from fedmf.mechanisms.toeplitz import Toeplitz
+    >>> from fedmf.matrices.toeplitz import Toeplitz
     >>> pattern_sensitivities(Toeplitz([1.0, 0.75], 4), [[], [0], [3]])
     array([0.  , 1.25, 1.  ])
     """
@@ -100,7 +100,7 @@ def equal_length_row_sums(
     Raises:
         ValueError: as `pattern_sensitivity`.
 
-    >>> from fedmf.mechanisms.toeplitz import Toeplitz
+    >>> from fedmf.matrices.toeplitz import Toeplitz
     >>> equal_length_row_sums(Toeplitz([1.0, 0.5], 3), np.array([[0, 1], [2, 0]]))
     array([[1.75, 1.75],
            [1.25, 1.  ]])

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
 from numpy.typing import NDArray
 
-from fedmf.mechanisms.matrix import Factorization, NotRepresentable
-from fedmf.mechanisms.series import (
+from fedmf.matrices.arrays import Vector
+from fedmf.matrices.factorization import Factorization, NotRepresentable
+from fedmf.matrices.series import (
     check_count,
     check_leading,
     column_factors,
@@ -25,8 +26,7 @@ from fedmf.mechanisms.series import (
     settled_reciprocal,
     trimmed,
 )
-from fedmf.mechanisms.streaming import Recurrence, StreamingInverse
-from fedmf.typing import Vector
+from fedmf.matrices.streaming_inverse import Recurrence, StreamingInverse
 
 _BLOCK_ENTRIES = 4_000_000
 # Lags that are summed one by one; ranges that are.

@@ -1,0 +1,1 @@
+"""Strategy matrices: what C is, and how far one user moves it."""
