@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from fedmf.moments import MomentStream
     from fedmf.optim import Adam, JmeAdam, Sgd
     from fedmf.participation import Participation
-    from fedmf.records.statement import PrivacyStatement
     from fedmf.runs.aggregator import PrivateAggregator
     from fedmf.runs.released_model import load_model
     from fedmf.runs.run import Execution, NoiseMechanism, Run
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from fedmf.runs.statement import account
     from fedmf.runs.statistics import QuantileClipping
     from fedmf.runs.tasks import classification, next_token, regression
+    from fedmf.statements.statement import PrivacyStatement
     from fedmf.streaming import PrivateStream
     from fedmf.sweeps import Sweep, run_sweep
     from fedmf.training import LocalSGD, Task

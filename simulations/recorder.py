@@ -112,7 +112,7 @@ def figures(statement):
     return {name: statement[name] if name in statement else statement[old] for name, old in FIGURES.items()}
 def told(path, models, name):
     import fedmf
-    from fedmf.records.ledger import Ledger
+    from fedmf.ledger.ledger import Ledger
     statement = fedmf.account(path).to_dict()
     with Ledger.open(Path(path) / "ledger.sqlite", read_only=True) as ledger:
         took = ledger.participations()

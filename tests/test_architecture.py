@@ -27,7 +27,8 @@ FLOORS = (
     {"data", "models"},
     {"training"},
     {"optim"},
-    {"records"},
+    {"ledger"},
+    {"statements"},
     {"streaming"},
     {"runs"},
     {"flower"},
@@ -92,8 +93,8 @@ def test_imports_only_point_downwards() -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("records/ledger.py", "def f():\n    from fedmf import runs"),
-        ("records/ledger.py", "from ..streaming import StreamRun"),
+        ("ledger/ledger.py", "def f():\n    from fedmf import runs"),
+        ("ledger/ledger.py", "from ..streaming import StreamRun"),
         ("runs/server.py", "def f():\n    import flwr.common"),
     ],
 )

@@ -13,10 +13,10 @@ from support.ledgers import participants
 from support.pair_runs import RecordedPair, pair_run
 from support.small_runs import linear_task, run_small
 
+from fedmf.ledger.ledger import Ledger
 from fedmf.matrices.second_moment import BlockEnergies, DiagonalMoment
 from fedmf.noise.key import Domain
 from fedmf.noise.stream import NoiseStream
-from fedmf.records.ledger import Ledger
 
 ROUNDS, DIMENSION = 12, 20_000
 TASK = linear_task(24, DIMENSION)

@@ -11,7 +11,7 @@ from support.ledgers import last_state, participations
 from support.small_runs import run_small, small_run
 
 from fedmf.flower.apps import backend_config
-from fedmf.records.ledger import Ledger
+from fedmf.ledger.ledger import Ledger
 from fedmf.runs.run import Run
 from fedmf.runs.tables.configuration import render_toml
 

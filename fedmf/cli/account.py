@@ -14,10 +14,10 @@ from fedmf.cli.options import FULL, argument, flag, option
 from fedmf.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedmf.records.composed import Costs
-    from fedmf.records.ledger import Ledger
-    from fedmf.records.statement import PrivacyStatement
+    from fedmf.ledger.ledger import Ledger
     from fedmf.runs.directory import RunHeader
+    from fedmf.statements.composition import Costs
+    from fedmf.statements.statement import PrivacyStatement
 
 
 def account(
@@ -43,7 +43,7 @@ def account(
     """
     again = shlex.join(["fedmf", "account", *map(str, run_dirs), "--full"])
     if len(run_dirs) > 1:
-        from fedmf.records.composed import compose
+        from fedmf.statements.composition import compose
 
         statement = compose([*map(_costs_of, run_dirs)], delta)
         several = f"{statement['users_in_several']:,} by id; the same people under other ids are not found"
@@ -53,7 +53,7 @@ def account(
     else:
         statement, operator = _of_one(run_dirs[0])
     if public is not None:
-        from fedmf.records.files import new_file
+        from fedmf.ledger.durable_files import new_file
 
         with new_file(public, mode=0o644) as file:
             kept = statement.public()

@@ -50,7 +50,7 @@ def init(
     Example: fedmf init digits && fedmf simulate digits.toml
     """
     from fedmf.errors import ConfigError
-    from fedmf.records.files import create_directory, new_file
+    from fedmf.ledger.durable_files import create_directory, new_file
     from fedmf.runs.tables.configuration import shipped_file
 
     if list_cases:

@@ -21,7 +21,7 @@ def schema(
     Example: fedmf schema rows.csv
     """
     from fedmf.data.schema_file import draft_schema
-    from fedmf.records.files import new_file
+    from fedmf.ledger.durable_files import new_file
 
     text = draft_schema(table)
     with new_file(output, mode=0o644) as opened:

@@ -26,7 +26,6 @@ from fedmf.flower.served_users import ServedUsers
 from fedmf.matrices.factorization import Factorization
 from fedmf.mechanisms.choice import MechanismChoice
 from fedmf.optim import ChosenOptimizer, ServerOptimizer
-from fedmf.records.statement import PrivacyStatement
 from fedmf.runs.aggregator import TaskElsewhere, session_of
 from fedmf.runs.directory import LEDGER
 from fedmf.runs.loop import OnRound, Reply, RoundRecord, Rounds
@@ -35,6 +34,7 @@ from fedmf.runs.run import Execution, NoiseMechanism, Run
 from fedmf.runs.session import Session
 from fedmf.runs.statistics.clip_norm import FixedClipping, QuantileClipping
 from fedmf.runs.statistics.statistic import Statistic
+from fedmf.statements.statement import PrivacyStatement
 
 _UNASKED: Final = "clients are not asked to evaluate: what they report would carry no noise"
 #: Methods of a strategy that Flower's loop calls and the private one does not.

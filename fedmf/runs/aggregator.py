@@ -23,7 +23,6 @@ from fedmf.errors import ConfigError
 from fedmf.matrices.factorization import Factorization
 from fedmf.mechanisms.choice import MechanismChoice
 from fedmf.optim import ChosenOptimizer, ServerOptimizer, Sgd
-from fedmf.records.statement import PrivacyStatement
 from fedmf.runs.directory import LEDGER, RunDirectory, read_header
 from fedmf.runs.loop import Reply
 from fedmf.runs.model_layout import ModelLayout
@@ -32,6 +31,7 @@ from fedmf.runs.run import Execution, NoiseMechanism, Run
 from fedmf.runs.session import Session, created, require_same
 from fedmf.runs.statistics import FixedClipping, QuantileClipping, Statistic
 from fedmf.runs.tasks import TaskSource
+from fedmf.statements.statement import PrivacyStatement
 from fedmf.training import LocalSGD, Task, UserFailure
 
 #: By the names of the model's arrays: arrays of NumPy or torch.

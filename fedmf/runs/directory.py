@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from fedmf.accounting import PRIVACY
 from fedmf.cohorts import COHORTS
 from fedmf.errors import ConfigError, LedgerError, rebuilding
+from fedmf.ledger.durable_files import create_directory, load_key, save_key, tighten, write_durably
+from fedmf.ledger.ledger import Ledger
 from fedmf.noise import NoiseKey
-from fedmf.records.files import create_directory, load_key, save_key, tighten, write_durably
-from fedmf.records.ledger import Ledger
 from fedmf.runs.plan import Plan
 from fedmf.runs.statistics import Statistic, statistics_from
 from fedmf.values import value_of

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from fedmf.clipping import FixedPointSum
 from fedmf.errors import ConfigError
-from fedmf.records.statement import PrivacyStatement
 from fedmf.runs.model_layout import named_parts
+from fedmf.statements.statement import PrivacyStatement
 from fedmf.training import UserFailure
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmf.errors import ConfigError
-from fedmf.records.files import replace_durably
+from fedmf.ledger.durable_files import replace_durably
 
 FLOATS: Final = ("float16", "float32", "float64")
 EXACT: Final = (*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "bool")

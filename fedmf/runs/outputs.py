@@ -15,7 +15,7 @@ from pyarrow import parquet
 from scipy.special import entr
 
 from fedmf.figures import COLOURS, new_figure, style
-from fedmf.records.files import write_durably
+from fedmf.ledger.durable_files import write_durably
 
 if TYPE_CHECKING:
     from fedmf.data import Dataset

@@ -37,8 +37,8 @@ from fedmf.mechanisms.registry import Mechanism
 from fedmf.noise.units import FINEST, IntegerNoise, Part, Rounding, calibrated, rounding_of
 from fedmf.noise.units import NOTHING as NO_ROUNDING
 from fedmf.participation import Participation
-from fedmf.records.composed import finite
 from fedmf.runs.statistics import QuantileClipping, Statistic, check_statistics, update_factor
+from fedmf.statements.composition import finite
 
 if TYPE_CHECKING:
     from fedmf.optim import ServerOptimizer

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from fedmf.errors import ConfigError
+from fedmf.ledger.durable_files import new_file
+from fedmf.ledger.packed import unpack
 from fedmf.models import FlatModel
-from fedmf.records.files import new_file
-from fedmf.records.packed import unpack
 from fedmf.runs.directory import WHOLE_MODEL, opened_record
 from fedmf.runs.model_layout import ModelLayout, named_parts
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from fedmf.clipping import ClippedSums, FixedPointSum
+from fedmf.ledger.packed import pack, unpack
 from fedmf.noise import Domain, KeySchedule
 from fedmf.noise.units import FINEST
 from fedmf.optim import RoundRelease, ServerOptimizer
-from fedmf.records.packed import pack, unpack
 from fedmf.runs.directory import RunDirectory
 from fedmf.runs.noised import NoisyParts, SecondMomentRelease, StatisticRelease
 from fedmf.runs.plan import Plan

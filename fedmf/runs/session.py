@@ -23,8 +23,6 @@ from fedmf.data.dataset import NumberedUsers
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.optim import ServerOptimizer
-from fedmf.records.composed import finite
-from fedmf.records.statement import PrivacyStatement
 from fedmf.runs.directory import FAILURES, RunDirectory, RunHeader, read_header
 from fedmf.runs.outputs import (
     central,
@@ -39,6 +37,8 @@ from fedmf.runs.run import Run, difference
 from fedmf.runs.server import PrivateServer
 from fedmf.runs.statement import run_statement
 from fedmf.runs.tasks import NamedTask
+from fedmf.statements.composition import finite
+from fedmf.statements.statement import PrivacyStatement
 from fedmf.training import Task, UserFailure, cross_entropy, preflight
 
 _log = logging.getLogger("fedmf")

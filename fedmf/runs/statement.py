@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from fedmf.accounting.gaussian import adjacency_factor, gaussian_mu
 from fedmf.cohorts import AvailableCohorts, CyclicCohorts
 from fedmf.errors import LedgerError
-from fedmf.records.composed import Costs, Spent
-from fedmf.records.ledger import Ledger
-from fedmf.records.statement import (
+from fedmf.ledger.ledger import Ledger
+from fedmf.runs.directory import RunHeader, opened_record
+from fedmf.runs.plan import Plan
+from fedmf.statements.composition import Costs, Spent
+from fedmf.statements.statement import (
     ALWAYS_NOT_COVERED,
     OPERATORS,
     SPENT_ASSUMPTION,
     SPENT_NOT_COVERED,
     PrivacyStatement,
 )
-from fedmf.runs.directory import RunHeader, opened_record
-from fedmf.runs.plan import Plan
 
 #: Relative, of a few operations on doubles.
 _ROUNDING: Final = 2.0**-50

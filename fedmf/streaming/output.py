@@ -15,7 +15,7 @@ import numpy as np
 
 from fedmf.data.table_reader import FORMATS, format_of
 from fedmf.errors import ConfigError
-from fedmf.records.files import replace_durably, write_at
+from fedmf.ledger.durable_files import replace_durably, write_at
 from fedmf.streaming.release import Fields, Renderer, listed
 from fedmf.streaming.state import Releases
 

@@ -18,7 +18,7 @@ from fedmf.data import Schema, canonical_id
 from fedmf.data.cells import ids, types
 from fedmf.data.table_reader import RowBatch, shown_names
 from fedmf.errors import HorizonExceededError, LedgerError
-from fedmf.records.statement import PrivacyStatement
+from fedmf.statements.statement import PrivacyStatement
 from fedmf.streaming.output import release_table
 from fedmf.streaming.release import PrivateRelease, Renderer
 from fedmf.streaming.rows import (

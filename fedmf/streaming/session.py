@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from fedmf.data.cells import ids
 from fedmf.data.table_reader import InputError, open_table
 from fedmf.errors import LedgerError
+from fedmf.ledger.participations import Histories
 from fedmf.noise import NoiseKey
 from fedmf.participation import LARGEST_HORIZON, Participation
-from fedmf.records.composed import Costs
-from fedmf.records.histories import Histories
-from fedmf.records.statement import PrivacyStatement
+from fedmf.statements.composition import Costs
+from fedmf.statements.statement import PrivacyStatement
 from fedmf.streaming.output import Output, open_output
 from fedmf.streaming.plan import StreamPlan
 from fedmf.streaming.release import PrivateRelease, Renderer

@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.errors import LedgerError, rebuilding
+from fedmf.ledger.durable_files import create_directory, load_key, save_key, tighten, write_durably
+from fedmf.ledger.ledger import Ledger
+from fedmf.ledger.packed import pack, unpack
 from fedmf.matrices.arrays import Array
 from fedmf.moments import MomentStream
 from fedmf.noise import KeySchedule, NoiseKey
-from fedmf.records.files import create_directory, load_key, save_key, tighten, write_durably
-from fedmf.records.ledger import Ledger
-from fedmf.records.packed import pack, unpack
 from fedmf.streaming.plan import StreamPlan
 
 KEY, LEDGER = "noise.key", "stream.sqlite"

@@ -9,8 +9,8 @@ import numpy as np
 
 from fedmf.accounting import UNITS, certified_epsilon
 from fedmf.accounting.gaussian import gaussian_mu
-from fedmf.records.composed import Costs, Spent
-from fedmf.records.statement import (
+from fedmf.statements.composition import Costs, Spent
+from fedmf.statements.statement import (
     ALWAYS_NOT_COVERED,
     OPERATORS,
     SPENT_ASSUMPTION,

@@ -15,7 +15,7 @@ import pandas as pd
 
 from fedmf.accounting import UserLevel, at_least, gaussian_epsilon, gaussian_sigma
 from fedmf.figures import COLOURS, new_figure, style
-from fedmf.records.files import write_durably
+from fedmf.ledger.durable_files import write_durably
 from fedmf.sweeps.sweep import Cell, Sweep, described
 
 _CONFIDENCE: Final = 0.95

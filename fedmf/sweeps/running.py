@@ -19,8 +19,8 @@ import pandas as pd
 from joblib import Parallel, delayed, parallel_config
 
 from fedmf.errors import ConfigError, one_line, rebuilding
-from fedmf.records.files import write_durably
-from fedmf.records.lock import WriterLock
+from fedmf.ledger.durable_files import write_durably
+from fedmf.ledger.lock import WriterLock
 from fedmf.runs.directory import LEDGER
 from fedmf.runs.outputs import central, metric_columns
 from fedmf.runs.simulation import resume, run_in_process, start

@@ -14,7 +14,7 @@ from fedmf.accounting import RunRelease, at_least, gaussian_epsilon
 from fedmf.errors import LedgerError
 from fedmf.matrices.factorization import Dense, Factorization
 from fedmf.matrices.toeplitz import InverseToeplitz, Toeplitz
-from fedmf.records.composed import Costs, Spent, compose, joined_mu
+from fedmf.statements.composition import Costs, Spent, compose, joined_mu
 
 DELTA = 1e-5
 #: Relative; sums of some ten float64 Gram entries against the inverse of a covariance.

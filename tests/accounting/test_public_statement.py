@@ -12,9 +12,9 @@ from support.small_runs import small_run
 
 from fedmf.accounting import SecondStream, at_least
 from fedmf.noise.key import NoiseKey
-from fedmf.records.statement import OPERATORS, PrivacyStatement
 from fedmf.runs.directory import RunHeader
 from fedmf.runs.plan import Plan
+from fedmf.statements.statement import OPERATORS, PrivacyStatement
 
 BUSY = [["ann-7f3", "bob-7f3"], ["eve-7f3"], [], [], ["ann-7f3", "bob-7f3"], []]
 IDLE = [[], [], [], ["zoe-7f3"], [], []]

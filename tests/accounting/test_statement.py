@@ -11,11 +11,11 @@ from support.headers import DELTA, FACTORIZATION, PLANNED, make_header, read, re
 
 from fedmf.accounting import release as release_module
 from fedmf.errors import LedgerError
+from fedmf.ledger.ledger import Ledger
 from fedmf.matrices.sensitivity import Sensitivity
 from fedmf.matrices.toeplitz import InverseToeplitz
 from fedmf.mechanisms.registry import Mechanism
 from fedmf.participation import Participation
-from fedmf.records.ledger import Ledger
 from fedmf.runs.directory import RunHeader
 from fedmf.runs.statement import run_statement
 

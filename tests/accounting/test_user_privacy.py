@@ -12,9 +12,9 @@ from support.headers import DELTA, make_header, read, record
 from support.ledgers import participations
 
 from fedmf.accounting import NoPrivacy, gaussian_epsilon
+from fedmf.ledger.ledger import Ledger
 from fedmf.matrices.toeplitz import InverseToeplitz
 from fedmf.participation import Participation
-from fedmf.records.ledger import Ledger
 from fedmf.runs.directory import RunHeader
 from fedmf.runs.statement import run_spent
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedmf.accounting import UserLevel
 from fedmf.flower import CorrelatedNoise, InProcessGrid
-from fedmf.records.ledger import Ledger
+from fedmf.ledger.ledger import Ledger
 from fedmf.runs.run import Run
 from fedmf.training import LocalTrainer
 

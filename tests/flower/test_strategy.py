@@ -26,7 +26,7 @@ import fedmf
 from fedmf.flower import InProcessGrid
 from fedmf.flower.clients import run_on_grid
 from fedmf.flower.messages import read_request
-from fedmf.records.ledger import Ledger
+from fedmf.ledger.ledger import Ledger
 from fedmf.runs.loop import RoundReport
 from fedmf.runs.run import Run
 from fedmf.runs.session import Session

@@ -24,11 +24,11 @@ from fedmf.accounting import SecondForm
 from fedmf.flower import CorrelatedNoise, InProcessGrid
 from fedmf.flower.inner_rule import InnerRule
 from fedmf.flower.layout import ArrayLayout
+from fedmf.ledger.ledger import Ledger
 from fedmf.matrices.second_moment import DiagonalMoment
 from fedmf.matrices.workload import ToeplitzWorkload, exponential
 from fedmf.noise import Domain
 from fedmf.optim import RoundRelease, ServerOptimizer
-from fedmf.records.ledger import Ledger
 from fedmf.runs import server
 from fedmf.runs.directory import RunHeader
 from fedmf.runs.noised import NoisyParts

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from fedmf.errors import ParticipationViolation
+from fedmf.ledger.ledger import Ledger
+from fedmf.ledger.participations import Histories
 from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
-from fedmf.records.histories import Histories
-from fedmf.records.ledger import Ledger
 from guarantees.small import patterns, stream
 
 KEY = NoiseKey.from_seed(1)

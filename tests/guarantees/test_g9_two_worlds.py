@@ -20,7 +20,7 @@ from torch import Tensor
 
 import fedmf
 from fedmf.flower import CorrelatedNoise, InProcessGrid
-from fedmf.records.ledger import Ledger
+from fedmf.ledger.ledger import Ledger
 from fedmf.runs.server import PrivateServer
 from guarantees.small import ROUNDS, linear_task, random_rows, run_of, stream
 

@@ -12,7 +12,7 @@ from support.small_runs import run_small, small_run
 
 import fedmf
 from fedmf.errors import ConfigError, LedgerError
-from fedmf.records.ledger import Ledger
+from fedmf.ledger.ledger import Ledger
 from fedmf.runs.directory import RunHeader
 from fedmf.runs.statement import run_statement
 

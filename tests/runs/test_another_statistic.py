@@ -18,8 +18,8 @@ from support.small_runs import small_run
 
 from fedmf.clipping import FixedPointSum
 from fedmf.errors import ConfigError
+from fedmf.ledger.ledger import Ledger
 from fedmf.noise import Domain
-from fedmf.records.ledger import Ledger
 
 pytestmark = pytest.mark.usefixtures("mean_norms")
 PART = MeanNorm(share=0.3)

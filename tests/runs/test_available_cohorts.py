@@ -18,7 +18,7 @@ from fedmf.cohorts import AvailableCohorts
 from fedmf.flower.apps import WorkerPool
 from fedmf.flower.clients import run_on_grid
 from fedmf.flower.grid import InProcessGrid
-from fedmf.records.ledger import Ledger
+from fedmf.ledger.ledger import Ledger
 from fedmf.runs.loop import RoundRecord, RoundReport
 from fedmf.runs.run import Run
 from fedmf.runs.session import Session

@@ -11,8 +11,8 @@ from support.directories import ARRAYS, PLAN, RUN, create, fail, same
 
 import fedmf
 from fedmf.errors import ConfigError
+from fedmf.ledger import durable_files as files
 from fedmf.noise.key import NoiseKey
-from fedmf.records import files
 from fedmf.runs import directory
 from fedmf.runs.directory import CONFIG, KEY, LEDGER, RunDirectory, RunHeader, read_header
 from fedmf.runs.tables.configuration import load_run

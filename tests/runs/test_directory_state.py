@@ -9,8 +9,8 @@ import pytest
 from support.directories import create
 
 from fedmf.errors import ConfigError, LedgerError
+from fedmf.ledger.durable_files import save_key
 from fedmf.noise.key import NoiseKey
-from fedmf.records.files import save_key
 from fedmf.runs.directory import KEY, RunDirectory
 
 

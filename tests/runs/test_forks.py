@@ -29,7 +29,7 @@ FORMS = {
 @pytest.fixture(autouse=True)
 def copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copied and continued on purpose, as on machines that do not know of each other."""
-    monkeypatch.setattr("fedmf.records.lock.marks_folder", lambda: None)
+    monkeypatch.setattr("fedmf.ledger.lock.marks_folder", lambda: None)
 
 
 def secret(run: Run) -> Run:

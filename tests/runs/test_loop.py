@@ -22,7 +22,7 @@ from support.wrapped_apps import USER_LIST, USERS, model, private, saying, updat
 import fedmf
 from fedmf.errors import UnsoundSumError
 from fedmf.flower import ClientReportedIdentity, InProcessGrid, run_on_grid
-from fedmf.records.ledger import Ledger
+from fedmf.ledger.ledger import Ledger
 from fedmf.runs.loop import RoundReport, Rounds
 from fedmf.runs.session import Session
 from fedmf.runs.simulation import Request, run_in_process

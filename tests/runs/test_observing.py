@@ -11,7 +11,7 @@ import torch
 from support.small_runs import small_run
 
 import fedmf
-from fedmf.records.ledger import Ledger
+from fedmf.ledger.ledger import Ledger
 from fedmf.runs.loop import RoundRecord
 
 RUN = small_run(mechanism="bisr", bands=2, evaluate_every=3)

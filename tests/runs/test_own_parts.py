@@ -13,8 +13,8 @@ import torch
 
 import fedmf
 from fedmf.errors import ConfigError, LedgerError
+from fedmf.ledger.ledger import Ledger
 from fedmf.matrices.toeplitz import Toeplitz
-from fedmf.records.ledger import Ledger
 from fedmf.runs.loop import RoundRecord
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

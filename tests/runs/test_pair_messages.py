@@ -16,8 +16,8 @@ from support.small_runs import client_for, linear_task, run_small, tampering
 
 import fedmf
 from fedmf.errors import ConfigError
+from fedmf.ledger.ledger import Ledger
 from fedmf.moments import BlockEnergies
-from fedmf.records.ledger import Ledger
 from fedmf.runs.loop import RoundReport
 
 FORMS = ("per-user", "squared-mean")

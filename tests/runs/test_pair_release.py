@@ -19,9 +19,9 @@ from support.pair_runs import RecordedPair, pair_run
 from fedmf.clipping import FixedPointSum
 from fedmf.flower.compat import claim_task_identity
 from fedmf.flower.messages import answer_reply, read_reply, request_content
+from fedmf.ledger.lock import ReleaseRight
 from fedmf.matrices.second_moment import BlockEnergies, DiagonalMoment, SecondMoment
 from fedmf.noise.key import NoiseKey
-from fedmf.records.lock import ReleaseRight
 from fedmf.runs import noised
 from fedmf.runs.loop import Reply
 from fedmf.runs.plan import Plan

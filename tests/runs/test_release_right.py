@@ -16,7 +16,7 @@ from support.small_runs import linear_task, small_run
 
 import fedmf
 from fedmf.errors import LedgerError
-from fedmf.records import ledger as ledger_module
+from fedmf.ledger import ledger as ledger_module
 from fedmf.runs.session import Session
 from fedmf.runs.statement import account
 

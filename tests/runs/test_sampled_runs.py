@@ -11,7 +11,7 @@ from support.small_runs import client_for, run_small, small_run
 
 from fedmf.flower.clients import run_on_grid
 from fedmf.flower.grid import InProcessGrid
-from fedmf.records.ledger import Ledger
+from fedmf.ledger.ledger import Ledger
 from fedmf.runs.loop import RoundRecord
 from fedmf.runs.session import Session
 

@@ -20,7 +20,7 @@ FORMS = ["banded-inverse", "tree"]
 @pytest.fixture(autouse=True)
 def copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copied and continued on purpose, as on machines that do not know of each other."""
-    monkeypatch.setattr("fedmf.records.lock.marks_folder", lambda: None)
+    monkeypatch.setattr("fedmf.ledger.lock.marks_folder", lambda: None)
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from support.streams import BUDGET, releases, run_once, sample, write_rows
 from fedmf import PrivateStream
 from fedmf.data import read_schema
 from fedmf.errors import HorizonExceededError, LedgerError, ParticipationViolation
-from fedmf.records import ledger as ledger_module
+from fedmf.ledger import ledger as ledger_module
 from fedmf.streaming import PrivateRelease, Settings, StreamRun
 
 N, D = 12, 3

@@ -28,7 +28,7 @@ from fedmf.mechanisms.registry import build
 from fedmf.moments import FullMatrix, MomentRelease, MomentStream, jme
 from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
-from fedmf.records.statement import PrivacyStatement
+from fedmf.statements.statement import PrivacyStatement
 from fedmf.streaming import (
     Layout,
     Settings,
@@ -381,7 +381,7 @@ def test_a_release_that_failed_ends_the_process_and_the_next_continues(
     place = (tmp_path / "state", settings, source, tmp_path / "out.jsonl")
     with open_run(*place) as (run, reader):
         run.take(reader.read(7))  # type: ignore[arg-type]
-        monkeypatch.setattr("fedmf.records.ledger._flush", full)
+        monkeypatch.setattr("fedmf.ledger.ledger._flush", full)
         for _ in range(2):
             with pytest.raises(LedgerError, match=r"No space left.*releases nothing more"):
                 run.take(reader.read(7))  # type: ignore[arg-type]

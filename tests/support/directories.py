@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
+from fedmf.ledger.packed import pack
 from fedmf.noise.key import NoiseKey
-from fedmf.records.packed import pack
 from fedmf.runs.directory import RunDirectory, RunHeader
 from fedmf.runs.plan import Plan
 from fedmf.runs.run import Run

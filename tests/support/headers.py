@@ -10,17 +10,17 @@ from typing import Any
 from fedmf.accounting import UserLevel
 from fedmf.accounting.gaussian import adjacency_factor
 from fedmf.cohorts import CyclicCohorts
+from fedmf.ledger.ledger import Ledger
 from fedmf.matrices.factorization import Factorization
 from fedmf.matrices.sensitivity import stated_sensitivity
 from fedmf.matrices.toeplitz import InverseToeplitz
 from fedmf.mechanisms.registry import Mechanism
 from fedmf.noise.units import NOTHING, calibrated
 from fedmf.participation import Participation
-from fedmf.records.ledger import Ledger
-from fedmf.records.statement import PrivacyStatement
 from fedmf.runs.directory import RunHeader
 from fedmf.runs.plan import Plan
 from fedmf.runs.statement import run_statement
+from fedmf.statements.statement import PrivacyStatement
 from support.ledgers import begin
 
 CONTRACT = Participation(rounds=6, max_participations=2, min_separation=3)

@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
+from fedmf.ledger.ledger import Ledger
+from fedmf.ledger.packed import unpack
 from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
-from fedmf.records.ledger import Ledger
-from fedmf.records.packed import unpack
 
 KEY = NoiseKey.from_seed(3)
 CONTRACT = Participation(rounds=10, max_participations=3, min_separation=3)

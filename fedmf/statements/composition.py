@@ -17,7 +17,7 @@ import numpy as np
 from fedmf.accounting import UNITS, certified_epsilon, gaussian_epsilon
 from fedmf.errors import LedgerError
 from fedmf.matrices.arrays import Vector
-from fedmf.records.statement import OPERATORS, SPENT_ASSUMPTION, SPENT_NOT_COVERED, PrivacyStatement
+from fedmf.statements.statement import OPERATORS, SPENT_ASSUMPTION, SPENT_NOT_COVERED, PrivacyStatement
 
 _ASSUMPTIONS: Final = (
     "the statement of each directory holds, with all of its assumptions and secrets",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.ledgers import CONTRACT, begin
 
-from fedmf.records.ledger import Ledger
+from fedmf.ledger.ledger import Ledger
 
 
 @pytest.fixture

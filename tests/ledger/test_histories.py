@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fedmf.errors import ParticipationViolation
+from fedmf.ledger.participations import Histories
 from fedmf.participation import Participation
-from fedmf.records.histories import Histories
 
 
 def test_the_first_refused_user_is_named_with_the_reason() -> None:

@@ -27,11 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmf.errors import HorizonExceededError, LedgerError, ParticipationViolation, rebuilding
+from fedmf.ledger.durable_files import overwrite_durably
+from fedmf.ledger.lock import Mark, ReleaseRight, WriterLock
+from fedmf.ledger.participations import Histories
 from fedmf.noise import FRESH_BYTES, NoiseKey
 from fedmf.participation import Participation
-from fedmf.records.files import overwrite_durably
-from fedmf.records.histories import Histories
-from fedmf.records.lock import Mark, ReleaseRight, WriterLock
 
 #: "fdmf" in ASCII, by which `file` and SQLite know a ledger.
 _APPLICATION: Final = 0x66646D66

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedmf.accounting import UNITS, at_least, at_most
-from fedmf.records.files import write_durably
+from fedmf.ledger.durable_files import write_durably
 
 _MARK: Final = " (not private)"
 _LISTS: Final = {

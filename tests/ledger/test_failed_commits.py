@@ -10,7 +10,7 @@ import pytest
 from support.ledgers import begin, go_on, participations, released
 
 from fedmf.errors import LedgerError
-from fedmf.records import ledger as ledger_module
+from fedmf.ledger import ledger as ledger_module
 
 
 def test_the_opening_ends_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,9 @@ from support.child_processes import in_child
 from support.ledgers import CONTRACT, KEY, begin, commit, contents, go_on, participations, released
 
 from fedmf.errors import LedgerError, ParticipationViolation
+from fedmf.ledger.ledger import NOBODY, Ledger
 from fedmf.noise import NoiseKey
 from fedmf.participation import Participation
-from fedmf.records.ledger import NOBODY, Ledger
 
 SECRET = NoiseKey(bytes(range(32)))
 

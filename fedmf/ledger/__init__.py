@@ -1,0 +1,1 @@
+"""What was released, once: one SQLite file, and who took part in which round."""
