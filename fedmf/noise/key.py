@@ -86,7 +86,7 @@ class NoiseKey:
 
     Privacy rests on it: anyone who knows the key can subtract the noise. Make one with `from_os` or with
     `from_seed` (reproducible and therefore *not private*), and use it for one run only: two runs with one key
-    add the same noise. `fedmf.records` keeps it in a file.
+    add the same noise. `fedmf.ledger.durable_files` keeps it in a file.
 
     Guarantees:
         The key is not in `repr`, `str`, `format`, `vars`, pickles, exception messages or the local
