@@ -113,7 +113,7 @@ COUNT = 2000
 def test_low_bits_of_what_leaves_are_uniform_in_every_world(
     made: str | Factorization, tmp_path: Path
 ) -> None:
-    """One column, zeros or ones: in no world a residue tells anything, as the parity of rint(k − R) does for halves.
+    """One column, zeros or ones: no residue tells which, as the parity of rint(k − R) does for halves.
 
     χ² of o mod 8, false alarm 1e-6; of sums and differences of two releases too.
     """
