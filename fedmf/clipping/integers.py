@@ -42,7 +42,7 @@ def clipped_integers(updates: Tensor, clip_norm: float, bits: int) -> tuple[Tens
     """Return the integers of `clip_to_fixed_point`, norms of the rows in units of ζ, and which rows count."""
     if updates.device.type != "cpu":
         rows, norms, finite = _scaled(updates, clip_norm, bits)
-        integers, bounded = _bounded_integers(rows, bits)
+        integers, bounded = bounded_integers(rows, bits)
         return integers, norms, finite & bounded
     rows = updates.detach().to(torch.float64).contiguous()
     count, dimension = rows.shape
@@ -72,7 +72,7 @@ def _scaled(updates: Tensor, clip_norm: float, bits: int) -> tuple[Tensor, Tenso
     return rows.mul_(factor[:, None]), size * shape_norm, finite
 
 
-def _bounded_integers(rows: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+def bounded_integers(rows: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     """`merge` in torch, for a GPU: integers, and which rows are within the bound; others are zeros.
 
     Torch sums squares in an order of its own, with fewer roundings than there are entries: see `merge`.

@@ -37,7 +37,7 @@ from fedmf.training.task import Task
 
 #: Largest difference from automatic differentiation, as a share of an update's norm: it is some 10⁻⁶, 10⁻⁴
 #: for models that magnify rounding, and more where a number falls on ReLU's other side.
-_TOLERANCE: Final = {"float32": 1e-2, "bfloat16": 5e-2}
+_TOLERANCE: Final = 1e-2
 #: On a GPU kernels may add in another order each time.
 _ROUNDING_ON_GPU: Final = 1e-3
 #: Rows and columns of products (m × k by k × n) that MKL rounds by place without its reproducible mode, on
@@ -119,7 +119,7 @@ def disagreement(make: type[Engine], task: Task, local: LocalSGD) -> str:
     with _as_in_a_run(task):
         expected = OneByOne(task, local).train(origin, group) - origin
         error = torch.linalg.vector_norm(engine.train(origin, group) - origin - expected, dim=1)
-    most = _TOLERANCE[local.precision] * torch.linalg.vector_norm(expected, dim=1)
+    most = _TOLERANCE * torch.linalg.vector_norm(expected, dim=1)
     return "" if bool((error <= most).all()) else "updates are other ones than by automatic differentiation"
 
 

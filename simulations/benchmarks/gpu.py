@@ -3,7 +3,7 @@
     python simulations/benchmarks/gpu.py [--cases CASE ...] [--before TREE] [--device cuda] [--seconds 8]
         [--limit 20] [--json]
 
-A case is ``train MODEL`` (of `engine.py`), ``clip D``, ``noise D`` or ``release D MECHANISM``. Each version
+A case is ``train MODEL`` (of `engine.py`), ``clip D`` or ``release D MECHANISM``. Each version
 has a process of its own, which makes a case and is then asked for one turn after another; seconds lie between
 synchronisations, the first turn is left out, and ratios are medians over turns. A case that fails, or a
 process that does not answer within the limit, is said, and the next case goes on.
@@ -28,8 +28,6 @@ from typing import Any, Final
 
 import torch
 from engine import LOCAL, loop, task_of
-from fedmf.noise.row_pass import RowPass
-from fedmf.optim.server_pass import ServerPass
 from torch import Tensor
 
 from fedmf.clipping import FixedPointSum
@@ -37,9 +35,10 @@ from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
 from fedmf.mechanisms.blt import blt
 from fedmf.mechanisms.closed_forms import bisr, identity
 from fedmf.mechanisms.matrix import Factorization
-from fedmf.noise import Domain, GaussianSource, NoiseKey, NoiseStream
+from fedmf.noise import Domain, NoiseKey, NoiseStream
 from fedmf.optim import RoundRelease, Sgd
 from fedmf.participation import Participation
+from fedmf.runs.noised import NoisySum
 from fedmf.training import LocalTrainer
 
 HORIZON: Final = 256
@@ -52,12 +51,10 @@ MECHANISMS: Final[dict[str, Callable[[], Factorization]]] = {
 }
 MODELS: Final = "mlp", "cnn", "lstm", "lora", "transformer"
 RELEASES: Final = [f"release {d} {name}" for d in (10**7, 10**8) for name in MECHANISMS]
-CASES: Final = [*(f"train {m}" for m in MODELS), "clip 10000000", "noise 100000000", *RELEASES]
+CASES: Final = [*(f"train {m}" for m in MODELS), "clip 10000000", *RELEASES]
 #: Users trained in a turn, fewer of models that are trained one by one; entries of rows that are clipped.
 USERS: Final = {"lstm": 64, "transformer": 256}
 ENTRIES: Final = {"cuda": 10**9, "cpu": 10**7}
-#: Entries of noise that are compared with the processor's.
-COMPARED: Final = 100_000
 
 
 @dataclass(frozen=True)
@@ -115,53 +112,36 @@ def clip(device: torch.device, dimension: str) -> Case:
     return Case(len(rows), "users", ways, 1.5)
 
 
-def noise(device: torch.device, dimension: str) -> Case:
-    """Independent noise, added; whether its last numbers have the processor's bits."""
-    d = int(dimension)
-    source, row = GaussianSource(NoiseKey.from_seed(0), d, Domain.TRAINING), RowPass((3, 2), (1.0, -0.5))
-    out, other = torch.zeros(d, device=device), torch.zeros(d, device=device)
-    expected, found = (torch.zeros(COMPARED, device=place) for place in (torch.device("cpu"), device))
-    for into in (expected, found):
-        source.kernels(into.device).add_(row, into, d - COMPARED)
-    ways = {
-        "fedmf": lambda: source.kernels(out.device).add_(RowPass((3,), (1.0,)), out, 0),
-        "torch": lambda: out.add_(torch.randn(d, device=device)),
-        "copy": lambda: other.copy_(out),
-    }
-    return Case(d, "normals", ways, 1.0, {"bits of the processor": torch.equal(found.cpu(), expected)})
-
-
 def release(device: torch.device, dimension: str, mechanism: str) -> Case:
     """Sum, noise, mean and step of the server, against the same without noise."""
     d = int(dimension)
-    total, rule = FixedPointSum(d, 1.0, device), Sgd(learning_rate=1.0, momentum=0.9).build([(d,)], HORIZON)
-    source, inverse = GaussianSource(NoiseKey.from_seed(0), d, Domain.TRAINING), MECHANISMS[mechanism]()
+    total = FixedPointSum(d, 1.0, device)
+    rule = Sgd(learning_rate=1.0, momentum=0.9).build([(d,)], HORIZON)
+    inverse = MECHANISMS[mechanism]().recurrence()
 
     def releasing(std: float) -> Callable[[], None]:
-        stream = NoiseStream(source, inverse.recurrence(), HORIZON, device=device)
-        whole, at = ServerPass(stream, 100.0, std), {"t": 0, "theta": torch.zeros(d, device=device)}
-        at["state"] = rule.init(at["theta"])
+        key = NoiseKey.from_seed(0)
+        stream = NoiseStream(key, Domain.TRAINING, inverse, HORIZON, d, std)
+        parameters = torch.zeros(d, device=device)
+        at: dict[str, Any] = {"parameters": parameters, "state": rule.init(parameters)}
 
         def one() -> None:
-            t = at["t"]
-            if ServerPass.steps(rule, at["theta"]):
-                at["theta"], at["state"] = whole.step(t, total, rule, at["theta"], at["state"])
-            else:
-                mean = whole.mean(t, total, at["theta"])
-                at["theta"], at["state"] = rule.step(
-                    t, at["theta"], RoundRelease(mean, 1.0, None), at["state"]
-                )
-            at["t"] = t + 1
+            t = stream.t
+            stream.release(total.fixed_point)
+            mean = NoisySum(total.fixed_point, total.unit).mean(100.0, torch.float32)
+            released = RoundRelease(mean, 1.0, None)
+            at["parameters"], at["state"] = rule.step(t, at["parameters"], released, at["state"])
 
         return one
 
     source_of_copy, target = torch.zeros(d, device=device), torch.empty(d, device=device)
     copy = partial(target.copy_, source_of_copy)
+    ways = {"fedmf": releasing(2.0**31), "no noise": releasing(0.0), "copy": copy}
     # The sum is read, model and velocity are read and written: 8 + 8 + 8 bytes an entry at the least.
-    return Case(1, "release", {"fedmf": releasing(1.0), "no noise": releasing(0.0), "copy": copy}, 3.0)
+    return Case(1, "release", ways, 3.0)
 
 
-MADE: Final = {"train": train, "clip": clip, "noise": noise, "release": release}
+MADE: Final = {"train": train, "clip": clip, "release": release}
 
 
 def seconds(body: Callable[[], object], device: torch.device) -> float:

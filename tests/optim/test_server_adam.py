@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fedmf.noise.source import GaussianSource
 from scipy import stats
 from support.dense_rules import adam_path, averages, by_torch, membership
 
@@ -76,12 +75,12 @@ def test_without_noise_it_is_adam(betas: tuple[float, float], source: Any) -> No
 
 
 def noise_rows(C: Factorization, std: float, size: int, domain: Domain, seed: int = 5) -> torch.Tensor:
-    """All rows of the stream that a run adds, shape (n, size), float64."""
-    stream = NoiseStream(GaussianSource(NoiseKey.from_seed(seed), size, domain), C.recurrence(), C.rounds)
-    rows = torch.zeros(C.rounds, size, dtype=torch.float64)
-    for row in rows:
-        stream.add_(row, std)
-    return rows
+    """All rows of the stream that a run adds, shape (n, size), float64; of integers of std·2⁻³²."""
+    key = NoiseKey.from_seed(seed)
+    stream = NoiseStream(key, domain, C.recurrence(), C.rounds, size, 2.0**32)
+    rows = torch.zeros(C.rounds, size, dtype=torch.int64)
+    stream.release_rows(rows)
+    return rows.to(torch.float64) * (std * 2.0**-32)
 
 
 STRATEGIES = {
