@@ -112,12 +112,15 @@ def paired(values: Values, lattice: Lattice) -> tuple[Values, Values]:
 
 
 def evidence(low: Values, high: Values, lattice: Lattice) -> tuple[float, bool]:
-    """Log-likelihood of a world under the lattice less that under continuous noise; whether it is excluded.
+    """Log-likelihood of a world under the lattice less that under continuous noise.
 
     Args:
         low: of each cell of standard normals.
         high: its other end.
         lattice: of the pairs.
+
+    Returns:
+        It, and whether the world is excluded.
     """
     (a0, b0), (a1, b1) = paired(low, lattice), paired(high, lattice)
     inside = (a0 * a1 > 0) & (b0 * b1 > 0)

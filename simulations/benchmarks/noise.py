@@ -1,155 +1,227 @@
-"""Secure noise on the CPU against `Tensor.normal_`, per round and vector, with the memory it takes.
+"""Noise on a processor: a round's release, beside another version of the package and `Tensor.normal_`.
 
-    python simulations/benchmarks/noise.py [--elements N] [--ring-elements N] [--repeats R] [--threads T ...]
-                                           [--json]
+    python simulations/benchmarks/noise.py [--before TREE] [--elements N] [--turns R] [--threads T] [--json]
 
-Subjects take turns; a ratio is the median over repetitions of baseline seconds / seconds, so above 1 is
-faster than the baseline. `normal_` overwrites a float32 vector and is not cryptographically secure;
-everything of ours adds to one. Ratios mean little while other programs keep the cores busy.
-Memory is what a fresh process takes beyond its input, output and stored vectors.
+Each version has a process of its own, and versions take turns case by case; a ratio is the median over turns
+of seconds / seconds of the version before. Seconds are processor time of the process. A release is the sum
+of clipped updates, its noise, and the mean in float32. `normal_` overwrites a float32 vector and is not
+cryptographically secure. The load of the machine is printed first: ratios mean little while other programs
+keep the cores busy. Memory is what the process takes beyond sum, mean and stored vectors, at most.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
+from typing import Any, Final
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-import torch
-from fedmf.noise.cpu import CpuKernels
-from fedmf.noise.row_pass import RowPass
-
-from fedmf.noise.key import Domain, NoiseKey
-
+TREE: Final = Path(__file__).resolve().parents[2]
+HORIZON: Final = 512
+STD: Final = 2.0**35
+USERS: Final = 100
 Job = Callable[[], object]
 
-#: Rounds regenerated from the key (banded inverses), stored outputs (banded C), buffers (BLT).
-REGENERATED, STORED, BUFFERS = (2, 4, 16), (16, 64), (4,)
+
+def matrices() -> dict[str, Any]:
+    """What each case streams through; no entry for a release without noise."""
+    from fedmf.mechanisms.blt import BufferedToeplitz
+    from fedmf.mechanisms.closed_forms import bisr, cgd, identity
+    from fedmf.mechanisms.toeplitz import Toeplitz
+
+    bands = [1.0, 0.5, 0.4, 0.3, 0.25, 0.2, 0.15, 0.1]
+    return {
+        "release, 0 normals": None,
+        "release, 1 normal": identity(HORIZON),
+        "regenerated rows, 2 (λ-CGD)": cgd(0.9, HORIZON),
+        "regenerated rows, 8 (banded inverse)": bisr(8, HORIZON),
+        "stored rows, 7 (banded C)": Toeplitz(bands, HORIZON),
+        "stored sums, 3 (BLT)": BufferedToeplitz([0.99, 0.9, 0.5], [0.05, 0.1, 0.2], HORIZON),
+    }
 
 
-def job(name: str, d: int, threads: int) -> Job:
-    """One round of a mechanism, adding to a float32 vector."""
-    kind, _, number = name.partition(" ")
-    p = int(number) if number else 1
-    kernels = CpuKernels(NoiseKey.from_seed(0), Domain.TRAINING, threads)
-    out = torch.ones(d)
-    places, weights = tuple(range(p)), tuple(-0.5 / (j + 1) for j in range(p))
-    if kind in ("independent", "regenerated"):
-        return lambda: kernels.add_(RowPass(places, weights), out, 0)
-    stored = torch.ones(p, d, dtype=torch.float64)
-    if kind == "stored":
-        return lambda: kernels.add_(RowPass((7,), (1.0,), 1.0, places, weights, (0,), (0.0,)), out, 0, stored)
-    decays = tuple(0.9**j for j in range(1, p + 1))
-    return lambda: kernels.add_(RowPass((7,), (1.0,), 1.0, places, weights, places, decays), out, 0, stored)
+def releases(C: Any, d: int) -> Job:
+    """A round: sum to mean."""
+    import torch
+
+    from fedmf.noise import Domain, NoiseKey, NoiseStream
+    from fedmf.runs.noised import NoisySum
+
+    total = torch.ones(d, dtype=torch.int64)
+    stream = None
+    if C is not None:
+        stream = NoiseStream(NoiseKey.from_seed(0), Domain.TRAINING, C.recurrence(), HORIZON, d, STD)
+
+    def one() -> None:
+        if stream is not None:
+            stream.release(total)
+        NoisySum(total, 1.0).mean(USERS, torch.float32)
+
+    return one
 
 
-def normal(out: torch.Tensor, threads: int) -> None:
-    before = torch.get_num_threads()
+def releases_before(C: Any, d: int) -> Job:
+    """A round of version 0.3.0."""
+    import torch
+
+    from fedmf.mechanisms.closed_forms import identity
+    from fedmf.noise import GaussianSource, NoiseKey, NoiseStream
+    from fedmf.optim.server_pass import ServerPass
+    from fedmf.training import FixedPointSum
+
+    matrix = identity(HORIZON) if C is None else C
+    stream = NoiseStream(GaussianSource(NoiseKey.from_seed(0), d), matrix.recurrence(), HORIZON)
+    whole = ServerPass(stream, USERS, 0.0 if C is None else 1.0)
+    total = FixedPointSum(d, 1.0)
+    like = torch.zeros(d)
+    t = 0
+
+    def one() -> None:
+        nonlocal t
+        whole.mean(t, total, like)
+        t += 1
+
+    return one
+
+
+def normals(d: int) -> Job:
+    """Independent variables alone: keystream, rounding and settling."""
+    from fedmf.noise import Domain, Innovations, NoiseKey
+
+    innovations = Innovations(NoiseKey.from_seed(0), Domain.TRAINING)
+    return lambda: innovations.row(3, STD, d)
+
+
+def normals_before(d: int) -> Job:
+    """Variables of version 0.3.0."""
+    from fedmf.noise import GaussianSource, NoiseKey
+
+    source = GaussianSource(NoiseKey.from_seed(0), d)
+    return lambda: source.block(3, 0, d)
+
+
+def job(case: str, d: int) -> Job:
+    """One of the cases, in whichever version is imported."""
+    import torch
+
+    import fedmf.noise
+
+    earlier = hasattr(fedmf.noise, "GaussianSource")
+    if case == "normal_":
+        return torch.empty(d).normal_
+    if case == "normals":
+        return normals_before(d) if earlier else normals(d)
+    make = releases_before if earlier else releases
+    return make(matrices()[case], d)
+
+
+def serve(d: int, threads: int) -> None:
+    """Answer a line for each name of a case: seconds of a turn, and MiB beyond what lies there."""
+    import torch
+
     torch.set_num_threads(threads)
-    out.normal_()
-    torch.set_num_threads(before)
+    held: dict[str, Job] = {}
+    for line in sys.stdin:
+        case = line.strip()
+        if case not in held:
+            held.clear()
+            warm = job(case, 1000)
+            warm()
+            held[case] = job(case, d)
+            for _ in range(9):  # past rounds are there
+                held[case]()
+        begun = time.process_time()
+        held[case]()
+        taken = time.process_time() - begun
+        print(json.dumps({"seconds": taken, "peak": peak()}), flush=True)
 
 
-def seconds(jobs: dict[str, Job], repeats: int) -> dict[str, list[float]]:
-    """Wall-clock seconds of each repetition, jobs taking turns after one warm-up each."""
-    for run in jobs.values():
-        run()
-    measured: dict[str, list[float]] = {name: [] for name in jobs}
-    for _ in range(repeats):
-        for name, run in jobs.items():
-            start = time.perf_counter()
-            run()
-            measured[name].append(time.perf_counter() - start)
-    return measured
+def peak() -> float:
+    """MiB that the process has taken at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def ratio(measured: dict[str, list[float]], name: str, baseline: str) -> float:
-    pairs = zip(measured[baseline], measured[name], strict=True)
-    return statistics.median(base / own for base, own in pairs)
+class Version:
+    """A process that runs cases with the package of a tree."""
+
+    def __init__(self, tree: Path, d: int, threads: int) -> None:
+        arguments = ["--serve", "--elements", str(d), "--threads", str(threads)]
+        path = {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": str(threads)}
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, *arguments],
+            env={**os.environ, **path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, case: str) -> dict[str, float]:
+        """Do a turn."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(case, file=self._process.stdin, flush=True)
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
 
 
-def kibibytes(field: str) -> int:
-    """A line of /proc/self/status: VmRSS now, VmHWM at most."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(field))
-
-
-def print_memory(name: str, d: int, threads: int) -> None:
-    """In a fresh process: most memory during one round, less what was there before it."""
-    job(name, 1000, threads)()  # loads and compiles
-    run = job(name, d, threads)
-    before = kibibytes("VmRSS")
-    run()
-    print((kibibytes("VmHWM") - before) / 1024)
-
-
-def extra_memory(name: str, d: int, threads: int) -> float:
-    arguments = ["--memory-of", name, "--elements", str(d), "--threads", str(threads)]
-    done = subprocess.run(
-        [sys.executable, __file__, *arguments], capture_output=True, text=True, check=True, timeout=600
-    )
-    return float(done.stdout)
-
-
-def rows(d: int, ring_d: int, repeats: int, threads: list[int], note: Callable[..., None]) -> None:
-    """Measure everything; `note` gets each row as soon as it is known."""
-    vector = torch.ones(d)
-    names = ["independent", *(f"regenerated {p}" for p in REGENERATED)]
-    for count in threads:
-        jobs = {f"normal_, {n} threads": partial(normal, vector, n) for n in {1, count}}
-        jobs |= {f"independent, {n} threads": job("independent", d, n) for n in {1, count}}
-        jobs |= {f"{name}, {count} threads": job(name, d, count) for name in names}
-        measured = seconds(jobs, repeats)
-        for name in names:
-            own = f"{name}, {count} threads"
-            value = statistics.median(measured[own]) / d * 1e9
-            bases = [f"normal_, {n} threads" for n in sorted({1, count})]
-            bases += [f"independent, {n} threads" for n in sorted({1, count})]
-            for base in (base for base in bases if base != own):
-                note(f"{own}, d={d:.0e}", value, "ns/element", base, ratio(measured, own, base))
-        jobs = {f"independent, {count} threads": job("independent", ring_d, count)}
-        jobs |= {f"stored {p}, {count} threads": job(f"stored {p}", ring_d, count) for p in STORED}
-        jobs |= {f"buffers {p}, {count} threads": job(f"buffers {p}", ring_d, count) for p in BUFFERS}
-        measured = seconds(jobs, repeats)
-        base, *others = jobs
-        for own in others:
-            value = statistics.median(measured[own]) / ring_d * 1e9
-            note(f"{own}, d={ring_d:.0e}", value, "ns/element", base, ratio(measured, own, base))
-        stored = [*(f"stored {p}" for p in STORED), *(f"buffers {p}" for p in BUFFERS)]
-        sizes = [(name, size) for name in names for size in (d // 4, d)]
-        for name, size in [*sizes, *((name, ring_d) for name in stored)]:
-            value, own = extra_memory(name, size, count), f"memory of {name}, {count} threads, d={size:.1e}"
-            note(own, value, "MiB", "64 MiB", 64 / max(value, 1.0))
+def measure(case: str, trees: dict[str, Path], d: int, threads: int, turns: int) -> dict[str, Any]:
+    """A case in turns; fresh processes, so that the memory is its own."""
+    versions = {name: Version(tree, d, threads) for name, tree in trees.items()}
+    for version in versions.values():
+        version.ask(case)
+    answers: dict[str, list[dict[str, float]]] = {name: [] for name in versions}
+    for _ in range(turns):
+        for name, version in versions.items():
+            answers[name].append(version.ask(case))
+    for version in versions.values():
+        version.close()
+    row: dict[str, Any] = {"case": case, "elements": d, "threads": threads, "turns": turns}
+    for name, given in answers.items():
+        row[f"ns, {name}"] = statistics.median(answer["seconds"] for answer in given) / d * 1e9
+        row[f"peak MiB, {name}"] = given[-1]["peak"]
+    if "before" in answers:
+        pairs = zip(answers["now"], answers["before"], strict=True)
+        row["ratio"] = statistics.median(now["seconds"] / old["seconds"] for now, old in pairs)
+    return row
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    """Print a row for each case."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--before", type=Path, help="a tree of another version")
     parser.add_argument("--elements", type=int, default=10**7)
-    parser.add_argument("--ring-elements", type=int, default=10**6)
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--json", action="store_true", help="one JSON object per row")
-    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
+    parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    if options.memory_of:
-        print_memory(options.memory_of, options.elements, options.threads[0])
+    if options.serve:
+        serve(options.elements, options.threads)
         return
-
-    def note(name: str, value: float, unit: str, baseline: str, against: float) -> None:
-        row = {"name": name, "value": value, "unit": unit, "baseline": baseline, "ratio": against}
-        line = f"{name:<48}{value:>8.2f} {unit:<12}{against:>7.2f} x {baseline}"
-        print(json.dumps(row) if options.json else line, flush=True)
-
-    rows(options.elements, options.ring_elements, options.repeats, options.threads, note)
+    trees = {"now": TREE}
+    if options.before:
+        trees["before"] = options.before
+    if not options.json:
+        print("load of the machine:", " ".join(f"{value:.1f}" for value in os.getloadavg()))
+    for case in ("normal_", "normals", *matrices()):
+        row = measure(case, trees, options.elements, options.threads, options.turns)
+        if options.json:
+            print(json.dumps(row), flush=True)
+            continue
+        told = ", ".join(f"{k} {v:.2f}" for k, v in row.items() if isinstance(v, float))
+        print(f"{case:38s} {told}", flush=True)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ Each call judges the libraries that its environment has beside what fedmf needs:
 correlated-noise-mechanism, jax-privacy. It keeps what it found in docs/results/neighbours.json and writes the
 page from all that is kept. RMSE is that of prefix sums at ε = 8 and δ = 1e-5 with the exact sensitivity of
 `fedmf.import_strategy`, whatever the library states. All times are processor time, in one thread: a design's
-that of its first call; noise's that of adding one round of it to a float32 vector of 10⁶ numbers, once past
-rounds are stored, median of seven rounds; users a second are those of simulations/benchmarks/engine.py.
+that of its first call; noise's that of adding one round of it to a vector of 10⁶ numbers, int64 for this
+package and float32 for others, once past rounds are stored, median of seven rounds; users a second are those
+of simulations/benchmarks/engine.py.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from fedmf.mechanisms.errors import errors
 from fedmf.mechanisms.imported import import_strategy
 from fedmf.mechanisms.registry import build
 from fedmf.mechanisms.workload import prefix
-from fedmf.noise import GaussianSource, NoiseKey, NoiseStream
+from fedmf.noise import Domain, NoiseKey, NoiseStream
 from fedmf.participation import Participation
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
@@ -167,9 +168,9 @@ def our_noise() -> Iterator[tuple[str, Add]]:
     made = {name: design(name, of) for name in STRATEGIES if name != "dense"}
     made["independent"] = identity(of.rounds)
     for name, factorization in made.items():
-        source = GaussianSource(NoiseKey.from_seed(0), D)
-        stream = NoiseStream(source, factorization.recurrence(), of.rounds)
-        yield name, partial(stream.add_, torch.zeros(D), 1.0)
+        inverse = factorization.recurrence()
+        stream = NoiseStream(NoiseKey.from_seed(0), Domain.TRAINING, inverse, of.rounds, D, 2.0**35)
+        yield name, partial(stream.release, torch.zeros(D, dtype=torch.int64))
 
 
 def opake_noise() -> Iterator[tuple[str, Add]]:

@@ -25,7 +25,7 @@ PRECISION: Final = 160
 def words_of(start: int, count: int) -> np.ndarray:
     """Keystream of the row, from an element on."""
     stream = KEY.keystream(nonce(Domain.TRAINING, ROUND), start // 8)
-    return np.frombuffer(stream.update(bytes(8 * count)), np.uint64)
+    return np.frombuffer(bytearray(stream.update(bytes(8 * count))), np.uint64)
 
 
 def nearest(u: int, v: int, sine: bool, scale: float) -> tuple[int, float]:

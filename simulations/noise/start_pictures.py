@@ -15,7 +15,8 @@ from fedmf.accounting.gaussian import gaussian_mu
 from fedmf.figures import COLOURS, new_figure, style
 from fedmf.mechanisms.choice import NamedMechanism
 from fedmf.mechanisms.sensitivity import stated_sensitivity
-from fedmf.noise import GaussianSource, NoiseKey, NoiseStream
+from fedmf.noise import Domain, NoiseKey, NoiseStream
+from fedmf.noise.units import Part, calibrated
 from fedmf.participation import Participation
 
 CONTRACT = Participation(rounds=240, max_participations=24, min_separation=10)
@@ -28,13 +29,15 @@ PLACE = Path(__file__).parents[2] / "docs" / "pictures"
 def noise(name: str) -> np.ndarray:
     """Rows of noise at ε = 8 for clip norm 1: a row a round, a column a coordinate."""
     C = NamedMechanism(name).build(CONTRACT).factorization
-    scale = SIGMA * stated_sensitivity(C, CONTRACT).value
-    source = GaussianSource(NoiseKey.from_seed(3), COORDINATES)
-    stream = NoiseStream(source, C.recurrence(), rounds=CONTRACT.rounds)
-    rows = torch.zeros(CONTRACT.rounds, COORDINATES, dtype=torch.float64)
-    for row in rows:
-        stream.add_(row, scale=scale)
-    return rows.numpy()
+    part = Part(C, COORDINATES, users=1)
+    _, rounding = calibrated([part], stated_sensitivity(C, CONTRACT).value, SIGMA)
+    unit = rounding.parts[0]
+    stream = NoiseStream(
+        NoiseKey.from_seed(3), Domain.TRAINING, C.recurrence(), CONTRACT.rounds, COORDINATES, unit.std
+    )
+    rows = torch.zeros(CONTRACT.rounds, COORDINATES, dtype=torch.int64)
+    stream.release_rows(rows)
+    return rows.numpy() * 2.0**-unit.bits
 
 
 def draw_noise() -> None:

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from fedmf.noise.source import GaussianSource
 from second_moment_errors import released_variances, squared_biases, squared_variances
 
 from fedmf.mechanisms.closed_forms import identity
@@ -74,11 +73,12 @@ def powers(C: tuple[Factorization, Factorization]) -> dict[str, tuple[float, flo
 
 
 def noise_rows(C: Factorization, dimension: int, domain: Domain) -> torch.Tensor:
-    """All rows of a real stream of unit scale, shape (n, dimension)."""
-    source = GaussianSource(NoiseKey.from_seed(4), dimension, domain)
-    rows = torch.zeros(C.rounds, dimension, dtype=torch.float64)
-    NoiseStream(source, C.recurrence(), C.rounds).add_rows_(rows, 1.0)
-    return rows
+    """All rows of a real stream, scaled to τ = 1; shape (n, dimension)."""
+    std = 2.0**33
+    stream = NoiseStream(NoiseKey.from_seed(4), domain, C.recurrence(), C.rounds, dimension, std)
+    rows = torch.zeros(C.rounds, dimension, dtype=torch.int64)
+    stream.release_rows(rows)
+    return rows / std
 
 
 def measured(

@@ -1,4 +1,4 @@
-"""G11: models, optimizer states and metrics follow from plan, public inputs and released integers alone."""
+"""G11: all that leaves a run follows from its plan, public inputs and released integers alone."""
 
 from __future__ import annotations
 
@@ -69,6 +69,7 @@ class Seen:
 
     Args:
         integers: by part of the release, the integers of every round.
+        sums: likewise, the sums before noise: what nobody may keep.
         models: θ_1, … as bytes, and the optimizer's states.
         rows: of the table of metrics, by number of released rounds.
         header: the description of the run, as text.
@@ -77,6 +78,7 @@ class Seen:
     """
 
     integers: dict[str, list[np.ndarray]] = field(default_factory=lambda: defaultdict(list))
+    sums: dict[str, list[np.ndarray]] = field(default_factory=lambda: defaultdict(list))
     models: list[tuple[bytes, dict[str, bytes]]] = field(default_factory=list)
     rows: dict[int, dict[str, Any]] = field(default_factory=dict)
     header: str = ""
@@ -101,14 +103,17 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
         result = release(self, t, total, unit)
         assert result.integers.dtype == torch.int64
         assert not torch.equal(result.integers, before), "nothing was added"
-        found.integers[self.stream.domain.name].append(result.integers.numpy().copy())
+        part = self.stream.domain.name
+        found.integers[part].append(result.integers.numpy().copy())
+        found.sums[part].append(before.numpy())
         return result
 
     def step(self: server.PrivateServer, total: Any) -> Any:
         if self.t == 0:
             found.initial = self.parameters.clone()
         parameters, state = stepped(self, total)
-        found.models.append((as_bytes(parameters), {name: as_bytes(x) for name, x in state.items()}))
+        states = {name: as_bytes(x) for name, x in state.items()}
+        found.models.append((as_bytes(parameters), states))
         return parameters, state
 
     monkeypatch.setattr(NoisyParts, "release", released)
@@ -131,7 +136,7 @@ def mean(integers: np.ndarray, unit: float, size: float) -> Tensor:
 def replay(seen: Seen, optimizer: ServerOptimizer, task: Task | None = None) -> None:
     """Make every released figure again, from integers and public values, and compare.
 
-    Of the run the description, the initial model, the update rule and the public test part are used.
+    It uses the description of the run, the initial model, the update rule and the public test part.
     """
     plan: Plan = RunHeader.from_dict(json.loads(seen.header)).plan
     m, bits = plan.cohorts.users_per_round, plan.rounding.bits
@@ -184,7 +189,8 @@ def check_run(seen: Seen, folder: Path, **changes: Any) -> None:
 
 def check_wrapper(seen: Seen, folder: Path) -> None:
     rng = np.random.default_rng(1)
-    start = ArrayRecord({name: Array(rng.standard_normal(s).astype("f")) for name, s in SHAPES.items()})
+    arrays = {name: Array(rng.standard_normal(s).astype("f")) for name, s in SHAPES.items()}
+    start = ArrayRecord(arrays)
     app = ClientApp()
 
     @app.train()
@@ -268,3 +274,50 @@ def test_a_model_that_knows_the_sum_is_seen(
     monkeypatch.setattr(server.PrivateServer, "_stepped", telling)
     with pytest.raises(AssertionError):
         check_run(seen, tmp_path)
+
+
+def shown(seen: Seen, folder: Path, size: int) -> list[str]:
+    """Files that hold a sum before noise, or a row of noise, as integers or as numbers."""
+    secrets = set[bytes]()
+    for part, rows in seen.sums.items():
+        for total, released in zip(rows, seen.integers[part], strict=True):
+            for row in (total, released - total):
+                for unit in (CLIP * 2.0**-31, CLIP * 2.0**-31 / size, 2.0**-31, 2.0**-31 / size):
+                    numbers = row * unit
+                    # Eight bytes that are in a file by chance with a probability below 10⁻⁸.
+                    secrets |= {each.tobytes() for each in numbers[np.abs(row) > 2**20]}
+                    pairs = numbers.astype(np.float32)[: len(row) // 2 * 2].reshape(-1, 2)
+                    secrets |= {each.tobytes() for each in pairs if (each != 0).all()}
+                secrets |= {each.tobytes() for each in row[np.abs(row) > 2**20]}
+    assert len(secrets) > 1000
+    found = []
+    for path in folder.rglob("*"):
+        content = path.read_bytes() if path.is_file() else b""
+        pieces = {content[at : at + 8] for at in range(len(content) - 7)}
+        if pieces & secrets:
+            found.append(path.name)
+    return found
+
+
+@pytest.mark.parametrize("every", [1, 5])
+def test_no_file_of_a_run_shows_a_sum_or_noise(every: int, seen: Seen, tmp_path: Path) -> None:
+    run = run_of(
+        random_rows(DIMENSION),
+        execution=fedmf.Execution(checkpoint_every=every),
+        server=fedmf.Sgd(learning_rate=0.5, momentum=0.9),
+    )
+    fedmf.simulate(run, tmp_path / "run")
+    assert shown(seen, tmp_path, COHORT) == []
+
+
+def test_a_sum_in_a_checkpoint_is_seen(seen: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stepped = server.PrivateServer._stepped
+
+    def keeping(self: server.PrivateServer, total: Any) -> Any:
+        before = total.fixed_point.clone()
+        parameters, state = stepped(self, total)
+        return parameters, {**state, "before": before}
+
+    monkeypatch.setattr(server.PrivateServer, "_stepped", keeping)
+    fedmf.simulate(run_of(random_rows(DIMENSION)), tmp_path / "run")
+    assert shown(seen, tmp_path, COHORT) == ["ledger.sqlite"]

@@ -72,13 +72,8 @@ def check_fed_adam(folder: Path) -> None:
     std = said["clip_norm"] * said["noise_multiplier"] * said["sensitivity"]
     total = clipped(np.stack([update_of(u) for u in range(USERS)])).sum(0)
     z = normals(SEED, Domain.TRAINING, ROUNDS, DIMENSION)
-    means = (
-        total
-        + std
-        * np.linalg.solve(
-            bisr(ROUNDS, said["params"]["bands"]), normals(SEED, Domain.TRAINING, ROUNDS, DIMENSION)
-        )
-    ) / USERS
+    C = bisr(ROUNDS, said["params"]["bands"])
+    means = (total + std * np.linalg.solve(C, z)) / USERS
     theta, m, v = flat(start()), np.zeros(DIMENSION), np.zeros(DIMENSION)
     for t, u in enumerate(means):
         m, v = 0.9 * m + 0.1 * u, 0.99 * v + 0.01 * u**2
@@ -98,10 +93,7 @@ def test_noise_after_the_optimizer_is_seen(tmp_path: Path, monkeypatch: pytest.M
 
     def late(self, t, parameters, release, state):
         # Some noise of the right size is added to the model instead of the mean.
-        noise = (
-            torch.from_numpy(normals(SEED, Domain.TRAINING, ROUNDS, DIMENSION)[t]).to(release.mean)
-            * release.mean_variance**0.5
-        )
+        noise = z[t].to(release.mean) * release.mean_variance**0.5
         without = type(release)(release.mean - noise, release.mean_variance)
         model, kept = right(self, t, parameters, without, state)
         return model + noise.to(model), kept
