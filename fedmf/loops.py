@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from numba import njit
-from numba.extending import intrinsic
 
 _OPTIONS: Final = {"nogil": True, "error_model": "numpy"}
 
@@ -27,7 +26,7 @@ def compiled(*signatures: Any) -> Callable[[Callable[..., Any]], Any]:
     says; where nothing can be written, each process compiles. numba numbers the kept files of a function in
     the order in which types are asked for, and mixes them up if processes that start together ask in
     different orders: declared types are always asked for in this one. A kept file is made again when the
-    file of its function changes, not when another one does: call `part`s of the same file, and `fma`.
+    file of its function changes, not when another one does: call `part`s of the same file.
 
     Args:
         signatures: numba's types or texts, such as ``"void(float64[::1], int64)"``.
@@ -40,17 +39,3 @@ def compiled(*signatures: Any) -> Callable[[Callable[..., Any]], Any]:
             return njit(list(signatures), **_OPTIONS)(function)
 
     return compile_now
-
-
-def _fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
-    del typing_context
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        del context, signature
-        return builder.fma(*arguments)
-
-    return (a(a, b, c), generate) if a == b == c else None
-
-
-fma: Final[Any] = intrinsic(_fma)
-"""For compiled functions: fma(a, b, c) = a·b + c of three floats of one type, rounded once."""

@@ -8,20 +8,29 @@ import numpy as np
 import pytest
 from numba.core.caching import CacheImpl
 
-from fedmf.loops import compiled, fma, summing
+from fedmf.loops import compiled, fusing, part, summing
 
 
 def test_a_function_is_compiled_where_nothing_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CacheImpl, "_locator_classes", [])
 
     @compiled("float64(float64, float64, float64)")
-    def fused(a: float, b: float, c: float) -> float:
-        return fma(a, b, c)
+    def combined(a: float, b: float, c: float) -> float:
+        return a * b + c
+
+    assert combined(2.0, 3.0, 1.0) == 7.0
+    with pytest.raises(TypeError, match="No matching definition"):
+        combined("1", 1.0, 1.0)
+
+
+def test_products_and_sums_are_rounded_one_by_one_unless_they_may_be_fused() -> None:
+    def combined(a: float, b: float, c: float) -> float:
+        return a * b + c
 
     tiny = 2.0**-30
-    assert fused(1.0 + tiny, 1.0 - tiny, -1.0) == -(tiny**2), "rounded once"
-    with pytest.raises(TypeError, match="No matching definition"):
-        fused("1", 1.0, 1.0)
+    exact = -(tiny**2)
+    assert part(combined)(1.0 + tiny, 1.0 - tiny, -1.0) == 0.0
+    assert fusing(combined)(1.0 + tiny, 1.0 - tiny, -1.0) in (0.0, exact)
 
 
 def test_sums_in_any_order_keep_what_is_not_a_number() -> None:

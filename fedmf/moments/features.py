@@ -37,11 +37,11 @@ def integer_features(rows: Tensor, moment: SecondMoment, steps: int, bits: int, 
     >>> (integer_features(rows, FullMatrix(2), 1, 31, 31).double() / 2**31).numpy().round(6).tolist()
     [[0.8125, -0.53033, 0.25]]
     """
-    every = len(rows) // steps
+    every = len(rows) // max(1, steps)
     if not isinstance(moment, FullMatrix):
         energies = fixed_point_energies(rows, moment, bits, feature_bits)
         return energies if every == 1 else energies.view(steps, every, moment.size).sum(dim=1)
     sums = torch.zeros(steps, moment.size, dtype=torch.int64)
     scale = 2.0 ** (feature_bits - 2 * bits)
-    add_products(rows.to(torch.float64).numpy(), scale, every, sums.numpy())
+    add_products(rows.to(torch.float64).numpy(), scale, max(1, every), sums.numpy())
     return sums

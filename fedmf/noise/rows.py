@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,7 +154,10 @@ def _sum_variances(decays, weights, rounds):
     return variances
 
 
-class RowRule(ABC):
+Form = TypeVar("Form", bound=StreamingInverse)
+
+
+class RowRule(ABC, Generic[Form]):
     """How rows are made of innovations and of vectors stored in earlier rounds; abstract.
 
     The stored vectors are a float64 matrix (`vectors`, length) that belongs to the caller. They precede one
@@ -165,7 +168,7 @@ class RowRule(ABC):
         vectors: how many vectors are stored.
     """
 
-    inverse: StreamingInverse
+    inverse: Form
     vectors: int
 
     def begin(self, t: int) -> int:
@@ -212,7 +215,7 @@ class RowRule(ABC):
         return min(max(_AT_ONCE // held, _FEWEST_COLUMNS), _MOST_COLUMNS)
 
 
-class FeedforwardRows(RowRule):
+class FeedforwardRows(RowRule[Recurrence | SparseRows]):
     """Past innovations are drawn again, and nothing is stored."""
 
     vectors = 0
@@ -261,13 +264,13 @@ class FeedforwardRows(RowRule):
         return _EPSILON * (terms + 4) * _ROOM * farthest * self.inverse.largest_row_sum()
 
 
-class FeedbackRows(RowRule):
+class FeedbackRows(RowRule[Recurrence]):
     """The last r rows are stored in a ring; row t overwrites X_{t−r}, which it is the last to read."""
 
     def __init__(self, inverse: Recurrence) -> None:
         if inverse.feedforward.shape[-1] > 1:
             raise TypeError("inverse (C^-1) must have feedforward or feedback coefficients, not both.")
-        self.inverse: Recurrence = inverse
+        self.inverse = inverse
         self.vectors = inverse.memory_vectors
         n = inverse.rounds
         lags = np.arange(1, self.vectors + 1)
@@ -301,11 +304,11 @@ class FeedbackRows(RowRule):
         return _EPSILON * (self.vectors + 6) * _ROOM * farthest * row_std * largest
 
 
-class DecayingSums(RowRule):
+class DecayingSums(RowRule[StateSpace]):
     """m decaying sums of past rows are stored."""
 
     def __init__(self, inverse: StateSpace) -> None:
-        self.inverse: StateSpace = inverse
+        self.inverse = inverse
         self.vectors = inverse.memory_vectors
         self._period = inverse.rounds if inverse.period is None else inverse.period
 
@@ -336,11 +339,11 @@ class DecayingSums(RowRule):
         return _EPSILON * _ROOM * farthest * total * float(self.inverse.row_scale.max())
 
 
-class DyadicSums(RowRule):
+class DyadicSums(RowRule[BlockSums]):
     """A place for each level holds the sum of the rows over the last complete block of that level."""
 
     def __init__(self, inverse: BlockSums) -> None:
-        self.inverse: BlockSums = inverse
+        self.inverse = inverse
         self.vectors = max(1, inverse.memory_vectors)
 
     def begin(self, t: int) -> int:
@@ -373,7 +376,7 @@ class DyadicSums(RowRule):
         return _EPSILON * (2 * levels + 6) * _ROOM * farthest * row_std * largest * ratio
 
 
-def rule_of(inverse: StreamingInverse) -> RowRule:
+def rule_of(inverse: StreamingInverse) -> RowRule[Any]:
     """Return the rule for a form of C⁻¹.
 
     Raises:

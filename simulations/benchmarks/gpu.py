@@ -113,31 +113,31 @@ def clip(device: torch.device, dimension: str) -> Case:
 
 
 def release(device: torch.device, dimension: str, mechanism: str) -> Case:
-    """Noise, mean and step of the server, against the same without noise."""
+    """Sum, noise, mean and step of the server, against the same without noise."""
     d = int(dimension)
+    total = FixedPointSum(d, 1.0, device)
     rule = Sgd(learning_rate=1.0, momentum=0.9).build([(d,)], HORIZON)
     inverse = MECHANISMS[mechanism]().recurrence()
 
     def releasing(std: float) -> Callable[[], None]:
-        stream = NoiseStream(NoiseKey.from_seed(0), Domain.TRAINING, inverse, HORIZON, d, std)
-        total = torch.zeros(d, dtype=torch.int64, device=device)
-        theta = torch.zeros(d, device=device)
-        held = {"theta": theta, "state": rule.init(theta)}
+        key = NoiseKey.from_seed(0)
+        stream = NoiseStream(key, Domain.TRAINING, inverse, HORIZON, d, std)
+        parameters = torch.zeros(d, device=device)
+        at: dict[str, Any] = {"parameters": parameters, "state": rule.init(parameters)}
 
         def one() -> None:
             t = stream.t
-            stream.release(total)
-            mean = NoisySum(total, 1.0).mean(100.0, torch.float32)
-            step = rule.step(t, held["theta"], RoundRelease(mean, 1.0, None), held["state"])
-            held["theta"], held["state"] = step
+            stream.release(total.fixed_point)
+            mean = NoisySum(total.fixed_point, total.unit).mean(100.0, torch.float32)
+            released = RoundRelease(mean, 1.0, None)
+            at["parameters"], at["state"] = rule.step(t, at["parameters"], released, at["state"])
 
         return one
 
-    source_of_copy = torch.zeros(d, device=device)
-    target = torch.empty(d, device=device)
+    source_of_copy, target = torch.zeros(d, device=device), torch.empty(d, device=device)
     copy = partial(target.copy_, source_of_copy)
+    ways = {"fedmf": releasing(2.0**31), "no noise": releasing(0.0), "copy": copy}
     # The sum is read, model and velocity are read and written: 8 + 8 + 8 bytes an entry at the least.
-    ways = {"fedmf": releasing(2.0**35), "no noise": releasing(0.0), "copy": copy}
     return Case(1, "release", ways, 3.0)
 
 

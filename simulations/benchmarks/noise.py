@@ -70,10 +70,10 @@ def releases(C: Any, d: int) -> Job:
 def releases_before(C: Any, d: int) -> Job:
     """A round of version 0.3.0."""
     import torch
+    from fedmf.optim.server_pass import ServerPass
 
     from fedmf.mechanisms.closed_forms import identity
     from fedmf.noise import GaussianSource, NoiseKey, NoiseStream
-    from fedmf.optim.server_pass import ServerPass
     from fedmf.training import FixedPointSum
 
     matrix = identity(HORIZON) if C is None else C

@@ -76,14 +76,14 @@ def releases(C: Factorization, totals: torch.Tensor) -> tuple[np.ndarray, int, f
     return totals.numpy(), noise.bits, noise.std
 
 
-def pair_of_bits(first: float, second: float, size: int) -> tuple[mpf, mpf]:
+def pair_of_bits(first: Any, second: Any, size: int) -> tuple[Any, Any]:
     """U·2^size and V·2^size of the pair of normals (first, second)."""
     square = mpf(first) ** 2 + mpf(second) ** 2
     turn = mp.atan2(second, first) / (2 * mp.pi) % 1
     return mp.exp(-square / 2) * mpf(2) ** size, turn * mpf(2) ** size
 
 
-def off_lattice(first: mpf, second: mpf, size: int) -> float:
+def off_lattice(first: Any, second: Any, size: int) -> float:
     """How far a pair is from the lattice of words of so many bits."""
     u, v = pair_of_bits(first, second, size)
     far = 0.0
@@ -107,10 +107,10 @@ def guesses(trials: int) -> dict[str, int]:
         o, _, std = releases(identity(1), total)
         pair = [int(value) for value in o[0, PLACES]]
         with mp.workprec(256):
-            zero = [mpf(value) / mpf(std) for value in pair]
-            other = [mpf(value - each) / mpf(std) for value, each in zip(pair, x, strict=True)]
+            zero = mpf(pair[0]) / mpf(std), mpf(pair[1]) / mpf(std)
+            other = mpf(pair[0] - x[0]) / mpf(std), mpf(pair[1] - x[1]) / mpf(std)
             for size in (32, 64):
-                says = off_lattice(*other, size) < off_lattice(*zero, size)
+                says = off_lattice(other[0], other[1], size) < off_lattice(zero[0], zero[1], size)
                 right[f"lattice of {size} bits"] += int(says == truth)
         score = sum(value * each for value, each in zip(pair, x, strict=True))
         says = 2 * score > sum(each * each for each in x)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,7 +45,7 @@ ROUNDING = 1e-11
 class RuleWalk:
     """Rows of the package's rule: each entry of each outcome is a column."""
 
-    def __init__(self, rule: RowRule, outcomes: int, d: int) -> None:
+    def __init__(self, rule: RowRule[Any], outcomes: int, d: int) -> None:
         self._rule = rule
         self._shape = outcomes, d
         self._stored = np.zeros((rule.vectors, outcomes * d))

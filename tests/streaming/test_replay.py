@@ -40,9 +40,22 @@ def replayed(
         variances = torch.from_numpy(made.first.noise_row_variances()[: len(first)].copy())
         second = second - made.first_std**2 * variances[:, None] * plan.second_moment.of_isotropic_noise()
     works = plan.workloads
-    numbers = [RunningWorkload(A, part.shape[1]).extend(part) for A, part in zip(works, (first, second))]
+    moments = zip(works, (first, second), strict=True)
+    numbers = [RunningWorkload(A, moment.shape[1]).extend(moment) for A, moment in moments]
     t = np.minimum(np.arange(1, len(first) + 1) * plan.every, plan.rounds)
     return Releases(0, t, torch.cat(numbers, dim=1).numpy(), public)
+
+
+def write(path: Path, renderer: Renderer, found: Releases) -> None:
+    if path.suffix == ".csv":
+        path.write_bytes(csv_lines(renderer, found))
+        return
+
+    def part(start: int, stop: int) -> Releases:
+        cut = slice(start, stop)
+        return Releases(start, found.t[cut], found.numbers[cut], found.labels[cut])
+
+    ParquetFile(path, True).finish(renderer, part, len(found))
 
 
 NUMBER = {"kind": "number", "lower": -1, "upper": 1, "nullable": True}
@@ -70,7 +83,7 @@ def test_every_line_is_a_function_of_the_integers_that_left(
     x = 0.5 * sample()
     source, part = write_rows(tmp_path / "rows.csv", x), write_rows(tmp_path / "part.csv", x[:17])
     for output in ("out.csv", "out.parquet"):
-        folder = tmp_path / output.removeprefix("out.")
+        folder = tmp_path / output.rpartition(".")[2]
         folder.mkdir()
         with captured() as integers:
             for rows in (part, source):  # an interruption makes no difference
@@ -80,13 +93,5 @@ def test_every_line_is_a_function_of_the_integers_that_left(
             stored = state.releases(0, state.position.records)
         again = replayed(StreamPlan.from_dict(recorded), list(stored.labels), integers)
         assert again.t.tolist() == stored.t.tolist()
-        renderer = Renderer(StreamPlan.from_dict(recorded), raw=True)
-        if output == "out.csv":
-            assert csv_lines(renderer, again) == (folder / output).read_bytes()
-        else:
-            ParquetFile(folder / "again.parquet", True).finish(
-                renderer, lambda start, stop: Releases(
-                    start, again.t[start:stop], again.numbers[start:stop], again.labels[start:stop]
-                ), len(again),
-            )  # fmt: skip
-            assert (folder / "again.parquet").read_bytes() == (folder / output).read_bytes()
+        write(folder / f"again-{output}", Renderer(StreamPlan.from_dict(recorded), raw=True), again)
+        assert (folder / f"again-{output}").read_bytes() == (folder / output).read_bytes()

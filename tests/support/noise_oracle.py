@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
+from typing import Any
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from mpmath import mp, mpf
@@ -36,7 +37,7 @@ def bits(key: bytes, domain: int, t: int, i: int) -> tuple[int, int]:
     return u, v
 
 
-def normal(u: int, v: int, size: int, sine: bool) -> mpf:
+def normal(u: int, v: int, size: int, sine: bool) -> Any:
     """N for U and V in the middle of what their first bits leave."""
     unit = mpf(2) ** -size
     radius = mp.sqrt(-2 * mp.log((u + mpf(1) / 2) * unit))
