@@ -167,7 +167,7 @@ class SecondMomentRelease:
         return noisy.mean(self._size), (self._std / self._size) ** 2 * float(self._row_variances[t])
 
     def _squared_mean(self, total: FixedPointSum) -> Tensor:
-        """m times the features of G/m, which is clipped like an update: a mean of more users may be longer."""
+        """m times the features of G/m, clipped like an update: a mean of more users may be longer."""
         mean = total.fixed_point.to(torch.float64) / self._size
         integers, _ = clip_to_fixed_point(mean[None], 2.0**self._bits, self._bits)
         features = fixed_point_energies(integers, self._moment, self._bits, self._feature_bits)
