@@ -16,9 +16,9 @@ from support.streams import run_once, write_rows
 
 from fedmf.accounting import gaussian_sigma
 from fedmf.accounting.gaussian import gaussian_mu
+from fedmf.matrices.factorization import Factorization
+from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.mechanisms.closed_forms import cgd, identity
-from fedmf.mechanisms.matrix import Factorization
-from fedmf.mechanisms.toeplitz import Toeplitz
 from fedmf.noise import Domain
 from fedmf.streaming import PrivateStream, Settings
 
