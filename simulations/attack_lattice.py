@@ -49,7 +49,7 @@ from fedmf.mechanisms.closed_forms import identity
 from fedmf.noise import Domain, NoiseKey, NoiseStream
 from fedmf.runs.plan import Plan
 from fedmf.runs.simulation import run_in_process
-from fedmf.training import LocalTrainer
+from fedmf.training import LocalTrainer, classification
 
 Values = NDArray[np.float64]
 
@@ -179,7 +179,7 @@ def first_std(plan: Plan) -> float:
     return plan.noise_std * math.sqrt(float(plan.mechanism.factorization.noise_row_variances()[0]))
 
 
-def exact_sum(rows: Values | torch.Tensor, clip_norm: float) -> Values:
+def exact_sum(rows: NDArray[Any] | torch.Tensor, clip_norm: float) -> Values:
     """Σ clip(x) as the package has it, without noise."""
     rows = torch.as_tensor(rows)
     total = FixedPointSum(rows.shape[1], clip_norm)
@@ -226,7 +226,7 @@ def task_of(features: torch.Tensor, labels: NDArray[np.int64]) -> fedmf.Task:
         torch.from_numpy(labels[:2]),
         classes=CLASSES,
     )
-    return fedmf.classification(dataset, model)
+    return classification(dataset, model)
 
 
 def label_runs(repeats: int) -> Iterator[tuple[int, list[Verdict]]]:

@@ -318,7 +318,8 @@ class NoiseStream:
         self, innovations: Innovations, block: _Block, totals: Integers | None, low: int, high: int
     ) -> None:
         """Make some columns of some rows, tile by tile; ``low`` begins a block of keystream."""
-        wide = min(self._rule.columns_at_once(block.count), WORDS, -(-(high - low) // BLOCK) * BLOCK)
+        columns = self._rule.columns_at_once(block.count)
+        wide = min(columns // BLOCK * BLOCK, WORDS, -(-(high - low) // BLOCK) * BLOCK)
         k_memory = np.empty(len(block.drawn) * wide, np.int64)
         x_memory = np.empty(block.count * wide, np.int64)
         for begin in range(low, high, wide):

@@ -14,7 +14,7 @@ from support.covariance import covariance_fits
 
 from fedmf.errors import HorizonExceededError
 from fedmf.mechanisms.blt import BufferedToeplitz
-from fedmf.mechanisms.closed_forms import bsr, identity
+from fedmf.mechanisms.closed_forms import bsr, identity, square_root
 from fedmf.mechanisms.matrix import Factorization, Stamped
 from fedmf.mechanisms.registry import build
 from fedmf.mechanisms.streaming import Recurrence, StreamingInverse
@@ -70,6 +70,17 @@ def test_a_release_is_the_sum_of_two_integer_vectors(inverse: StreamingInverse) 
     for t in range(ROUNDS):
         noise.release(large[t])
     assert torch.equal(large, expected)
+
+
+def test_long_rows_together_are_those_made_one_by_one() -> None:
+    """A 20th of a tile is no whole number of blocks of keystream, and has to be cut to one."""
+    inverse = square_root(20).recurrence()
+    dimension = 40_000
+    together = torch.zeros(20, dimension, dtype=torch.int64)
+    noise = make(inverse, dimension, 20)
+    noise.release_rows(together[:13])
+    noise.release_rows(together[13:])
+    assert torch.equal(together, rows(make(inverse, dimension, 20), 20))
 
 
 def test_only_int64_becomes_a_release() -> None:

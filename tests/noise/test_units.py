@@ -146,5 +146,13 @@ def test_parts_add_up_in_squares_of_what_they_move_by_their_noise() -> None:
     assert both.failure == one.failure + other.failure
 
 
+def test_vectors_that_are_rounded_to_integers_move_more() -> None:
+    C = MATRICES["bsr"]
+    whole = integer_noise(Part(C, 100, 10), 1.0, 1.0)
+    cut = integer_noise(Part(C, 100, 10, cut=7.0), 1.0, 1.0)
+    assert cut.bits == whole.bits
+    assert cut.movement - whole.movement == pytest.approx(7.0 * 2.0**-whole.bits, rel=1e-6)
+
+
 def test_no_noise_has_no_unit() -> None:
     assert calibrated([Part(MATRICES["cgd"], 10, 10)], 1.0, 0.0) == (0.0, NOTHING)
