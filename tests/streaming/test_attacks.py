@@ -96,10 +96,10 @@ def test_whether_a_row_is_there_is_told_no_better_than_by_the_guarantee(tmp_path
     by_likelihood = released @ x[PAIR] > x[PAIR] @ x[PAIR] / 2
     allowed = stats.norm.cdf(gaussian_mu(gaussian_sigma(1.0, 1e-6)) / 2)
     for guessed in (by_lattice, by_likelihood):
-        assert (guessed == truth).sum() <= stats.binom.isf(1e-6, count, allowed)
+        assert np.equal(guessed, truth).sum() <= stats.binom.isf(1e-6, count, allowed)
     of_floats = np.outer(truth, x[PAIR]) + std * lattice_noise(rng, count)
     read_of_floats = [int(np.argmin(distances(row, guesses, std))) for row in of_floats]
-    assert (read_of_floats == truth).sum() > stats.binom.isf(1e-6, count, allowed)
+    assert np.equal(read_of_floats, truth).sum() > stats.binom.isf(1e-6, count, allowed)
 
 
 COUNT = 2000
