@@ -103,7 +103,7 @@ _AMPLIFIED = ("bfr", "bifr", "cgd", "one-parameter")
 
 def table(rounds: Sequence[int], only: Sequence[str], as_json: bool) -> None:
     """A row for each mechanism and n."""
-    from fedmf.accounting import design
+    from fedmf.mechanisms.design import design
     from fedmf.mechanisms.registry import names_to_compare
 
     def timed(label: str, contract: Participation, limit: float, name: str, **more: Any) -> None:

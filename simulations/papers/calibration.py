@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import fedmf
-from fedmf.accounting import design, gaussian_epsilon
+from fedmf.accounting import gaussian_epsilon
+from fedmf.mechanisms.design import design
 from fedmf.runs.tables.configuration import run_of
 
 __all__ = ["Calibrations"]
