@@ -23,13 +23,13 @@ from fedmf.accounting import certified_sigma
 from fedmf.errors import LedgerError
 from fedmf.matrices.arrays import Vector
 from fedmf.matrices.blt import BufferedToeplitz
-from fedmf.matrices.factorization import Factorization, factorization_from_dict
+from fedmf.matrices.factorization import Factorization, Mechanism, factorization_from_dict
 from fedmf.matrices.joint_sensitivity import UserRange
 from fedmf.matrices.sensitivity import Sensitivity, stated_sensitivity
 from fedmf.matrices.workload import ToeplitzWorkload, parse_workload
 from fedmf.mechanisms.closed_forms import identity
 from fedmf.mechanisms.objective import RMSE, Objective, query_variances
-from fedmf.mechanisms.registry import Mechanism, accepted_parameters, build, optional_parameters
+from fedmf.mechanisms.registry import accepted_parameters, build, optional_parameters
 from fedmf.moments import MomentMechanism, MomentStream, SecondMoment, second_moment_named, weight_for
 from fedmf.moments.methods import mechanism_from_dict
 from fedmf.noise import KeySchedule, NoiseKey
