@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedmf.clipping.fixed_point import ClippedSums, FixedPointSum
+from fedmf.errors import LedgerError
 from fedmf.ledger.ledger import Ledger
 from fedmf.ledger.packed import pack, unpack
 from fedmf.noise.key import Domain, NoiseKey
@@ -131,11 +132,15 @@ class PrivateServer:
         """Continue where the ledger ends; to be called before the first round of a process.
 
         Raises:
+            LedgerError: the ledger holds rounds and no state.
             ValueError: the checkpoint was written with other noise than this plan and key make.
         """
         released = self.ledger.released
         if released:
-            self._load(unpack(self.ledger.state()))
+            kept = self.ledger.state()
+            if kept is None:
+                raise LedgerError(f"the ledger must hold a state after {released} rounds; it holds none.")
+            self._load(unpack(kept))
             self.lost = range(self._state.t, released)
             self._state = replace(self._state, t=released)
             self._set_clip_norm()
