@@ -46,11 +46,13 @@ if TYPE_CHECKING:
     from fedmf.optim import Adam, JmeAdam, Sgd
     from fedmf.participation import Participation
     from fedmf.runs.aggregator import PrivateAggregator
+    from fedmf.runs.directory import recorded_run
     from fedmf.runs.released_model import load_model
     from fedmf.runs.run import Execution, NoiseMechanism, Run
     from fedmf.runs.simulation import plan, resume, simulate, start
     from fedmf.runs.statement import account
     from fedmf.runs.statistics import QuantileClipping
+    from fedmf.runs.tables.configuration import load_run
     from fedmf.runs.tasks import classification, next_token, regression
     from fedmf.statements.statement import PrivacyStatement
     from fedmf.streaming import PrivateStream
@@ -96,8 +98,10 @@ __all__ = [
     "design",
     "import_strategy",
     "load_model",
+    "load_run",
     "next_token",
     "plan",
+    "recorded_run",
     "regression",
     "resume",
     "run_sweep",

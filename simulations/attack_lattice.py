@@ -47,7 +47,7 @@ from fedmf.clipping import FixedPointSum, clip_to_fixed_point
 from fedmf.data import InMemoryDataset
 from fedmf.mechanisms.closed_forms import identity
 from fedmf.noise import Domain, NoiseKey, NoiseStream
-from fedmf.runs.plan import Plan
+from fedmf.release.plan import Plan
 from fedmf.runs.simulation import run_in_process
 from fedmf.training import LocalTrainer, classification
 

@@ -49,7 +49,7 @@ def config(folder: Path) -> None:
     import fedmf.runs.tables.configuration  # what is imported is not counted
 
     file = Path(PACKAGE).parent / "configs/digits.toml"
-    counted("TOML file to run", lambda: fedmf.Run.from_config(file))
+    counted("TOML file to run", lambda: fedmf.load_run(file))
 
 
 def start(folder: Path) -> None:

@@ -21,13 +21,13 @@ FLOORS = (
     {"functions", "kept_files", "participation"},
     {"matrices"},
     {"cohorts", "noise"},
-    {"accounting", "clipping"},
+    {"accounting", "clipping", "ledger"},
+    {"release"},
     {"mechanisms"},
     {"moments"},
     {"data", "models"},
     {"training"},
     {"optim"},
-    {"ledger"},
     {"statements"},
     {"streaming"},
     {"runs"},
@@ -95,11 +95,69 @@ def test_imports_only_point_downwards() -> None:
     [
         ("ledger/ledger.py", "def f():\n    from fedmf import runs"),
         ("ledger/ledger.py", "from ..streaming import StreamRun"),
-        ("runs/server.py", "def f():\n    import flwr.common"),
+        ("release/plan.py", "def f():\n    import flwr.common"),
     ],
 )
 def test_a_forbidden_import_is_seen(module: str, source: str) -> None:
     assert len(violations(source, PACKAGE / module)) == 1
+
+
+def graph() -> dict[str, set[str]]:
+    """Which modules each module imports, wherever in it and for whatever purpose."""
+    names = {}
+    for path in MODULES:
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        names[path] = ".".join(parts).removesuffix(".__init__")
+    known = set(names.values())
+    found = {name: set[str]() for name in known}
+    for path, name in names.items():
+        if name == "fedmf":  # the public face, which loads what it names on demand
+            continue
+        for _, imported in imports_of(path.read_text(encoding="utf-8"), path):
+            target = imported if imported in known else imported.rpartition(".")[0]
+            found[name] |= {target} & (known - {name})
+    return found
+
+
+def circle_of(imports: dict[str, set[str]]) -> list[str]:
+    """Modules that import one another, directly or through others: what is left without leaves."""
+    left = {name: set(others) for name, others in imports.items()}
+    while leaves := [name for name, others in left.items() if not others & left.keys()]:
+        for leaf in leaves:
+            del left[leaf]
+    while tops := left.keys() - set().union(*left.values()):
+        for top in tops:
+            del left[top]
+    return sorted(left)
+
+
+def test_no_modules_import_one_another() -> None:
+    assert circle_of(graph()) == []
+
+
+def test_a_circle_is_seen() -> None:
+    imports = graph()
+    imports["fedmf.release.plan"].add("fedmf.release.private_server")
+    assert "fedmf.release.plan" in circle_of(imports)
+
+
+LOADED = """
+import importlib, json, sys
+for name in json.loads(sys.argv[1]):
+    importlib.import_module(name)
+print(json.dumps(sorted({name.split(".")[1] for name in sys.modules if name.startswith("fedmf.")})))
+"""
+#: All that a release may rest on.
+CORE = {"accounting", "clipping", "errors", "ledger", "matrices", "noise", "participation", "release"}
+#: What the core still loads in addition.
+LOADED_TOO = {"kept_files", "lazy", "version"}
+
+
+def test_release_loads_the_core_alone() -> None:
+    modules = [f"fedmf.release.{path.stem}" for path in (PACKAGE / "release").glob("[a-z]*.py")]
+    arguments = [sys.executable, "-c", LOADED, json.dumps(modules)]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=600, check=True)
+    assert set(json.loads(done.stdout)) - LOADED_TOO == CORE
 
 
 PROBE = """

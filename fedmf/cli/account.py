@@ -114,7 +114,7 @@ def _counts(directory: Path, header: RunHeader, ledger: Ledger) -> dict[str, str
         for name, value in metrics.get(max(metrics, default=0), {}).items()
         if value is not None and name != "epsilon"
     )
-    rounds, size = ledger.released, header.plan.cohorts.users_per_round
+    rounds, size = ledger.released, header.plan.users_per_round
     arrived, zero = ledger.histories.participations, sum(1 for one in failures if one.get("user"))
     stages = Counter(str(one.get("stage")) for one in failures)
     first = {str(one.get("stage")): str(one.get("reason"))[:100] for one in reversed(failures)}

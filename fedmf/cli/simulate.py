@@ -40,8 +40,8 @@ def simulate(
     Example: fedmf simulate configs/digits.toml --set mechanism.kind=cgd --set privacy.epsilon=2
     """
     from fedmf.errors import ConfigError
+    from fedmf.runs.directory import recorded_run
     from fedmf.runs.progress import RunProgress
-    from fedmf.runs.run import Run
     from fedmf.runs.session import Session
     from fedmf.runs.tables.configuration import dotted_keys, load_run, parse_assignments, run_of
 
@@ -51,7 +51,7 @@ def simulate(
     if config is not None:
         run = load_run(config, overrides)
     elif resume is not None:
-        stored = Run.from_directory(resume)
+        stored = recorded_run(resume)
         run = run_of({**dotted_keys(stored), **overrides}) if overrides else stored
     else:
         raise ConfigError("simulate needs CONFIG.toml, or --resume DIR to continue a stopped run.")

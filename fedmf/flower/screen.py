@@ -31,7 +31,7 @@ def say_plan(session: Session) -> None:
         say(session.standing)
     epsilon = plan.epsilon_after(server.horizon)
     budget = f"epsilon {at_least(epsilon, 4)}" if math.isfinite(epsilon) else "no privacy"
-    if plan.privacy.noise_seed is not None:
+    if session.run.privacy.noise_seed is not None:
         budget = f"simulation only, no privacy (public noise seed); with a secret key {budget}"
     say(
         f"{plan.mechanism.name}, {budget} after {server.horizon} rounds, noise multiplier "

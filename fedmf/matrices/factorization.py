@@ -477,3 +477,19 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Factorization):
         return value.to_dict()
     return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+@dataclass(frozen=True, eq=False)
+class Mechanism:
+    """A named factorization with the parameters it was built from.
+
+    Args:
+        name: as on the command line.
+        params: by ASCII name, the optimised ones included; building it with these parameters gives the same
+            factorization again.
+        factorization: C.
+    """
+
+    name: str
+    params: dict[str, float | int]
+    factorization: Factorization

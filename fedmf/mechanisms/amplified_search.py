@@ -11,11 +11,12 @@ from fedmf.accounting.sampling import (
     amplified_noise_of,
     approximate_noise_of,
 )
+from fedmf.matrices.factorization import Mechanism
 from fedmf.matrices.toeplitz import NotRepresentable
 from fedmf.matrices.workload import ToeplitzWorkload
 from fedmf.mechanisms.choice import MechanismChoice
 from fedmf.mechanisms.objective import RMSE, Objective, query_variances
-from fedmf.mechanisms.registry import DesignRequest, Mechanism, Values, search
+from fedmf.mechanisms.registry import DesignRequest, Values, search
 from fedmf.participation import Participation
 
 # The searched noise is approximate, and so are the parameters.

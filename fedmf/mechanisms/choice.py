@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedmf.matrices.factorization import Factorization, factorization_from_dict
+from fedmf.matrices.factorization import Factorization, Mechanism, factorization_from_dict
 from fedmf.matrices.workload import ToeplitzWorkload
 from fedmf.mechanisms.objective import RMSE, Objective
-from fedmf.mechanisms.registry import Free, Mechanism, Values, build, form_of, names
+from fedmf.mechanisms.registry import Free, Values, build, form_of, names
 from fedmf.participation import Participation
 
 _GIVEN = "given"

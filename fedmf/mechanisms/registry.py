@@ -14,7 +14,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedmf.matrices.factorization import Factorization, NotRepresentable, Stamped, normalized
+from fedmf.matrices.factorization import (
+    Factorization,
+    Mechanism,
+    NotRepresentable,
+    Stamped,
+    normalized,
+)
 from fedmf.matrices.sensitivity import stated_sensitivity
 from fedmf.matrices.workload import ToeplitzWorkload, prefix
 from fedmf.mechanisms.disk_cache import remembered_parameters
@@ -465,22 +471,6 @@ def _load() -> None:
 def _forms() -> dict[str, Form]:
     forms = [Form(family, normalized) for normalized in (False, True) for family in families()]
     return {form.name: form for form in forms}
-
-
-@dataclass(frozen=True, eq=False)
-class Mechanism:
-    """A named factorization with the parameters it was built from.
-
-    Args:
-        name: as on the command line.
-        params: by ASCII name (`parameters`), the optimised ones included; `build` with these parameters gives
-            the same factorization again.
-        factorization: C.
-    """
-
-    name: str
-    params: dict[str, float | int]
-    factorization: Factorization
 
 
 def names() -> list[str]:

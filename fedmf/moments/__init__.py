@@ -17,7 +17,7 @@ from fedmf.moments.methods import (
 )
 from fedmf.moments.noisy_moments import NoisyMoments
 from fedmf.moments.ratio import fieller
-from fedmf.moments.stream import MomentRelease, MomentStream
+from fedmf.moments.stream import MomentRelease, MomentStream, RunningMoments
 from fedmf.moments.weights import AIMS, Goal, best_pair, weight_for
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "MomentStream",
     "NoisyMoments",
     "PrivateGaussian",
+    "RunningMoments",
     "SecondMoment",
     "best_pair",
     "describe",

@@ -13,16 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from fedmf.clipping.row_features import NEAR
 from fedmf.matrices.factorization import Factorization, factorization_from_dict
 from fedmf.matrices.joint_sensitivity import UserRange, free_weight, joint_sensitivity
 from fedmf.matrices.second_moment import SecondMoment
 from fedmf.matrices.sensitivity import Sensitivity, stated_sensitivity
-from fedmf.moments.features import NEAR
 from fedmf.noise.units import NOTHING, Part, Rounding, calibrated
 from fedmf.participation import Participation
-
-MOST_ROWS: Final = 1 << 25
-"""Most rows of a step, which bounds the sums of integers."""
+from fedmf.release.private_stream import MOST_ROWS, RowPlan
 
 
 @dataclass(frozen=True)
@@ -233,11 +231,13 @@ class MomentMechanism:
             rounding=rounding,
         )
 
-    @property
-    def units(self) -> list[float]:
-        """Units of the released sums: ζ·2⁻ᴮ, and ζ²·2⁻ᶠ where the second moment has noise of its own."""
-        zeta = self.users.norm_bound
-        return [zeta**power * 2.0**-bits for power, bits in enumerate(self.rounding.bits, start=1)]
+    def rows(self, moment: SecondMoment) -> RowPlan:
+        """How rows become noisy sums; of a mechanism for integers."""
+        parts = [Part(self.first, moment.dimension, MOST_ROWS)]
+        if self.method.second_noise:
+            second, _ = self.second_noise
+            parts.append(Part(second, moment.size, MOST_ROWS))
+        return RowPlan(self.users.norm_bound, moment, tuple(parts), self.rounding)
 
     def levels_under(self, participation: Participation) -> tuple[float, float | None, Sensitivity]:
         """τ₁, τ₂ and the sensitivity for σ = 1 and another contract."""

@@ -1,48 +1,13 @@
-"""Compiled passes over rows of moments, each of which is as it would be alone."""
+"""A compiled recursion over rows of moments."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-import numpy as np
-
 from fedmf.noise.loops import compiled
 
 #: Columns of a few rows that stay in the fastest cache.
 _NEAR: Final = 1 << 9
-#: Rows that are read again for every coordinate, from a near cache.
-_ROWS: Final = 64
-
-
-@compiled("void(float64[:,::1], float64, int64, int64[:,::1])")
-def add_products(rows: Any, scale: float, every: int, sums: Any) -> None:
-    """Add to each step the integers nearest scale·x_i² and √2·scale·x_i·x_j, i < j, of its rows.
-
-    Every product is made of three factors in float64 and then rounded: it depends on its row alone.
-
-    Args:
-        rows: integers x below 2⁵³, shape (rows, d).
-        scale: so small that the results are below 2⁵¹.
-        every: rows of a step.
-        sums: shape (steps, d(d+1)/2), in the order of the upper triangle; changed.
-    """
-    root = scale * np.sqrt(2.0)
-    for begin in range(0, rows.shape[0], every):
-        total = sums[begin // every]
-        end = min(begin + every, rows.shape[0])
-        for low in range(begin, end, _ROWS):
-            high = min(low + _ROWS, end)
-            at = 0
-            for i in range(rows.shape[1]):
-                products = total[at : at + rows.shape[1] - i]
-                for r in range(low, high):
-                    right = rows[r, i:]
-                    left = right[0] * root
-                    square = products[0] + np.int64(np.rint(right[0] * scale * right[0]))
-                    for j in range(products.size):
-                        products[j] += np.int64(np.rint(left * right[j]))
-                    products[0] = square
-                at += products.size
 
 
 @compiled(

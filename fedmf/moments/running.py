@@ -67,6 +67,11 @@ class RunningWorkload:
         self._inputs = torch.zeros(inputs, size, dtype=torch.float64, device=device)
         self._outputs = torch.zeros(outputs, size, dtype=torch.float64, device=device)
 
+    @property
+    def t(self) -> int:
+        """How many vectors came so far."""
+        return self._t
+
     def update(self, value: torch.Tensor) -> torch.Tensor:
         """Row t of A times the inputs so far, as a new tensor.
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import torch
 
-from fedmf.clipping import clip_to_fixed_point
 from fedmf.matrices.second_moment import SecondMoment
 from fedmf.matrices.workload import ToeplitzWorkload
-from fedmf.moments.features import integer_features
-from fedmf.moments.methods import MOST_ROWS, MomentMechanism
+from fedmf.moments.methods import MomentMechanism
 from fedmf.moments.running import RunningWorkload
-from fedmf.noise import Domain, KeySchedule, NoiseKey, NoiseStream
+from fedmf.noise import KeySchedule, NoiseKey
+from fedmf.release.private_stream import PrivateRows, restore_state, state_of
 
 #: Rows this much over ζ, as float32 rounding makes them, are clipped to ζ instead of refused.
 _NORM_ROUNDING = 1e-6
@@ -113,23 +112,8 @@ class MomentStream:
             mechanism = mechanism.of_integers(second_moment)
         self.mechanism, self.second_moment = mechanism, second_moment
         self.first_workload, self.second_workload = first_workload, second_workload
-        self._running_first = RunningWorkload(first_workload, second_moment.dimension)
-        self._running_second = RunningWorkload(second_workload, second_moment.size)
-        self._bits = mechanism.rounding.bits[0]
-        self._unit = mechanism.units[0]
-        self._first_noise = NoiseStream(
-            key,
-            Domain.FIRST_MOMENT,
-            mechanism.first.recurrence(),
-            mechanism.rounds,
-            second_moment.dimension,
-            mechanism.rounding.parts[0].std,
-        )
-        self._second: _Noised | _Squared = _Squared(mechanism, second_moment)
-        if mechanism.method.second_noise:
-            self._second = _Noised(mechanism, second_moment, key)
-        #: What draws noise, by its name in a saved state.
-        self._noises = {"first_noise": self._first_noise, **self._second.noises}
+        self._rows = PrivateRows(mechanism.rows(second_moment), key)
+        self._estimates = RunningMoments(mechanism, second_moment, first_workload, second_workload)
         self._t = 0
         self._whole = True  # False while a step is under way
 
@@ -194,20 +178,14 @@ class MomentStream:
         return self._release(x, len(x))
 
     def _release(self, x: torch.Tensor, steps: int) -> MomentBlock:
-        """Clip rows to integers, sum those of each step, add the noise, and only then make numbers of it."""
         self._check_room(x, steps)
-        rows, _ = clip_to_fixed_point(x.to("cpu"), self.mechanism.users.norm_bound, self._bits)
+        sums = self._rows.clip_and_add(x, steps)
         self._whole = False
-        first = rows.view(steps, len(x) // max(steps, 1), rows.shape[1]).sum(dim=1)
-        self._first_noise.release_rows(first)
-        first_values = first.to(torch.float64).mul_(self._unit)
-        second_values = self._second.released(rows, steps, first_values, self._t)
-        released = (
-            self._running_first.extend(first_values, owned=True),
-            self._running_second.extend(second_values, owned=True),
-        )
-        self._t, self._whole = self._t + steps, True
-        return MomentBlock(self._t - steps + 1, *released)
+        noisy = self._rows.add_noise(sums)
+        first, second = self._estimates.extend(noisy)
+        self._t += steps
+        self._whole = True
+        return MomentBlock(self._t - steps + 1, first, second)
 
     def _check_room(self, x: torch.Tensor, steps: int) -> None:
         d = self.second_moment.dimension
@@ -223,10 +201,11 @@ class MomentStream:
                 f"t (step) must be at most n (horizon) = {self.mechanism.rounds}; got {self._t + steps}. "
                 "Plan a longer stream: noise past the horizon was never calibrated."
             )
-        if len(x) > MOST_ROWS * max(steps, 1):
-            raise ValueError(f"m (rows of a step) must be at most {MOST_ROWS}; got {len(x)}.")
-        if len(x) != steps:
-            self._second.check(len(x))
+        if len(x) > max(steps, 1) and not self.mechanism.method.second_noise:
+            raise ValueError(
+                f"x (rows) must be one row a step for post-processing; got {len(x)}. "
+                "The square of a noisy sum is not the sum of squares."
+            )
 
     def _check_bounded(self, x: torch.Tensor) -> None:
         """Refuse rows that are not finite, or longer than ζ by more than rounding."""
@@ -248,12 +227,7 @@ class MomentStream:
             with_vectors: include the vectors of the noise, so that continuing needs no replay. They are past
                 noise, to be kept as secret as the key.
         """
-        return {
-            "t": self._t,
-            "first": self._running_first.state_dict(),
-            "second": self._running_second.state_dict(),
-            **{name: noise.state_dict(with_vectors=with_vectors) for name, noise in self._noises.items()},
-        }
+        return state_of(self._rows, self._estimates, with_vectors)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state: the noise continues with the rows it would have used.
@@ -261,71 +235,64 @@ class MomentStream:
         Raises:
             ValueError: the state is of another stream, or of noise from another key.
         """
-        parts = [state[name] for name in ("first", "second", "first_noise", "second_noise") if name in state]
-        if any(part["t"] != state["t"] for part in parts):
-            raise ValueError(
-                f"t (state) must be the same in all parts; got {state['t']} and "
-                f"{', '.join(str(part['t']) for part in parts)}."
-            )
         self._whole = False
-        for name, noise in self._noises.items():
-            noise.load_state(state[name])
-        self._running_first.load_state_dict(state["first"])
-        self._running_second.load_state_dict(state["second"])
-        self._t, self._whole = int(state["t"]), True
+        self._t = restore_state(self._rows, self._estimates, state)
+        self._whole = True
 
 
-class _Noised:
-    """Second moments with noise of their own."""
+@final
+class RunningMoments:
+    """What is made of the noisy sums of a stream: both workloads, applied as it goes.
 
-    def __init__(self, mechanism: MomentMechanism, moment: SecondMoment, key: NoiseKey | KeySchedule) -> None:
-        C, _ = mechanism.second_noise
-        self._moment = moment
-        self._bits, self._feature_bits = mechanism.rounding.bits
-        self._unit = mechanism.units[1]
-        self._noise = NoiseStream(
-            key,
-            Domain.SECOND_MOMENT,
-            C.recurrence(),
-            mechanism.rounds,
-            moment.size,
-            mechanism.rounding.parts[1].std,
-        )
-        self.noises = {"second_noise": self._noise}
+    A method without noise for second moments takes those of the noisy sums, less their bias if it says so.
 
-    def check(self, rows: int) -> None:
-        """Any number of rows may come in a step."""
+    Args:
+        mechanism: strategy matrices and noise levels.
+        second_moment: which second moment.
+        first_workload: A₁.
+        second_workload: A₂.
+    """
 
-    def released(self, rows: torch.Tensor, steps: int, private: torch.Tensor, t: int) -> torch.Tensor:
-        """Of the integer rows of some steps."""
-        sums = integer_features(rows, self._moment, steps, self._bits, self._feature_bits)
-        self._noise.release_rows(sums)
-        return sums.to(torch.float64).mul_(self._unit)
-
-
-class _Squared:
-    """Second moments of private rows, less their bias if the mechanism says so; no noise of their own."""
-
-    def __init__(self, mechanism: MomentMechanism, moment: SecondMoment) -> None:
-        self._moment, self._bias = moment, torch.zeros(mechanism.rounds, dtype=torch.float64)
-        self.noises: dict[str, NoiseStream] = {}
+    def __init__(
+        self,
+        mechanism: MomentMechanism,
+        second_moment: SecondMoment,
+        first_workload: ToeplitzWorkload,
+        second_workload: ToeplitzWorkload,
+    ) -> None:
+        self._moment = second_moment
+        self._first = RunningWorkload(first_workload, second_moment.dimension)
+        self._second = RunningWorkload(second_workload, second_moment.size)
+        self._bias = torch.zeros(mechanism.rounds, dtype=torch.float64)
         self._debiased = mechanism.debiased and not mechanism.method.second_noise
         if self._debiased:
             variances = mechanism.first.noise_row_variances().copy()
             self._bias = mechanism.first_std**2 * torch.from_numpy(variances)
 
-    def check(self, rows: int) -> None:
-        """One row a step, or a refusal."""
-        if rows > 1:
-            raise ValueError(
-                f"x (rows) must be one row a step for post-processing; got {rows}. "
-                "The square of a noisy sum is not the sum of squares."
-            )
+    def extend(self, noisy: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Y_t and the packed S_t of some steps, shapes (steps, d) and (steps, size).
 
-    def released(self, rows: torch.Tensor, steps: int, private: torch.Tensor, t: int) -> torch.Tensor:
-        """Of the private rows of the steps from t on."""
-        features = self._moment.features_of_each(private)
+        Args:
+            noisy: sums of rows with noise, shape (steps, d), and of second moments where these have noise of
+                their own, shape (steps, size); changed.
+        """
+        first, *others = noisy
+        second = others[0] if others else self._squared(first)
+        return self._first.extend(first, owned=True), self._second.extend(second, owned=True)
+
+    def _squared(self, noisy: torch.Tensor) -> torch.Tensor:
+        features = self._moment.features_of_each(noisy)
         if not self._debiased:
             return features
-        bias = self._bias[t : t + steps, None]
+        t = self._first.t
+        bias = self._bias[t : t + len(noisy), None]
         return features - bias * self._moment.of_isotropic_noise()
+
+    def state_dict(self) -> dict[str, Any]:
+        """States of the workloads, which are private outputs."""
+        return {"first": self._first.state_dict(), "second": self._second.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state."""
+        self._first.load_state_dict(state["first"])
+        self._second.load_state_dict(state["second"])

@@ -6,8 +6,9 @@ from fedmf.optim.adam import Adam, AdamDebiased, JmeAdam, ServerAdam
 from fedmf.optim.energies import Blocks, Energies, energy_weight, relative_energy_error
 from fedmf.optim.options import ChosenOptimizer, OptimizerOptions, OwnOptimizer, chosen
 from fedmf.optim.own_rule import OwnRule, fingerprint_of
-from fedmf.optim.server_optimizer import Move, RoundRelease, ServerOptimizer
+from fedmf.optim.server_optimizer import Move
 from fedmf.optim.sgd import ServerSGD, Sgd
+from fedmf.release.round_release import RoundRelease, ServerOptimizer
 from fedmf.values import by_kind
 
 __all__ = [

@@ -15,8 +15,8 @@ from fedmf.matrices.joint_sensitivity import UserRange
 from fedmf.matrices.sensitivity import stated_sensitivity
 from fedmf.moments import BlockEnergies, DiagonalMoment, SecondMoment
 from fedmf.moments.methods import default_weight
-from fedmf.optim.server_optimizer import RoundRelease
 from fedmf.participation import Participation
+from fedmf.release.round_release import RoundRelease
 
 BlockKind = Literal["coordinate", "channel", "tensor", "model"]
 

@@ -9,7 +9,8 @@ from typing import Annotated
 
 from fedmf.matrices.workload import LearningRateSchedule, ScheduleKind, ToeplitzWorkload, prefix
 from fedmf.optim.own_rule import OwnRule
-from fedmf.optim.server_optimizer import Move, ServerOptimizer
+from fedmf.optim.server_optimizer import Move
+from fedmf.release.round_release import ServerOptimizer
 from fedmf.values import Field, Value
 
 

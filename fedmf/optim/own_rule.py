@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedmf.accounting import SecondForm
 from fedmf.moments import SecondMoment
-from fedmf.optim.server_optimizer import RoundRelease, ServerOptimizer
+from fedmf.release.round_release import RoundRelease, ServerOptimizer
 
 _TEXT = (str, int, complex, bytes, type(None), PurePath, torch.dtype, torch.device, np.dtype, range)
 _NAMED = (type, FunctionType, BuiltinFunctionType)

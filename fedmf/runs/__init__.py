@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from fedmf.lazy import lazily
 
 if TYPE_CHECKING:
+    from fedmf.release.plan import Plan
     from fedmf.runs.loop import Clients, Reply, RoundRecord, Rounds
-    from fedmf.runs.plan import Plan
     from fedmf.runs.run import Run
     from fedmf.runs.session import Session
     from fedmf.runs.statistics import Statistic

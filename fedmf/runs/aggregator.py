@@ -26,7 +26,7 @@ from fedmf.optim import ChosenOptimizer, ServerOptimizer, Sgd
 from fedmf.runs.directory import LEDGER, RunDirectory, read_header
 from fedmf.runs.loop import Reply
 from fedmf.runs.model_layout import ModelLayout
-from fedmf.runs.plan import Plan
+from fedmf.runs.plan import plan_of
 from fedmf.runs.run import Execution, NoiseMechanism, Run
 from fedmf.runs.session import Session, created, require_same
 from fedmf.runs.statistics import FixedClipping, QuantileClipping, Statistic
@@ -135,7 +135,7 @@ def session_of(path: Path, run: Run, initial: Tensor) -> Session:
         directory = RunDirectory.open(path)
     else:
         layout = task.layout
-        plan = Plan.of(run, optimizer, layout.dimension)
+        plan = plan_of(run, optimizer, layout.dimension)
         directory = created(path, run, plan, task.user_list, layout.save, arrays=arrays)
     with contextlib.ExitStack() as held:
         held.enter_context(directory)

@@ -15,8 +15,9 @@ from fedmf.accounting import at_least, at_most
 from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.objective import query_variances
 from fedmf.noise import Domain, KeySchedule, NoiseKey
-from fedmf.runs.noised import NoisyParts
-from fedmf.runs.plan import Plan
+from fedmf.release.noisy_sum import NoisyParts
+from fedmf.release.plan import Plan
+from fedmf.runs.plan import plan_of
 from fedmf.runs.run import Run
 from fedmf.runs.session import check_device
 from fedmf.training import Task, preflight, seconds_of_training
@@ -41,8 +42,8 @@ class NoiseAndSignal:
 
     def __init__(self, plan: Plan, dimension: int) -> None:
         C, n = plan.mechanism.factorization, plan.participation.rounds
-        std = plan.noise_std / plan.privacy.clip_norm
-        unit = math.sqrt(dimension) * std / plan.cohorts.users_per_round
+        std = plan.noise_std / plan.clip_norm
+        unit = math.sqrt(dimension) * std / plan.users_per_round
         of_a_round = unit * math.sqrt(float(np.mean(C.noise_row_variances())))
         of_all = unit * math.sqrt(max(float(query_variances(C, prefix(n))[-1]), 0.0)) / n
         level = next((word for most, word in _LEVELS if of_all <= most), "none")
@@ -75,9 +76,7 @@ def dry_run(run: Run, device: str = "cpu") -> Iterator[tuple[str, str]]:
     task, plan = _planned(run, device)
     model, n, contract = task.model, run.cohorts.rounds, plan.participation
     known, epsilon = plan.known_epsilon_after(n), plan.epsilon_after(n)
-    promised = (
-        f"{at_least(epsilon)} at delta {at_least(plan.privacy.delta)}, {plan.privacy.adjacency} adjacency"
-    )
+    promised = f"{at_least(epsilon)} at delta {at_least(plan.delta)}, {plan.adjacency} adjacency"
     if plan.amplification is not None:
         promised += f" while cohorts stay secret; {at_least(known)} against those who know them"
     against = NoiseAndSignal(plan, model.dimension)
@@ -126,12 +125,13 @@ def _planned(run: Run, device: str) -> tuple[Task, Plan]:
     check_device(device)
     task = run.task_source.build().to(device)
     optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
-    return task, Plan.of(run, optimizer, task.model.dimension)
+    return task, plan_of(run, optimizer, task.model.dimension)
 
 
 def _seconds(run: Run, task: Task, plan: Plan, device: str) -> tuple[float, float]:
     """Of local training, and of a row of noise."""
-    noisy = NoisyParts(KeySchedule.constant(NoiseKey.from_os()), Domain.TRAINING, plan, 0)
+    keys = KeySchedule.constant(NoiseKey.from_os())
+    noisy = NoisyParts(keys, Domain.TRAINING, plan.parts[0], plan.noise_of(0))
     total = torch.zeros(task.model.dimension, dtype=torch.int64, device=device)
     repeat = min(_ROUNDS, run.cohorts.rounds)
     rows = timeit.repeat(lambda: noisy.stream.release(total), number=1, repeat=repeat)

@@ -10,24 +10,28 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
-from fedmf.accounting import PRIVACY
-from fedmf.cohorts import COHORTS
+from fedmf.accounting.privacy import PRIVACY, UNITS, Privacy, Unit
+from fedmf.cohorts import COHORTS, Cohorts
 from fedmf.errors import ConfigError, LedgerError, rebuilding
 from fedmf.ledger.durable_files import create_directory, load_key, save_key, tighten, write_durably
 from fedmf.ledger.ledger import Ledger
 from fedmf.noise import NoiseKey
-from fedmf.runs.plan import Plan
+from fedmf.release.plan import Plan
+from fedmf.runs.asked import law_of, numbers_of
 from fedmf.runs.statistics import Statistic, statistics_from
 from fedmf.values import value_of
 from fedmf.version import SOFTWARE
 
 if TYPE_CHECKING:
+    from fedmf.accounting.sampling import CohortLaw
     from fedmf.data import PublicInput
+    from fedmf.optim import ServerOptimizer
     from fedmf.runs.run import Run
-    from fedmf.training import UserFailure
+    from fedmf.training import Task, UserFailure
 
 _log = logging.getLogger("fedmf")
 #: Raised when a field changes its meaning.
@@ -45,7 +49,7 @@ class RunHeader:
 
     Args:
         run: what `fedmf.Run.to_dict` wrote: each value's own kind and fields.
-        plan: the calibrated mechanism; with the privacy and cohorts of the run.
+        plan: the calibrated mechanism.
         arrays: name and shape of each tensor of the model in the order of its flat vector.
         key_fingerprint: short public id of the noise key; None for a run without privacy.
         key_public: whether the noise follows from a published seed.
@@ -109,6 +113,39 @@ class RunHeader:
         """d, the number of model parameters that receive noise."""
         return sum(math.prod(shape) for _, shape in self.arrays)
 
+    @cached_property
+    def privacy(self) -> Privacy:
+        """The guarantee that the run asked for."""
+        return value_of(PRIVACY, self.run.get("privacy", {}))
+
+    @cached_property
+    def cohorts(self) -> Cohorts:
+        """Who takes part when."""
+        return value_of(COHORTS, self.run.get("cohorts", {}))
+
+    @cached_property
+    def statistics(self) -> tuple[Statistic, ...]:
+        """Statistics that are released with the model."""
+        return _statistics_of(self.run)
+
+    @property
+    def unit(self) -> Unit:
+        """The unit of protection."""
+        return UNITS[self.plan.unit]
+
+    def law(self) -> CohortLaw | None:
+        """The law by which secret cohorts are drawn; None where no amplification is claimed.
+
+        Raises:
+            LedgerError: the cohorts have no such law.
+        """
+        if self.plan.amplification is None:
+            return None
+        try:
+            return law_of(self.cohorts, self.plan.users, self.plan.participation)
+        except ValueError as error:
+            raise LedgerError(f"the header's amplification does not hold: {error}") from None
+
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict; floats survive JSON bit for bit."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -130,11 +167,14 @@ class RunHeader:
         with rebuilding("header (run description)"):
             privacy = value_of(PRIVACY, given["run"].get("privacy", {}))
             cohorts = value_of(COHORTS, given["run"].get("cohorts", {}))
-            found = statistics_from(given["run"]).values()
-            statistics = tuple(value for value in found if isinstance(value, Statistic))
-            plan = Plan.from_dict(privacy, cohorts, statistics, given["plan"])
+            asked = numbers_of(privacy, cohorts, _statistics_of(given["run"]))
+            plan = Plan.from_dict(given["plan"], **asked)
             arrays = tuple((str(name), tuple(map(int, shape))) for name, shape in given["arrays"])
             return cls(**{**given, "plan": plan, "arrays": arrays})
+
+
+def _statistics_of(run: Mapping[str, Any]) -> tuple[Statistic, ...]:
+    return tuple(value for value in statistics_from(run).values() if isinstance(value, Statistic))
 
 
 KEY, LEDGER, CONFIG = "noise.key", "ledger.sqlite", "config.toml"
@@ -242,6 +282,22 @@ def read_header(path: Path) -> RunHeader:
     """
     with opened_record(path) as (header, _):
         return header
+
+
+def recorded_run(path: str | Path, task: Task | None = None, optimizer: ServerOptimizer | None = None) -> Run:
+    """The run that a directory holds, rebuilt from its header.
+
+    Args:
+        path: its directory.
+        task: the task, where it was given as an object.
+        optimizer: likewise.
+
+    Raises:
+        ConfigError: not a run directory, or an object of the user's own is missing or another one.
+    """
+    from fedmf.runs.run import Run  # readers of records load no framework
+
+    return Run.from_dict(read_header(Path(path)).run, task, optimizer)
 
 
 def open_ledger(path: Path, read_only: bool = False) -> tuple[Ledger, RunHeader]:

@@ -300,7 +300,7 @@ class Rounds:
             Exception: what a callback raises; the round is kept, and the run can be continued.
         """
         server = self._server
-        server.directory.ledger.right.require()
+        server.ledger.right.require()
         last = server.horizon if last is None else last
         if last > server.horizon:
             raise ConfigError(

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from fedmf.accounting import SecondForm, SecondStream, certified_sigma
 from fedmf.errors import ConfigError
-from fedmf.matrices.factorization import Factorization
+from fedmf.matrices.factorization import Factorization, Mechanism
 from fedmf.matrices.joint_sensitivity import UserRange
-from fedmf.mechanisms.registry import Mechanism
 from fedmf.moments import Goal, SecondMoment, best_pair
 from fedmf.optim import energy_weight, relative_energy_error
 

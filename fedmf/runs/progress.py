@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedmf.accounting import at_least, at_most
+from fedmf.accounting.privacy import UNITS
+from fedmf.accounting.rounding import at_least, at_most
 from fedmf.version import __version__
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class RunProgress:
         contract = plan.participation
         self._print(
             f"fedmf {__version__} · {self._session.directory.path} · {server.dimension:,} parameters · "
-            f"{plan.users:,} {plan.words.plural}, {run.cohorts.users_per_round:,} per round, at most "
+            f"{plan.users:,} {UNITS[plan.unit].plural}, {run.cohorts.users_per_round:,} per round, at most "
             f"{contract.max_participations} rounds each"
         )
         params = "".join(f", {name} = {value:.4g}" for name, value in plan.mechanism.params.items())

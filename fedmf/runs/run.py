@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from fedmf.accounting import PRIVACY, NoPrivacy, Privacy, UserLevel
@@ -31,12 +30,12 @@ from fedmf.optim import (
     fingerprint_of,
 )
 from fedmf.participation import Participation
+from fedmf.release.statistics import check_statistics
 from fedmf.runs.statistics import (
     STATISTICS,
     FixedClipping,
     QuantileClipping,
     Statistic,
-    check_statistics,
     statistics_from,
 )
 from fedmf.runs.tasks import GIVEN, Classification, GivenTask, TaskSource, same, task_of
@@ -344,35 +343,6 @@ class Run:
             clipping=statistics.pop("clipping"),
             extra_releases=tuple(statistics.values()),
         )
-
-    @classmethod
-    def from_config(cls, path: str | Path, overrides: Mapping[str, Any] | None = None) -> Run:
-        """Read a TOML file and apply overrides by dotted key, such as ``{"privacy.epsilon": 2.0}``.
-
-        Raises:
-            ConfigError: unreadable, not TOML, or not a valid configuration.
-        """
-        from fedmf.runs.tables.configuration import load_run
-
-        return load_run(path, overrides)
-
-    @classmethod
-    def from_directory(
-        cls, path: str | Path, task: Task | None = None, optimizer: ServerOptimizer | None = None
-    ) -> Self:
-        """The run that a directory holds, rebuilt from its header.
-
-        Args:
-            path: its directory.
-            task: the task, where it was given as an object.
-            optimizer: likewise.
-
-        Raises:
-            ConfigError: not a run directory, or an object of the user's own is missing or another one.
-        """
-        from fedmf.runs.directory import read_header
-
-        return cls.from_dict(read_header(Path(path)).run, task, optimizer)
 
     def difference(self, other: Run) -> str | None:
         """One line naming the first value in which two runs differ in what they compute; None if in none."""

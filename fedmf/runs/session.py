@@ -23,6 +23,8 @@ from fedmf.data.dataset import NumberedUsers
 from fedmf.errors import ConfigError
 from fedmf.noise import NoiseKey
 from fedmf.optim import ServerOptimizer
+from fedmf.release.plan import Plan
+from fedmf.release.private_server import PrivateServer
 from fedmf.runs.directory import FAILURES, RunDirectory, RunHeader, read_header
 from fedmf.runs.outputs import (
     central,
@@ -31,10 +33,9 @@ from fedmf.runs.outputs import (
     shortfall,
     write_metrics,
 )
-from fedmf.runs.plan import Plan
+from fedmf.runs.plan import plan_of
 from fedmf.runs.released_model import initial_parameters
 from fedmf.runs.run import Run, difference
-from fedmf.runs.server import PrivateServer
 from fedmf.runs.statement import run_statement
 from fedmf.runs.tasks import NamedTask
 from fedmf.statements.composition import finite
@@ -81,7 +82,9 @@ class Session:
         self._task = None if task is None else task.to(device)
         self.plan: Plan = directory.header.plan
         every = run.execution.checkpoint_every
-        self.server = PrivateServer(self.plan, directory, initial, optimizer, device, every)
+        ledger, key = directory.ledger, directory.key
+        self.server = PrivateServer(self.plan, ledger, key, initial, optimizer, device, every)
+        self.server.restore()
         self.sums = self.server.sums
         self.metrics: dict[int, dict[str, Any]] = directory.ledger.metrics()
         self._schedule = self.cohort_schedule()
@@ -119,7 +122,7 @@ class Session:
         optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
         model = {"arrays": task.model.arrays, "constants": task.constant_inputs()}
         dataset = task.dataset
-        plan = Plan.of(run, optimizer, task.model.dimension)
+        plan = plan_of(run, optimizer, task.model.dimension)
         directory = created(path, run, plan, dataset.user_ids, test_owner=dataset.test_owner, **model)
         return cls._opened(run, task, optimizer, directory, device)
 
@@ -194,7 +197,7 @@ class Session:
             t: 0-based round.
             connected: which users, given by index, are there now; asked for such cohorts alone.
         """
-        schedule, size = self._schedule, self.plan.cohorts.users_per_round
+        schedule, size = self._schedule, self.plan.users_per_round
         users = schedule.cohort(t)
         if not schedule.is_order:
             return {user: self.user_list[user] for user in map(int, users)}
@@ -222,7 +225,9 @@ class Session:
         if due and t not in self.metrics:
             row = dict[str, Any]() if self._task is None else self._task.evaluate(self.server.parameters)
             row = {central(name, self.task.dataset): value for name, value in row.items()}
-            row |= {"epsilon": finite(self.plan.epsilon_after(t)), **self.server.statistics()}
+            row["epsilon"] = finite(self.plan.epsilon_after(t))
+            for statistic in self.run.statistics:
+                row |= statistic.metrics(self.server.statistics[statistic.name])
             self.directory.ledger.put_metrics(t, row)
             self.metrics[t] = row
             self._warn_of_shortfall()

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from fedmf.clipping import FRACTION_BITS, ClippedSums, copied_vector
 from fedmf.errors import ConfigError, UnsoundSumError
+from fedmf.release.plan import Plan
 from fedmf.runs.directory import LEDGER
 from fedmf.runs.loop import Clients, OnRound, Reply, Rounds, RunResult
-from fedmf.runs.plan import Plan
+from fedmf.runs.plan import plan_of
 from fedmf.runs.progress import both, shown
 from fedmf.runs.run import Execution, Run
 from fedmf.runs.session import Session
@@ -151,7 +152,7 @@ def plan(run: Run) -> Plan:
     """
     task = run.task_source.build()
     optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
-    return Plan.of(run, optimizer, task.model.dimension)
+    return plan_of(run, optimizer, task.model.dimension)
 
 
 def start(run: Run, path: str | Path, device: str = "cpu") -> Session:

@@ -14,9 +14,9 @@ from fedmf.accounting.gaussian import adjacency_factor, gaussian_mu
 from fedmf.cohorts import AvailableCohorts, CyclicCohorts
 from fedmf.errors import LedgerError
 from fedmf.ledger.ledger import Ledger
+from fedmf.release.plan import Plan
 from fedmf.runs.directory import RunHeader, opened_record
-from fedmf.runs.plan import Plan
-from fedmf.statements.composition import Costs, Spent
+from fedmf.statements.composition import Costs, Spent, finite
 from fedmf.statements.statement import (
     ALWAYS_NOT_COVERED,
     OPERATORS,
@@ -107,7 +107,7 @@ def run_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
         epsilon_spent is at most what (k, b) allows an observer of the cohorts, epsilon_so_far ≤ epsilon ≤
         epsilon_known_cohorts, and δ(noise, epsilon) was computed again. Otherwise no statement is made.
     """
-    plan, privacy, recorded = header.plan, header.plan.privacy, ledger.histories
+    plan, recorded = header.plan, ledger.histories
     if ledger.participation != plan.participation:
         raise LedgerError(
             f"the header plans {plan.participation} and the ledger was created for {ledger.participation}."
@@ -118,27 +118,28 @@ def run_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
         )
     if len(recorded) > plan.users:
         raise LedgerError(f"the ledger holds {len(recorded)} users; the header says there are {plan.users}.")
-    (allowed, limit), spent = plan.allowed(ledger.released), run_spent(plan, ledger)
+    allowed = plan.allowed(ledger.released, header.law())
+    spent = run_spent(plan, ledger)
     private = plan.noise_multiplier > 0
-    unit, amplified = plan.words, plan.amplification
+    unit, amplified = header.unit, plan.amplification
     return PrivacyStatement(
         {
             "unit": unit.name,
-            "adjacency": privacy.adjacency,
+            "adjacency": plan.adjacency,
             "mechanism": plan.mechanism.name if private else "none",
             "params": dict(plan.mechanism.params),
             "second_moment": None if plan.second is None else plan.second.facts(plan.second_noise_std),
             "dimension": header.dimension,
             **dataclasses.asdict(plan.participation),
             "rounds_released": ledger.released,
-            "sampling": _sampling(plan),
+            "sampling": _sampling(header),
             "amplification": None if amplified is None else amplified.to_dict(),
             "users": plan.users,
-            "users_per_round": plan.cohorts.users_per_round,
-            "clip_norm": privacy.clip_norm,
+            "users_per_round": plan.users_per_round,
+            "clip_norm": plan.clip_norm,
             "statistics": [
                 {**statistic.to_dict(), "name": statistic.name, "description": statistic.description}
-                for statistic in plan.statistics
+                for statistic in header.statistics
             ],
             "noise_multiplier": plan.noise_multiplier,
             "noise_std": plan.noise_std,
@@ -148,10 +149,12 @@ def run_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
             "unit_bits": list(plan.rounding.bits),
             "rounding": plan.moved(0.0),
             "failure": plan.rounding.failure,
-            "delta": privacy.delta,
-            **allowed,
+            "delta": plan.delta,
+            "epsilon": finite(allowed.epsilon),
+            "epsilon_known_cohorts": finite(allowed.epsilon_known_cohorts),
+            "epsilon_so_far": finite(allowed.epsilon_so_far),
             "mu": gaussian_mu(plan.noise_multiplier) if private else None,
-            **spent.figures(privacy.delta, plan.users, limit),
+            **spent.figures(plan.delta, plan.users, allowed.known_so_far),
             "users_participated": len(recorded),
             "actual_max_participations": recorded.max_participations,
             "actual_min_separation": recorded.min_separation,
@@ -177,11 +180,12 @@ def run_statement(header: RunHeader, ledger: Ledger) -> PrivacyStatement:
     )
 
 
-def _sampling(plan: Plan) -> str:
+def _sampling(header: RunHeader) -> str:
     """First what is claimed, then how cohorts are drawn."""
-    cohorts = plan.cohorts
-    if plan.amplification is not None:
-        accountant = plan.amplification.accountant
+    cohorts = header.cohorts
+    claim = header.plan.amplification
+    if claim is not None:
+        accountant = claim.accountant
         return f"{accountant}: amplification by {cohorts.kind} cohorts, which must stay secret"
     drawn = "fixed schedule" if isinstance(cohorts, CyclicCohorts) else f"{cohorts.kind} cohorts"
     return f"none: {drawn}, no amplification claimed"
@@ -195,9 +199,9 @@ def _assumptions(header: RunHeader) -> list[str]:
         *_ASSUMPTIONS,
         *([_SHARED_WORKERS, _INEXACT_GROUPS] if workers or shared else []),
         *([_SHARED_TIME] if shared and not workers else []),
-        *([_AVAILABLE] if isinstance(header.plan.cohorts, AvailableCohorts) else []),
+        *([_AVAILABLE] if isinstance(header.cohorts, AvailableCohorts) else []),
         SPENT_ASSUMPTION,
-        *(entry for statistic in header.plan.statistics for entry in statistic.assumptions),
+        *(entry for statistic in header.statistics for entry in statistic.assumptions),
     ]
 
 
@@ -231,7 +235,7 @@ def run_spent(plan: Plan, ledger: Ledger) -> Spent:
         sensitivities[users] = plan.release.of_equal_length(patterns, ledger.released)[which]
     if plan.relative_noise_std == 0:
         return Spent(ledger.histories.names, np.where(sensitivities > 0, math.inf, 0.0))
-    unit = adjacency_factor(plan.privacy.adjacency) / plan.relative_noise_std * (1 + _ROUNDING)
+    unit = adjacency_factor(plan.adjacency) / plan.relative_noise_std * (1 + _ROUNDING)
     return Spent(ledger.histories.names, np.where(sensitivities > 0, plan.moved(sensitivities), 0.0) * unit)
 
 

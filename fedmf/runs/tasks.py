@@ -369,7 +369,7 @@ def same(
     if given is None:
         raise ConfigError(
             f"this run's {what} was given as an object ({recorded['name']}): run the same script again, or "
-            f"pass it to fedmf.Run.from_directory(path, {what}=...)."
+            f"pass it to fedmf.recorded_run(path, {what}=...)."
         )
     for name, now in described(given).items():
         if recorded.get(name) != now:

@@ -23,16 +23,21 @@ from fedmf.accounting import certified_sigma
 from fedmf.errors import LedgerError
 from fedmf.matrices.arrays import Vector
 from fedmf.matrices.blt import BufferedToeplitz
-from fedmf.matrices.factorization import Factorization, factorization_from_dict
+from fedmf.matrices.factorization import Factorization, Mechanism, factorization_from_dict
 from fedmf.matrices.joint_sensitivity import UserRange
 from fedmf.matrices.sensitivity import Sensitivity, stated_sensitivity
 from fedmf.matrices.workload import ToeplitzWorkload, parse_workload
 from fedmf.mechanisms.closed_forms import identity
 from fedmf.mechanisms.objective import RMSE, Objective, query_variances
-from fedmf.mechanisms.registry import Mechanism, accepted_parameters, build, optional_parameters
-from fedmf.moments import MomentMechanism, MomentStream, SecondMoment, second_moment_named, weight_for
+from fedmf.mechanisms.registry import accepted_parameters, build, optional_parameters
+from fedmf.moments import (
+    MomentMechanism,
+    RunningMoments,
+    SecondMoment,
+    second_moment_named,
+    weight_for,
+)
 from fedmf.moments.methods import mechanism_from_dict
-from fedmf.noise import KeySchedule, NoiseKey
 from fedmf.participation import Participation, most_participations
 from fedmf.streaming.rows import Layout
 from fedmf.streaming.settings import AUTO, Settings
@@ -211,9 +216,9 @@ class StreamPlan:
         sigma = self.mechanism.multiplier_under(steps) / rows
         return max(self.noise_multiplier, sigma) if math.isfinite(sigma) else self.noise_multiplier
 
-    def stream(self, key: NoiseKey | KeySchedule) -> MomentStream:
-        """A fresh stream of this plan."""
-        return MomentStream(self.mechanism, self.second_moment, *self.workloads, key=key)
+    def estimates(self) -> RunningMoments:
+        """What is made of the noisy sums of a fresh stream."""
+        return RunningMoments(self.mechanism, self.second_moment, *self.workloads)
 
     def row_sums(self, moment: int, t: NDArray[np.int64]) -> Vector:
         """Σ of the weights of all rows in the release after t rows; moment 0 is the first, 1 the second."""

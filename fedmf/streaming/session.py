@@ -51,7 +51,7 @@ class StreamRun:
         progress: called with (t, n) after each commit.
 
     Guarantees:
-        The releases equal, bit for bit, `MomentStream.release_sum` on the rows of each release, whatever
+        The releases equal, bit for bit, those of a `MomentStream` on the rows of each release, whatever
         rows came together. With a public key this holds however often the process was killed and begun
         again; with a secret one each process makes its steps with a key of its own, from random bits that
         are durable before the first, so copies of a state directory add independent noise.
@@ -67,7 +67,7 @@ class StreamRun:
         self.plan, self.state, self.output = state.plan, state, output
         self._progress = progress or (lambda step, rounds: None)
         self.renderer = Renderer(self.plan, output.raw)
-        self._keys, self._stream = state.moments()
+        self._server = state.server()
         self.users = state.ledger.histories
         position, same = state.position, output.name == state.position.output
         if not (output.begin(position.written if same else 0) and same):
@@ -75,12 +75,11 @@ class StreamRun:
         self._emitted, self._written = position.emitted, position.written
         #: After the rows that were admitted, and after the last of them that is in a release.
         self.ahead = self._due = replace(position, output=output.name)
-        #: Rows, users and labels that wait for their release; what is released and not committed yet.
+        #: Rows and labels that wait for their release; what is released and not committed yet.
         self._waiting = _Rows()
         #: Whether the input has rows that no step is left for.
         self.full = False
         self._ready: list[Releases] = []
-        self._ready_users: list[str | None] = []
         self._emit_missing()
 
     def __enter__(self) -> Self:
@@ -104,7 +103,7 @@ class StreamRun:
     @property
     def waiting(self) -> int:
         """Rows that were admitted and are in no release yet; with this process they are forgotten."""
-        return len(self._waiting.users)
+        return self._server.waiting
 
     @property
     def most_rows(self) -> int:
@@ -160,7 +159,7 @@ class StreamRun:
         Raises:
             LedgerError: a step failed, now or before. Open the stream again.
         """
-        with self.state.right.exercise(f"step {self.ahead.step + 1}"):
+        with self._server.stepping():
             values, long = self._measured(block.values)
             at, begun = 0, -1
             while begun < at < len(block):
@@ -267,59 +266,51 @@ class StreamRun:
     def _admit(self, block: RowBlock, at: int) -> tuple[list[int], int]:
         """(rows from a place on that take a step, where the block was left), up to the next release or the
         horizon. The position moves past them; no value decides."""
-        users, most, step = self.users, self.plan.participation.max_participations, self.ahead.step
+        users = [None] * len(block) if block.users is None else block.users
         room = len(block) if self.plan.every == 1 else self.plan.every - self.waiting
-        room, begun = min(room, self.plan.rounds - step), at
-        rows = list[int]()
-        met = {"beyond_k": 0, "within_b": 0, "nameless": 0}
-        while at < len(block):
-            user = None if block.users is None else block.users[at]
-            if user is not None and not users.admits(user, step + 1):
-                met["beyond_k" if users.row(user)[1] >= most else "within_b"] += 1
-            elif len(rows) == room:
-                break
-            else:
-                step += 1
-                if user is not None:
-                    users.record(user, step)
-                met["nameless"] += at in block.nameless
-                rows.append(at)
-            at += 1
-        counts = {name: getattr(self.ahead, name) + more for name, more in met.items()}
-        self.ahead = replace(self.ahead, step=step, row=self.ahead.row + at - begun, **counts)
-        return rows, at
+        taken = self._server.admit(users, at, room)
+        self.ahead = replace(
+            self.ahead,
+            step=self._server.step,
+            row=self.ahead.row + taken.end - at,
+            beyond_k=self.ahead.beyond_k + taken.beyond_k,
+            within_b=self.ahead.within_b + taken.within_b,
+            nameless=self.ahead.nameless + sum(row in block.nameless for row in taken.rows),
+        )
+        return taken.rows, taken.end
 
     def _release(self) -> None:
         """Release the rows that wait; a release has the labels of its last row."""
         plan, rows, end = self.plan, self._waiting.values(self.plan.layout.dimension), self.ahead.step
         if len(rows):
-            self._keys.open_in(self.state.ledger)
             if plan.every > 1:
-                block = self._stream.release_sum(torch.from_numpy(rows))
-                numbers, t = torch.cat([block.first, block.second], dim=1).numpy(), np.array([end])
+                numbers, t = self._numbers(rows, 1), np.array([end])
             else:
                 numbers, t = self._each(rows), np.arange(end - len(rows), end) + 1
             self._ready.append(Releases(self.ahead.records, t, numbers, self._waiting.labels[-len(t) :]))
             self.ahead = replace(self.ahead, records=self.ahead.records + len(t))
-        self._ready_users += self._waiting.users
         self._waiting, self._due = _Rows(), self.ahead
 
     def _each(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """The numbers of a release a row."""
         numbers, room = np.empty((len(rows), self.plan.width)), max(1, _MOST_NUMBERS // self.plan.width)
         for low in range(0, len(rows), room):
-            block = self._stream.release_each(torch.from_numpy(rows[low : low + room]))
-            parts = (block.first.numpy(), block.second.numpy())
-            np.concatenate(parts, axis=1, out=numbers[low : low + room])
+            part = rows[low : low + room]
+            numbers[low : low + room] = self._numbers(part, len(part))
         return numbers
+
+    def _numbers(self, rows: NDArray[np.float64], steps: int) -> NDArray[np.float64]:
+        """What is released for some steps, shape (steps, width)."""
+        first, second = self._server.release(torch.from_numpy(rows), steps)
+        return np.concatenate([first.numpy(), second.numpy()], axis=1)
 
     def _commit(self, pushes: bytes = b"") -> None:
         """First the output of earlier commits is made durable, then this one, then its output is written."""
         self._written = self.output.flush()
         self._due = replace(self._due, emitted=self._emitted, written=self._written)
         releases = joined(self._ready, self._due.records, self.plan.width)
-        self.state.commit(self._due, releases, self._stream, self._ready_users, pushes)
-        self._ready, self._ready_users = [], []
+        self.state.commit(self._server, self._due, releases, pushes)
+        self._ready = []
         self._emit_missing(releases)
         self._progress(self._due.step, self.plan.rounds)
 
@@ -347,17 +338,15 @@ class StreamRun:
 
 
 class _Rows:
-    """Rows that were admitted, with their users and labels."""
+    """Rows that were admitted, with their labels."""
 
     def __init__(self) -> None:
         self._values: list[NDArray[np.float64]] = []
-        self.users: list[str | None] = []
         self.labels: list[tuple[str, ...]] = []
 
     def add(self, values: NDArray[np.float64], block: RowBlock, rows: Sequence[int]) -> None:
         """Some of the rows of a block, with given values."""
         self._values.append(values)
-        self.users += [None if block.users is None else block.users[i] for i in rows]
         self.labels += [block.labels[i] for i in rows if block.labels]
 
     def values(self, dimension: int) -> NDArray[np.float64]:

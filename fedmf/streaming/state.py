@@ -24,10 +24,9 @@ from numpy.typing import NDArray
 from fedmf.errors import LedgerError, rebuilding
 from fedmf.ledger.durable_files import create_directory, load_key, save_key, tighten, write_durably
 from fedmf.ledger.ledger import Ledger
-from fedmf.ledger.packed import pack, unpack
 from fedmf.matrices.arrays import Array
-from fedmf.moments import MomentStream
-from fedmf.noise import KeySchedule, NoiseKey
+from fedmf.noise import NoiseKey
+from fedmf.release.private_stream import StreamServer
 from fedmf.streaming.plan import StreamPlan
 
 KEY, LEDGER = "noise.key", "stream.sqlite"
@@ -194,41 +193,37 @@ class StreamState:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def moments(self) -> tuple[KeySchedule, MomentStream]:
-        """The keys of the noise, and the stream as of the last commit; what its state says is checked."""
-        keys = KeySchedule.of_record(self.key, self.ledger, self.position.records)
-        stream = self.plan.stream(keys)
+    def server(self) -> StreamServer:
+        """The stream as of the last commit; what its state says is checked."""
+        server = StreamServer(
+            self.plan.mechanism.rows(self.plan.second_moment),
+            self.plan.estimates(),
+            self.ledger,
+            self.key,
+            self.position.records,
+            with_vectors=8 * self.plan.kept_numbers <= _MOST_KEPT,
+        )
         with rebuilding(f"stream state {self.directory}", LedgerError):
-            if (kept := self.ledger.state()) is not None:
-                stream.load_state_dict(unpack(kept))
-        return keys, stream
+            server.restore()
+        return server
 
     def commit(
-        self,
-        position: Position,
-        releases: Releases,
-        stream: MomentStream,
-        users: Sequence[str | None],
-        pushes: bytes = b"",
+        self, server: StreamServer, position: Position, releases: Releases, pushes: bytes = b""
     ) -> None:
         """Make a block of steps final.
 
         Args:
-            position: after it.
+            server: of the stream.
+            position: after the block.
             releases: of the block; they end at `position.records`.
-            stream: as it is after it.
-            users: of each step; None for a row that is no user's.
             pushes: records of the block's rows (`Pushes`).
 
         Raises:
-            LedgerError: this process takes a step and recorded no opening; or the disk failed, now or before,
-                and whether the block is final is found when the state is opened again.
+            LedgerError: as `StreamServer.commit`.
         """
         about = {"position": asdict(position), "t": releases.t.tolist(), "labels": releases.labels}
         content = np.ascontiguousarray(releases.numbers, "<f8").tobytes()
-        vectors = 8 * self.plan.kept_numbers <= _MOST_KEPT
-        state = pack(stream.state_dict(with_vectors=vectors))
-        self.ledger.commit_steps(users, about, content, position.records, state, pushes)
+        server.commit(about, content, position.records, pushes)
         self.position = position
 
     def releases(self, start: int, stop: int) -> Releases:

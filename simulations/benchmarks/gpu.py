@@ -38,7 +38,7 @@ from fedmf.mechanisms.closed_forms import bisr, identity
 from fedmf.noise import Domain, NoiseKey, NoiseStream
 from fedmf.optim import RoundRelease, Sgd
 from fedmf.participation import Participation
-from fedmf.runs.noised import NoisySum
+from fedmf.release.noisy_sum import NoisySum
 from fedmf.training import LocalTrainer
 
 HORIZON: Final = 256

@@ -52,7 +52,7 @@ def releases(C: Any, d: int) -> Job:
     import torch
 
     from fedmf.noise import Domain, NoiseKey, NoiseStream
-    from fedmf.runs.noised import NoisySum
+    from fedmf.release.noisy_sum import NoisySum
 
     total = torch.ones(d, dtype=torch.int64)
     stream = None

@@ -102,7 +102,7 @@ def errors_of(cells: Cells, cell: Cell) -> tuple[dict[str, float], float, list[f
     searched = "" if asked.get("mechanism.params") else str(keys.get("mechanism.params", ""))
     plan = fedmf.plan(run_of(keys))
     found = errors(plan.mechanism.factorization, prefix(plan.participation.rounds), plan.sensitivity)
-    sigma = plan.noise_multiplier * adjacency_factor(plan.privacy.adjacency)
+    sigma = plan.noise_multiplier * adjacency_factor(plan.adjacency)
     return (
         parse_parameters(searched.split(",")) if searched else {},
         sigma * plan.sensitivity.value,

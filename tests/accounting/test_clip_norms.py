@@ -20,7 +20,8 @@ from fedmf.matrices.sensitivity import stated_sensitivity
 from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.mechanisms.closed_forms import cgd, identity
 from fedmf.participation import Adjacency, Participation
-from fedmf.runs.statistics import QuantileClipping, check_statistics, update_factor
+from fedmf.release.statistics import check_statistics, update_factor
+from fedmf.runs.statistics import QuantileClipping
 
 NORMS = (0.01, 0.3, 7.0)
 #: What a user may send: nothing, vectors shorter and longer than any norm, not a number.

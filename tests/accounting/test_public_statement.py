@@ -13,7 +13,7 @@ from support.small_runs import small_run
 from fedmf.accounting import SecondStream, at_least
 from fedmf.noise.key import NoiseKey
 from fedmf.runs.directory import RunHeader
-from fedmf.runs.plan import Plan
+from fedmf.runs.plan import plan_of
 from fedmf.statements.statement import OPERATORS, PrivacyStatement
 
 BUSY = [["ann-7f3", "bob-7f3"], ["eve-7f3"], [], [], ["ann-7f3", "bob-7f3"], []]
@@ -29,7 +29,7 @@ def pair_header() -> RunHeader:
 def amplified_header(accountant: str) -> RunHeader:
     run = small_run(None, **keys(accountant))
     optimizer = run.optimizer_source.build([(3,)], run.cohorts.rounds)
-    plan = Plan.of(run, optimizer, 3)
+    plan = plan_of(run, optimizer, 3)
     return RunHeader.of(run, plan, NoiseKey.from_seed(3), (("w", (3,)),))
 
 

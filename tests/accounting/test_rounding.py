@@ -72,5 +72,5 @@ def test_the_doubles_of_metrics_and_statement_are_upper_bounds(tmp_path: Path) -
                 mu = 1 / mpmath.mpf(plan.multiplier_after(released))
                 e = mpmath.mpf(epsilon)
                 delta = mpmath.ncdf(mu / 2 - e / mu) - mpmath.exp(e) * mpmath.ncdf(-mu / 2 - e / mu)
-                assert delta <= mpmath.mpf(plan.privacy.delta)
-                assert delta > mpmath.mpf(plan.privacy.delta) * (1 - mpmath.mpf("1e-6"))
+                assert delta <= mpmath.mpf(plan.delta)
+                assert delta > mpmath.mpf(plan.delta) * (1 - mpmath.mpf("1e-6"))

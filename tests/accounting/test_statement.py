@@ -12,9 +12,9 @@ from support.headers import DELTA, FACTORIZATION, PLANNED, make_header, read, re
 from fedmf.accounting import release as release_module
 from fedmf.errors import LedgerError
 from fedmf.ledger.ledger import Ledger
+from fedmf.matrices.factorization import Mechanism
 from fedmf.matrices.sensitivity import Sensitivity
 from fedmf.matrices.toeplitz import InverseToeplitz
-from fedmf.mechanisms.registry import Mechanism
 from fedmf.participation import Participation
 from fedmf.runs.directory import RunHeader
 from fedmf.runs.statement import run_statement
@@ -27,11 +27,11 @@ def path(tmp_path):
 
 def epsilon_of(rounds, released, header: RunHeader) -> float:
     """From the dense matrix, the absolute noise and the absolute shift of one user, with W."""
-    privacy, plan = header.plan.privacy, header.plan
-    factor = {"zero-out": 1, "replace-one": 2}[privacy.adjacency]
+    plan = header.plan
+    factor = {"zero-out": 1, "replace-one": 2}[plan.adjacency]
     shift = np.linalg.norm(FACTORIZATION.materialize()[:released][:, rounds].sum(axis=1))
-    movement = privacy.clip_norm * plan.rounding.movement
-    moved = factor * privacy.clip_norm * shift + movement
+    movement = plan.clip_norm * plan.rounding.movement
+    moved = factor * plan.clip_norm * shift + movement
     return dp_accounting.get_epsilon_gaussian(plan.noise_std / moved, DELTA)
 
 
@@ -98,8 +98,8 @@ def test_header_round_trips_through_json():
     header = make_header(delta=1e-7 / 3, users_test=True, public_inputs=given)
     again = RunHeader.from_dict(json.loads(json.dumps(header.to_dict())))
     assert again.to_dict() == header.to_dict()
-    assert again.plan.privacy == header.plan.privacy
-    assert again.plan.cohorts == header.plan.cohorts
+    assert again.privacy == header.privacy
+    assert again.cohorts == header.cohorts
     assert again.plan.noise_std == header.plan.noise_std
     dense = again.plan.mechanism.factorization.materialize()
     assert np.array_equal(dense, FACTORIZATION.materialize())

@@ -44,7 +44,7 @@ def test_each_user_gets_what_its_own_rounds_cost(adjacency: str, released: int, 
     """From the dense matrix and the absolute noise, user by user."""
     header = recorded(tmp_path / "ledger", released, adjacency=adjacency)
     factor = {"zero-out": 1, "replace-one": 2}[adjacency]
-    plan, clip_norm = header.plan, header.plan.privacy.clip_norm
+    plan, clip_norm = header.plan, header.plan.clip_norm
     movement = clip_norm * plan.rounding.movement
     dense = FACTORIZATION.materialize()[:released]
     with Ledger.open(tmp_path / "ledger", read_only=True) as ledger:

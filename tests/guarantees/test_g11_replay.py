@@ -21,6 +21,7 @@ from torch import Tensor
 
 import fedmf
 from fedmf.accounting import SecondForm
+from fedmf.clipping import FixedPointSum
 from fedmf.flower import CorrelatedNoise, InProcessGrid
 from fedmf.flower.inner_rule import InnerRule
 from fedmf.flower.layout import ArrayLayout
@@ -29,10 +30,10 @@ from fedmf.matrices.second_moment import DiagonalMoment
 from fedmf.matrices.workload import ToeplitzWorkload, exponential
 from fedmf.noise import Domain
 from fedmf.optim import RoundRelease, ServerOptimizer
-from fedmf.runs import server
+from fedmf.release.noisy_sum import NoisyParts
+from fedmf.release.plan import Plan
+from fedmf.release.private_server import NoisedRound, PrivateServer, ServerState
 from fedmf.runs.directory import RunHeader
-from fedmf.runs.noised import NoisyParts
-from fedmf.runs.plan import Plan
 from fedmf.training import Task
 from guarantees.small import CLIP, COHORT, NAMES, ROUNDS, USERS, aggregator, random_rows, run_of
 
@@ -95,7 +96,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     """Filled by the run of the test."""
     found = Seen()
     release = NoisyParts.release
-    stepped = server.PrivateServer._stepped
+    stepped = PrivateServer._step
 
     def released(self: NoisyParts, t: int, total: Tensor, unit: float) -> Any:
         assert total.dtype == torch.int64
@@ -108,16 +109,16 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
         found.sums[part].append(before.numpy())
         return result
 
-    def step(self: server.PrivateServer, total: Any) -> Any:
+    def step(self: PrivateServer, noised: NoisedRound) -> ServerState:
         if self.t == 0:
             found.initial = self.parameters.clone()
-        parameters, state = stepped(self, total)
-        states = {name: as_bytes(x) for name, x in state.items()}
-        found.models.append((as_bytes(parameters), states))
-        return parameters, state
+        after = stepped(self, noised)
+        states = {name: as_bytes(x) for name, x in after.optimizer.items()}
+        found.models.append((as_bytes(after.parameters), states))
+        return after
 
     monkeypatch.setattr(NoisyParts, "release", released)
-    monkeypatch.setattr(server.PrivateServer, "_stepped", step)
+    monkeypatch.setattr(PrivateServer, "_step", step)
     return found
 
 
@@ -138,15 +139,16 @@ def replay(seen: Seen, optimizer: ServerOptimizer, task: Task | None = None) -> 
 
     It uses the description of the run, the initial model, the update rule and the public test part.
     """
-    plan: Plan = RunHeader.from_dict(json.loads(seen.header)).plan
-    m, bits = plan.cohorts.users_per_round, plan.rounding.bits
+    header = RunHeader.from_dict(json.loads(seen.header))
+    plan: Plan = header.plan
+    m, bits = plan.users_per_round, plan.rounding.bits
     variances = plan.mechanism.factorization.noise_row_variances()
     theta = seen.initial
     state: Mapping[str, Tensor] = optimizer.init(theta)
-    zeta = plan.privacy.clip_norm
+    zeta = plan.clip_norm
     states = {each.name: each.begin(zeta) for each in plan.statistics}
     for t in range(plan.participation.rounds):
-        size = m * plan.unit(zeta)
+        size = m * plan.mean_unit(zeta)
         update = mean(seen.integers["TRAINING"][t], zeta * 2.0 ** -bits[0], size).to(torch.float32)
         variance = (plan.noise_std_at(zeta) / size) ** 2 * float(variances[t])
         second = of_second = None
@@ -159,7 +161,7 @@ def replay(seen: Seen, optimizer: ServerOptimizer, task: Task | None = None) -> 
         expected = as_bytes(theta), {name: as_bytes(x) for name, x in state.items()}
         assert seen.models[t] == expected, f"round {t}"
         row: dict[str, Any] = {} if task is None else dict(task.evaluate(theta))
-        for each in plan.statistics:
+        for each in header.statistics:
             domain = Domain.of_part(each.name)
             unit = 2.0 ** -bits[plan.index_of(each)]
             share = float(mean(seen.integers[domain.name][t], unit, m))
@@ -258,20 +260,33 @@ def test_what_others_train_follows_from_its_integers(what: str, seen: Seen, tmp_
     CHECKS[what](seen, tmp_path)
 
 
+def totals_seen(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """Filled with the sum of each round before noise."""
+    totals = list[Tensor]()
+    add_noise = PrivateServer._add_noise
+
+    def noting(self: PrivateServer, total: FixedPointSum) -> NoisedRound:
+        totals.append(total.fixed_point.clone())
+        return add_noise(self, total)
+
+    monkeypatch.setattr(PrivateServer, "_add_noise", noting)
+    return totals
+
+
 def test_a_model_that_knows_the_sum_is_seen(
     seen: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last bit of an entry tells the parity of the sum before noise."""
-    stepped = server.PrivateServer._stepped
+    totals = totals_seen(monkeypatch)
+    step = PrivateServer._step
 
-    def telling(self: server.PrivateServer, total: Any) -> Any:
-        odd = bool(total.fixed_point[0] & 1)
-        parameters, state = stepped(self, total)
-        bits = parameters.clone().view(torch.int32)
-        bits[0] = bits[0] & ~1 | odd
-        return bits.view(torch.float32), state
+    def telling(self: PrivateServer, noised: NoisedRound) -> ServerState:
+        after = step(self, noised)
+        bits = after.parameters.clone().view(torch.int32)
+        bits[0] = bits[0] & ~1 | bool(totals[-1][0] & 1)
+        return replace(after, parameters=bits.view(torch.float32))
 
-    monkeypatch.setattr(server.PrivateServer, "_stepped", telling)
+    monkeypatch.setattr(PrivateServer, "_step", telling)
     with pytest.raises(AssertionError):
         check_run(seen, tmp_path)
 
@@ -311,13 +326,13 @@ def test_no_file_of_a_run_shows_a_sum_or_noise(every: int, seen: Seen, tmp_path:
 
 
 def test_a_sum_in_a_checkpoint_is_seen(seen: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stepped = server.PrivateServer._stepped
+    totals = totals_seen(monkeypatch)
+    step = PrivateServer._step
 
-    def keeping(self: server.PrivateServer, total: Any) -> Any:
-        before = total.fixed_point.clone()
-        parameters, state = stepped(self, total)
-        return parameters, {**state, "before": before}
+    def keeping(self: PrivateServer, noised: NoisedRound) -> ServerState:
+        after = step(self, noised)
+        return replace(after, optimizer={**after.optimizer, "before": totals[-1]})
 
-    monkeypatch.setattr(server.PrivateServer, "_stepped", keeping)
+    monkeypatch.setattr(PrivateServer, "_step", keeping)
     fedmf.simulate(run_of(random_rows(DIMENSION)), tmp_path / "run")
     assert shown(seen, tmp_path, COHORT) == ["ledger.sqlite"]

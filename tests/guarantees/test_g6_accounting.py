@@ -16,8 +16,8 @@ import pytest
 import fedmf
 from fedmf.cohorts import CyclicPoissonCohorts
 from fedmf.errors import LedgerError
+from fedmf.release.plan import Plan
 from fedmf.runs import statement as run_statements
-from fedmf.runs.plan import Plan
 from fedmf.runs.statement import run_spent
 from fedmf.statements.composition import Spent
 from guarantees.small import (

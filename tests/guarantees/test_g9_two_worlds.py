@@ -21,7 +21,7 @@ from torch import Tensor
 import fedmf
 from fedmf.flower import CorrelatedNoise, InProcessGrid
 from fedmf.ledger.ledger import Ledger
-from fedmf.runs.server import PrivateServer
+from fedmf.release.private_server import PrivateServer
 from guarantees.small import ROUNDS, linear_task, random_rows, run_of, stream
 
 #: What a run keeps for itself (key, ledger, failures, rows that were pushed); times, which nobody promises.
@@ -168,12 +168,12 @@ def test_nothing_but_noised_values_differs(way: str, tmp_path: Path) -> None:
 
 
 def test_an_evaluation_before_the_commit_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks, right = [], PrivateServer._stepped
+    tasks, right = [], PrivateServer._step
 
-    def early(self, total):
-        parameters, state = right(self, total)
-        tasks[-1].evaluate(parameters)
-        return parameters, state
+    def early(self, noised):
+        after = right(self, noised)
+        tasks[-1].evaluate(after.parameters)
+        return after
 
     start = fedmf.training.Task.evaluate
 
@@ -182,7 +182,7 @@ def test_an_evaluation_before_the_commit_is_seen(tmp_path: Path, monkeypatch: py
         return start(self, parameters)
 
     monkeypatch.setattr(fedmf.training.Task, "evaluate", noted)
-    monkeypatch.setattr(PrivateServer, "_stepped", early)
+    monkeypatch.setattr(PrivateServer, "_step", early)
     with pytest.raises(AssertionError, match="not committed"):
         check(run, tmp_path)
 

@@ -17,7 +17,7 @@ from fedmf.accounting import certified_sigma
 from fedmf.clipping import clip_to_fixed_point
 from fedmf.mechanisms.closed_forms import identity
 from fedmf.noise import Domain, NoiseKey, NoiseStream
-from fedmf.runs.noised import NoisySum
+from fedmf.release.noisy_sum import NoisySum
 
 SCRIPT = Path(__file__).parents[2] / "simulations/attack_lattice.py"
 #: With fewer a perfect attacker could be lucky.

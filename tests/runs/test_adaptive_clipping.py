@@ -21,11 +21,12 @@ from fedmf.flower.clients import run_on_grid
 from fedmf.flower.grid import InProcessGrid
 from fedmf.noise import Domain
 from fedmf.noise.units import IntegerNoise
+from fedmf.release.plan import Plan
+from fedmf.release.statistics import update_factor
 from fedmf.runs.loop import RoundRecord
-from fedmf.runs.plan import Plan
 from fedmf.runs.run import Run
 from fedmf.runs.statement import account
-from fedmf.runs.statistics import FixedClipping, QuantileClipping, update_factor
+from fedmf.runs.statistics import FixedClipping, QuantileClipping
 from fedmf.training import LocalTrainer
 
 DIMENSION = 4000

@@ -18,10 +18,9 @@ from support.ledgers import participations
 from support.small_runs import Recorder, client_for, linear_task, run_small, small_run
 
 import fedmf
-from fedmf.accounting import at_least
+from fedmf.accounting import at_least, sampling
 from fedmf.flower.clients import run_on_grid
 from fedmf.flower.grid import InProcessGrid
-from fedmf.runs import plan
 from fedmf.runs.loop import RoundRecord
 from fedmf.runs.session import Session
 
@@ -177,7 +176,7 @@ def test_a_stopped_run_states_what_it_spent_so_far_and_resumes_without_calibrati
     def refuse(*_: object) -> None:
         raise AssertionError("a resumed run must keep its noise")
 
-    monkeypatch.setattr(plan, "amplified_run", refuse)
+    monkeypatch.setattr(sampling, "amplified_run", refuse)
     with Session.resume(tmp_path / "run", run) as session:
         assert session.plan.noise_std == std
         run_on_grid(session, InProcessGrid(client_for(session)))

@@ -120,7 +120,7 @@ def test_only_connected_users_are_drawn_and_the_denominator_stays(tmp_path: Path
     assert rounds.pop("u005") == [0, 2]
     assert all(int(user[1:]) % 2 == 0 and min(own) >= 6 for user, own in rounds.items())
     with fedmf.resume(run, tmp_path / "run") as session:
-        assert session.plan.cohorts.users_per_round == 3
+        assert session.plan.users_per_round == 3
         assert sum(not len(commit.keys) for commit in session.directory.ledger.commits()) == 4
 
 

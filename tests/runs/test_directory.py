@@ -32,7 +32,7 @@ def test_a_new_directory_holds_a_complete_run(tmp_path: Path) -> None:
     with RunDirectory.open(place) as again:
         assert again.key == key
         assert same(again.header, header)
-    assert fedmf.Run.from_directory(place).difference(RUN) is None
+    assert fedmf.recorded_run(place).difference(RUN) is None
     assert load_run(place / CONFIG).difference(RUN) is None
 
 

@@ -13,8 +13,8 @@ from support.covariance import covariance_fits
 from support.small_runs import linear_task, small_run
 
 import fedmf
+from fedmf.release.private_server import PrivateServer
 from fedmf.runs.run import Run
-from fedmf.runs.server import PrivateServer
 from fedmf.runs.session import Session
 
 DIMENSION, ROUNDS, COPIED = 10_000, 12, 5
@@ -49,7 +49,7 @@ def noise_of(session: Session, stop: int) -> np.ndarray:
         after = session.server.release(session.server.new_sum(), [])
         steps.append((after - before).double().numpy())
     rate = float(session.run.to_dict()["server"]["learning_rate"])
-    scale = rate * session.plan.noise_std / session.plan.cohorts.users_per_round
+    scale = rate * session.plan.noise_std / session.plan.users_per_round
     return np.array(steps).reshape(-1, DIMENSION) / scale
 
 
@@ -111,5 +111,7 @@ def test_a_checkpoint_of_another_branch_is_refused(tmp_path: Path) -> None:
         assert foreign is not None
         session.directory.ledger.state = lambda: foreign  # type: ignore[method-assign]
         optimizer = run.optimizer_source.build((), ROUNDS)
+        ledger, key = session.directory.ledger, session.directory.key
+        server = PrivateServer(session.plan, ledger, key, torch.zeros(DIMENSION), optimizer)
         with pytest.raises(ValueError, match=r"eras .of the saved noise. must be"):
-            PrivateServer(session.plan, session.directory, torch.zeros(DIMENSION), optimizer)
+            server.restore()

@@ -51,11 +51,11 @@ def test_resumed_bit_for_bit_and_only_with_the_same_parts(example: ModuleType, t
     assert fedmf.simulate(run, tmp_path / "stopped", on_round=stop).stopped
     assert released(tmp_path / "stopped") == 21
     with pytest.raises(
-        ConfigError, match=r"task was given as an object .*Linear.*fedmf\.Run\.from_directory\(path, task="
+        ConfigError, match=r"task was given as an object .*Linear.*fedmf\.recorded_run\(path, task="
     ):
-        fedmf.Run.from_directory(tmp_path / "stopped")
+        fedmf.recorded_run(tmp_path / "stopped")
     with pytest.raises(ConfigError, match=r"optimizer was given as an object \(own_parts\.SignMomentum\)"):
-        fedmf.Run.from_directory(tmp_path / "stopped", task=example.ink())
+        fedmf.recorded_run(tmp_path / "stopped", task=example.ink())
     other = dataclasses.replace(run, server=fedmf.Sgd())
     with pytest.raises(ConfigError, match=r"its server\.kind is 'given', not 'sgd'"):
         fedmf.resume(other, tmp_path / "stopped")

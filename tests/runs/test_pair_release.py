@@ -22,10 +22,11 @@ from fedmf.flower.messages import answer_reply, read_reply, request_content
 from fedmf.ledger.lock import ReleaseRight
 from fedmf.matrices.second_moment import BlockEnergies, DiagonalMoment, SecondMoment
 from fedmf.noise.key import NoiseKey
-from fedmf.runs import noised
+from fedmf.release.noisy_sum import SecondMomentRelease
+from fedmf.release.plan import Plan
+from fedmf.release.private_server import PrivateServer
 from fedmf.runs.loop import Reply
-from fedmf.runs.plan import Plan
-from fedmf.runs.server import PrivateServer
+from fedmf.runs.plan import plan_of
 from fedmf.runs.simulation import Request
 
 Matrix = NDArray[np.float64]
@@ -39,9 +40,9 @@ KEYS = {
 }
 
 
-def plan_of(moment: SecondMoment, form: str, **keys: object) -> tuple[Plan, RecordedPair]:
+def pair_plan(moment: SecondMoment, form: str, **keys: object) -> tuple[Plan, RecordedPair]:
     optimizer = RecordedPair(moment, form)  # type: ignore[arg-type]
-    return Plan.of(pair_run(optimizer, **{**KEYS, **keys}), optimizer, moment.dimension), optimizer
+    return plan_of(pair_run(optimizer, **{**KEYS, **keys}), optimizer, moment.dimension), optimizer
 
 
 def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple[Matrix, Matrix]:
@@ -56,14 +57,9 @@ def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple
         commit_round=lambda *_: None,
         check_round=lambda *_: None,  # as the commit: who may take part is not what is measured here
     )
-    directory = SimpleNamespace(
-        ledger=ledger,
-        key=NoiseKey.from_seed(1),
-        header=SimpleNamespace(run={}),
-    )
     d = rounds[0].shape[1]
     initial = torch.zeros(d, dtype=torch.float64)  # so that the release is not rounded to float32
-    server = PrivateServer(plan, directory, initial, optimizer)  # type: ignore[arg-type]
+    server = PrivateServer(plan, ledger, NoiseKey.from_seed(1), initial, optimizer)  # type: ignore[arg-type]
     for t, rows in enumerate(rounds):
         names = [f"u{i}" for i in range(len(rows))]
         worker, total = server.sums.empty(), server.new_sum()
@@ -83,7 +79,7 @@ def released(plan: Plan, optimizer: RecordedPair, rounds: list[Matrix]) -> tuple
 
 def spread(plan: Plan, one: tuple[Matrix, Matrix], other: tuple[Matrix, Matrix]) -> float:
     """√(‖C₁D‖² + λ‖C₂E‖²) of two runs with the same noise, which cancels, over the stated sensitivity."""
-    m, second = plan.cohorts.users_per_round, plan.second
+    m, second = plan.users_per_round, plan.second
     assert second is not None
     C_1, C_2 = plan.mechanism.factorization.materialize(), second.factorization.materialize()
     first = np.sum((C_1 @ (one[0] - other[0]) * m) ** 2)
@@ -107,8 +103,8 @@ def worst_found(moment: SecondMoment, form: str, adjacency: str, **keys: object)
     Starts are users that send (x, y) on a grid in every round of every pattern; the best goes on by random
     search in all its rounds. Other users make the mean as long as it can be.
     """
-    plan, optimizer = plan_of(moment, form, adjacency=adjacency, **keys)
-    d, m = moment.dimension, plan.cohorts.users_per_round
+    plan, optimizer = pair_plan(moment, form, adjacency=adjacency, **keys)
+    d, m = moment.dimension, plan.users_per_round
     rng = np.random.default_rng(0)
     others = (
         np.tile(np.eye(d)[0] * 9.0, (m - 1, 1)) if form == "squared-mean" else rng.normal(size=(m - 1, d))
@@ -175,7 +171,7 @@ def test_no_user_moves_the_square_of_the_mean_further_than_stated(adjacency: str
 
 def test_more_users_than_planned_cannot_lengthen_the_squared_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     """A random cohort may be three times the planned: the mean is projected before it is squared."""
-    plan, optimizer = plan_of(BlockEnergies([2]), "squared-mean", second_moment_importance=20.0)
+    plan, optimizer = pair_plan(BlockEnergies([2]), "squared-mean", second_moment_importance=20.0)
     crowd = np.tile([[1.0, 0.0]], (24, 1))
 
     def moved() -> float:
@@ -186,20 +182,20 @@ def test_more_users_than_planned_cannot_lengthen_the_squared_mean(monkeypatch: p
 
     assert moved() <= 1.0
 
-    def unprojected(self: noised.SecondMomentRelease, total: FixedPointSum) -> torch.Tensor:
+    def unprojected(self: SecondMomentRelease, total: FixedPointSum) -> torch.Tensor:
         assert plan.second is not None
         bits, feature_bits = plan.rounding.bits
         mean = total.fixed_point.to(torch.float64) * (2.0**-bits / self._size)
         return (mean.square().sum()[None] * 2.0**feature_bits).to(torch.int64) * self._size
 
-    monkeypatch.setattr(noised.SecondMomentRelease, "_squared_mean", unprojected)
+    monkeypatch.setattr(SecondMomentRelease, "_squared_mean", unprojected)
     assert moved() > 1.0
 
 
 @pytest.mark.parametrize(("form", "adjacency"), [("per-user", "zero-out"), ("squared-mean", "replace-one")])
 def test_the_chosen_weight_has_the_least_predicted_error(form: str, adjacency: str) -> None:
     """d·τ₁²‖A₁C₁⁻¹‖²/ζ² + m·τ₂²‖A₂C₂⁻¹‖²/ζ⁴ with dense matrices, for other weights of the same matrices."""
-    plan, _ = plan_of(BlockEnergies([3, 4]), form, adjacency=adjacency, second_moment_importance=1.0)
+    plan, _ = pair_plan(BlockEnergies([3, 4]), form, adjacency=adjacency, second_moment_importance=1.0)
     assert plan.second is not None
     A_1 = np.tril(np.ones((N, N)))
     A_2 = np.tril(0.5 ** np.abs(np.subtract.outer(np.arange(N), np.arange(N))))

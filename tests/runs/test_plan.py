@@ -10,7 +10,8 @@ import pytest
 from support.small_runs import small_run
 
 import fedmf
-from fedmf.runs.plan import Plan
+from fedmf.release.plan import Plan
+from fedmf.runs.asked import numbers_of
 from fedmf.runs.run import Run
 
 KEYS = [
@@ -56,7 +57,7 @@ def test_without_privacy_nothing_is_promised() -> None:
 def test_a_plan_survives_the_ledgers_header_bit_for_bit(keys: dict) -> None:
     run = small_run(**keys)
     plan = fedmf.plan(run)
-    again = Plan.from_dict(plan.privacy, plan.cohorts, (), json.loads(json.dumps(plan.to_dict())))
+    again = Plan.from_dict(json.loads(json.dumps(plan.to_dict())), **numbers_of(run.privacy, run.cohorts, ()))
     assert again.to_dict() == plan.to_dict()
     assert again.noise_std == plan.noise_std
     assert np.array_equal(

@@ -21,10 +21,13 @@ from fedmf.clipping import SIGNS, FixedPointSum
 from fedmf.errors import LedgerError
 from fedmf.moments import DiagonalMoment
 from fedmf.noise import KeySchedule, NoiseKey
-from fedmf.runs.noised import StatisticRelease
-from fedmf.runs.plan import Plan
+from fedmf.release.noisy_sum import StatisticRelease
+from fedmf.release.plan import Plan
+from fedmf.release.statistics import update_factor
+from fedmf.runs.asked import law_of, numbers_of
+from fedmf.runs.plan import plan_of
 from fedmf.runs.run import Run
-from fedmf.runs.statistics import QuantileClipping, update_factor
+from fedmf.runs.statistics import QuantileClipping
 
 DIMENSION = 10**6
 LARGEST_SCALE = 2.0**36
@@ -32,7 +35,7 @@ LARGEST_SCALE = 2.0**36
 
 def planned(run: Run, dimension: int = DIMENSION) -> Plan:
     optimizer = run.optimizer_source.build([(3,)], run.cohorts.rounds)
-    return Plan.of(run, optimizer, dimension)
+    return plan_of(run, optimizer, dimension)
 
 
 def with_statistics(**changes: object) -> Run:
@@ -98,7 +101,7 @@ def test_huge_noise_has_a_coarser_unit() -> None:
     diagonal = plan.mechanism.factorization.materialize().diagonal()
     assert LARGEST_SCALE / 4 < noise.std / diagonal.min() <= LARGEST_SCALE
     assert plan.bits_of(0) == noise.bits
-    assert plan.allowed(0)[0]["epsilon"] == pytest.approx(0.001, rel=1e-6)
+    assert plan.allowed(0).epsilon == pytest.approx(0.001, rel=1e-6)
 
 
 def altered(values: Mapping[str, Any], path: str, change: float) -> dict[str, Any]:
@@ -124,12 +127,14 @@ def altered(values: Mapping[str, Any], path: str, change: float) -> dict[str, An
     ],
 )
 def test_a_record_that_understates_noise_or_movement_is_refused(path: str, change: float) -> None:
-    plan = planned(with_statistics())
+    run = with_statistics()
+    plan = planned(run)
     values = json.loads(json.dumps(plan.to_dict()))
-    again = Plan.from_dict(plan.privacy, plan.cohorts, plan.statistics, values)
+    asked = numbers_of(run.privacy, run.cohorts, run.statistics)
+    again = Plan.from_dict(values, **asked)
     assert again.allowed(3) == plan.allowed(3)
     wrong = altered(values, path, change)
-    doctored = Plan.from_dict(plan.privacy, plan.cohorts, plan.statistics, wrong)
+    doctored = Plan.from_dict(wrong, **asked)
     with pytest.raises(LedgerError, match=r"the header states noise"):
         doctored.allowed(3)
 
@@ -137,15 +142,17 @@ def test_a_record_that_understates_noise_or_movement_is_refused(path: str, chang
 @pytest.mark.parametrize("accountant", ["cyclic-poisson", "balls-in-bins"])
 def test_amplified_claims_leave_room_for_the_movement(accountant: str) -> None:
     """W/τ of a large model is paid from ε and δ, and a record that allowed for less is refused."""
-    plan = planned(small_run(None, **keys(accountant)), 10**9)
+    run = small_run(None, **keys(accountant))
+    plan = planned(run, 10**9)
+    law = law_of(run.cohorts, plan.users, plan.participation)
     assert plan.amplification is not None
     actual = plan.rounding.movement / plan.relative_noise_std
     assert 1e-5 < actual <= plan.amplification.rounding < 10 * actual
-    assert plan.allowed(0)[0]["epsilon"] == 1.0
+    assert plan.allowed(0, law).epsilon == 1.0
     values = altered(json.loads(json.dumps(plan.to_dict())), "amplification.rounding", 0.01)
-    doctored = Plan.from_dict(plan.privacy, plan.cohorts, (), values)
+    doctored = Plan.from_dict(values, **numbers_of(run.privacy, run.cohorts, run.statistics))
     with pytest.raises(LedgerError, match=r"rounding .* must be at least"):
-        doctored.allowed(0)
+        doctored.allowed(0, law)
 
 
 def signs_of(users: int) -> FixedPointSum:
@@ -166,7 +173,8 @@ def test_counts_of_adaptive_clipping_are_released_in_fine_units() -> None:
     counts = []
     for users in (0, 5):
         released = StatisticRelease(rule, plan, KeySchedule.of(NoiseKey.from_seed(7)))
-        share = released.after(0, signs_of(users))["shares"]
+        mean = released.release(0, signs_of(users))
+        share = rule.after(0, mean, rule.begin(plan.clip_norm))["shares"]
         counts.append((share - 0.5) * 2 * run.cohorts.users_per_round)
     assert counts[1] - counts[0] == pytest.approx(5, abs=1e-9)
     assert abs(counts[0] - round(counts[0])) > 1e-3
@@ -180,5 +188,5 @@ def test_large_statistics_without_noise_do_not_overflow() -> None:
     released = StatisticRelease(plan.statistics[0], plan, KeySchedule.of(NoiseKey.from_seed(7)))
     total = FixedPointSum(2, 1.0, statistics=[MeanNorm(share=0.2).summed()])
     total.add_updates(torch.full((5000, 2), 2.0))
-    state = released.after(0, total)
-    assert state["mean"] == pytest.approx(5000 / run.cohorts.users_per_round, rel=1e-5)
+    mean = released.release(0, total) / UNIT
+    assert mean == pytest.approx(5000 / run.cohorts.users_per_round, rel=1e-5)

@@ -17,7 +17,7 @@ from support.streams import BUDGET, releases, run_once, sample, write_rows
 
 from fedmf import PrivateStream
 from fedmf.data import Schema
-from fedmf.moments import fieller
+from fedmf.moments import MomentStream, fieller
 from fedmf.noise import NoiseKey
 from fedmf.streaming import Layout, PrivateRelease, Settings, StreamPlan
 from fedmf.streaming.output import open_output
@@ -35,7 +35,9 @@ def planned(layout: Layout, rounds: int = N, **more: Any) -> StreamPlan:
 
 def released(plan: StreamPlan, x: np.ndarray, seed: int) -> Releases:
     """Of a stream over these rows, all of them."""
-    stream, every = plan.stream(NoiseKey.from_seed(seed)), plan.every
+    every = plan.every
+    key = NoiseKey.from_seed(seed)
+    stream = MomentStream(plan.mechanism, plan.second_moment, *plan.workloads, key=key)
     rows = torch.from_numpy(x)
     blocks = [stream.release_sum(rows[at : at + every]) for at in range(0, len(x), every)]
     numbers = torch.cat([torch.cat([b.first, b.second], dim=1) for b in blocks]).numpy()

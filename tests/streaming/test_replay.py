@@ -32,9 +32,10 @@ def replayed(
         integers: the releases of each domain, a row a step.
     """
     made = plan.mechanism
-    first = torch.from_numpy(np.stack(integers[Domain.FIRST_MOMENT])).double() * made.units[0]
+    units = made.rows(plan.second_moment).units
+    first = torch.from_numpy(np.stack(integers[Domain.FIRST_MOMENT])).double() * units[0]
     if made.method.second_noise:
-        second = torch.from_numpy(np.stack(integers[Domain.SECOND_MOMENT])).double() * made.units[1]
+        second = torch.from_numpy(np.stack(integers[Domain.SECOND_MOMENT])).double() * units[1]
     else:
         second = plan.second_moment.features_of_each(first)
         variances = torch.from_numpy(made.first.noise_row_variances()[: len(first)].copy())

@@ -9,8 +9,9 @@ import torch
 
 from fedmf.ledger.packed import pack
 from fedmf.noise.key import NoiseKey
+from fedmf.release.plan import Plan
 from fedmf.runs.directory import RunDirectory, RunHeader
-from fedmf.runs.plan import Plan
+from fedmf.runs.plan import plan_of
 from fedmf.runs.run import Run
 from support.small_runs import small_run
 
@@ -21,7 +22,7 @@ RUN = small_run(users=4, cohort_size=2, rounds=6, epsilon=3.0, noise_seed=-1)
 
 def planned(run: Run = RUN) -> Plan:
     optimizer = run.optimizer_source.build([(DIMENSION,)], run.cohorts.rounds)
-    return Plan.of(run, optimizer, DIMENSION)
+    return plan_of(run, optimizer, DIMENSION)
 
 
 PLAN, RECORDED = planned(), RUN.to_dict()

@@ -11,14 +11,14 @@ from fedmf.accounting import UserLevel
 from fedmf.accounting.gaussian import adjacency_factor
 from fedmf.cohorts import CyclicCohorts
 from fedmf.ledger.ledger import Ledger
-from fedmf.matrices.factorization import Factorization
+from fedmf.matrices.factorization import Factorization, Mechanism
 from fedmf.matrices.sensitivity import stated_sensitivity
 from fedmf.matrices.toeplitz import InverseToeplitz
-from fedmf.mechanisms.registry import Mechanism
 from fedmf.noise.units import NOTHING, calibrated
 from fedmf.participation import Participation
+from fedmf.release.plan import Plan
+from fedmf.runs.asked import numbers_of
 from fedmf.runs.directory import RunHeader
-from fedmf.runs.plan import Plan
 from fedmf.runs.statement import run_statement
 from fedmf.statements.statement import PrivacyStatement
 from support.ledgers import begin
@@ -47,9 +47,10 @@ def make_header(
     """
     privacy = changes.pop("privacy", UserLevel(clip_norm=0.5, delta=DELTA, epsilon=7.0))
     sensitivity = stated_sensitivity(factorization, contract)
+    privacy = dataclasses.replace(privacy, **_taken(changes, privacy))
+    cohorts = CyclicCohorts(rounds=contract.rounds, users_per_round=cohort_size)
     values: dict[str, Any] = {
-        "privacy": dataclasses.replace(privacy, **_taken(changes, privacy)),
-        "cohorts": CyclicCohorts(rounds=contract.rounds, users_per_round=cohort_size),
+        **numbers_of(privacy, cohorts, ()),
         "users": 5,
         "participation": contract,
         "mechanism": Mechanism("cgd", {"lambda": 0.8}, factorization),
@@ -62,8 +63,8 @@ def make_header(
     plan = with_noise(Plan(**{**values, **_taken(changes, Plan)}))
     header: dict[str, Any] = {
         "run": {
-            "privacy": plan.privacy.to_dict(),
-            "cohorts": plan.cohorts.to_dict(),
+            "privacy": privacy.to_dict(),
+            "cohorts": cohorts.to_dict(),
             "execution": {"users_per_message": None, "worker_gpus": 1.0},
         },
         "arrays": (("w", (DIMENSION,)),),
@@ -76,7 +77,7 @@ def make_header(
 
 def with_noise(plan: Plan) -> Plan:
     """The plan with the noise and units that its σ and sensitivity need."""
-    reach = plan.sensitivity.value * adjacency_factor(plan.privacy.adjacency)
+    reach = plan.sensitivity.value * adjacency_factor(plan.adjacency)
     std, rounding = calibrated(plan.parts, reach, plan.noise_multiplier)
     return dataclasses.replace(plan, relative_noise_std=std, rounding=rounding)
 

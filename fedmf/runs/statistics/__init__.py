@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from fedmf.runs.statistics.clip_norm import FixedClipping, QuantileClipping
-from fedmf.runs.statistics.statistic import Statistic, check_statistics, update_factor
+from fedmf.runs.statistics.statistic import Statistic
 from fedmf.values import Value, by_kind, value_of
 
 #: By the name that configurations and records give them, then by kind; the first is part of every run.
@@ -29,7 +29,5 @@ __all__ = [
     "FixedClipping",
     "QuantileClipping",
     "Statistic",
-    "check_statistics",
     "statistics_from",
-    "update_factor",
 ]

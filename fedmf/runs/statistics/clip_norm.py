@@ -11,7 +11,7 @@ from fedmf.runs.statistics.statistic import Statistic
 from fedmf.values import Field, Value
 
 if TYPE_CHECKING:
-    from fedmf.clipping import Statistic as Number
+    from fedmf.clipping.statistics import Statistic as Number
 
 _COLUMN: Final = "clip_norm"
 #: ζ_t stays within this factor of ζ_0.

@@ -160,7 +160,7 @@ def run_of(values: Mapping[str, Any]) -> Run:
         if flat.get(f"{table}.kind") == GIVEN:
             raise ConfigError(
                 f"[{table}] was given as an object ({flat.get(f'{table}.name')}), which no configuration "
-                "describes. Make the run in Python; fedmf.Run.from_directory rebuilds it from its directory."
+                "describes. Make the run in Python; fedmf.recorded_run rebuilds it from its directory."
             )
     for name, value in flat.items():
         if name not in known_keys():

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedmf.clipping import fixed_point_energies
+from fedmf.clipping.features import fixed_point_energies
 from fedmf.matrices.second_moment import FullMatrix, SecondMoment
-from fedmf.moments.passes import add_products
+from fedmf.noise.loops import compiled
+
+#: Rows that are read again for every coordinate, from a near cache.
+_ROWS: Final = 64
 
 NEAR: Final = 1.0 + 2.0**-18
 """Units by which a feature of one row less one of another may differ from that of the exact features."""
@@ -45,3 +49,34 @@ def integer_features(rows: Tensor, moment: SecondMoment, steps: int, bits: int, 
     scale = 2.0 ** (feature_bits - 2 * bits)
     add_products(rows.to(torch.float64).numpy(), scale, max(1, every), sums.numpy())
     return sums
+
+
+@compiled("void(float64[:,::1], float64, int64, int64[:,::1])")
+def add_products(rows: Any, scale: float, every: int, sums: Any) -> None:
+    """Add to each step the integers nearest scale·x_i² and √2·scale·x_i·x_j, i < j, of its rows.
+
+    Every product is made of three factors in float64 and then rounded: it depends on its row alone.
+
+    Args:
+        rows: integers x below 2⁵³, shape (rows, d).
+        scale: so small that the results are below 2⁵¹.
+        every: rows of a step.
+        sums: shape (steps, d(d+1)/2), in the order of the upper triangle; changed.
+    """
+    root = scale * np.sqrt(2.0)
+    for begin in range(0, rows.shape[0], every):
+        total = sums[begin // every]
+        end = min(begin + every, rows.shape[0])
+        for low in range(begin, end, _ROWS):
+            high = min(low + _ROWS, end)
+            at = 0
+            for i in range(rows.shape[1]):
+                products = total[at : at + rows.shape[1] - i]
+                for r in range(low, high):
+                    right = rows[r, i:]
+                    left = right[0] * root
+                    square = products[0] + np.int64(np.rint(right[0] * scale * right[0]))
+                    for j in range(products.size):
+                        products[j] += np.int64(np.rint(left * right[j]))
+                    products[0] = square
+                at += products.size

@@ -1,4 +1,4 @@
-"""What a round releases: integer sums plus integer rows of noise, and only then numbers."""
+"""An integer sum plus an integer row of noise, and only then numbers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmf.clipping import FixedPointSum, clip_to_fixed_point, fixed_point_energies, in_parts, new_vector
+from fedmf.clipping.features import fixed_point_energies
+from fedmf.clipping.fixed_point import FixedPointSum
+from fedmf.clipping.integers import clip_to_fixed_point
+from fedmf.clipping.memory import in_parts, new_vector
 from fedmf.matrices.second_moment import SecondMoment
-from fedmf.noise import Domain, KeySchedule, NoiseStream
+from fedmf.noise.key import Domain
 from fedmf.noise.loops import compiled
-from fedmf.noise.units import IntegerNoise
-from fedmf.runs.plan import Plan
-from fedmf.runs.statistics import Statistic
+from fedmf.noise.schedule import KeySchedule
+from fedmf.noise.stream import NoiseStream
+from fedmf.noise.units import IntegerNoise, Part
+from fedmf.release.plan import Plan
+from fedmf.release.statistics import ReleasedStatistic
 
 
 @compiled("void(int64[::1], float64, float32[::1])", "void(int64[::1], float64, float64[::1])")
@@ -56,20 +61,19 @@ class NoisySum:
 
 
 class NoisyParts:
-    """The noise of one part of a run's rounds: sums of updates, second moments, or a statistic.
+    """The noise of one part of a release: sums of updates, second moments, or a statistic.
 
     Args:
         keys: which key makes which row.
         domain: of the part.
-        plan: of the run.
-        index: the part's place among `Plan.parts`.
+        part: its C and size.
+        noise: its standard deviation in integers; None for a release without noise.
     """
 
-    def __init__(self, keys: KeySchedule, domain: Domain, plan: Plan, index: int) -> None:
-        part = plan.parts[index]
+    def __init__(self, keys: KeySchedule, domain: Domain, part: Part, noise: IntegerNoise | None) -> None:
         C = part.factorization
-        self.noise: IntegerNoise | None = plan.noise_of(index)
-        std = 0.0 if self.noise is None else self.noise.std
+        std = 0.0 if noise is None else noise.std
+        self.noise = noise
         self.stream = NoiseStream(keys, domain, C.recurrence(), C.rounds, part.size, std)
 
     def release(self, t: int, total: Tensor, unit: float) -> NoisySum:
@@ -101,39 +105,23 @@ class StatisticRelease:
         statistic: s, of absolute value at most c.
         plan: of the run.
         keys: which key makes which row.
-
-    Attributes:
-        state: of the statistic, after the last round that is final.
     """
 
-    def __init__(self, statistic: Statistic, plan: Plan, keys: KeySchedule) -> None:
-        self.statistic = statistic
+    def __init__(self, statistic: ReleasedStatistic, plan: Plan, keys: KeySchedule) -> None:
+        self.name = statistic.name
         self._summed = statistic.summed()
-        self._size = plan.cohorts.users_per_round
+        self._size = plan.users_per_round
         index = plan.index_of(statistic)
-        self._noisy = NoisyParts(keys, Domain.of_part(statistic.name), plan, index)
+        domain = Domain.of_part(statistic.name)
+        self.noisy = NoisyParts(keys, domain, plan.parts[index], plan.noise_of(index))
         # Without noise nothing is rounded, and fine units of a large statistic might overflow.
-        self._bits = 0 if self._noisy.noise is None else plan.bits_of(index)
-        self.state = statistic.begin(plan.privacy.clip_norm)
+        self._bits = 0 if self.noisy.noise is None else plan.bits_of(index)
 
-    def after(self, t: int, total: FixedPointSum) -> Mapping[str, Any]:
-        """Release the statistic of round t, and return the state after it."""
+    def release(self, t: int, total: FixedPointSum) -> float:
+        """The statistic of round t."""
         integers = torch.tensor([total.told(self._summed) << self._bits], dtype=torch.int64)
-        noisy = self._noisy.release(t, integers, 2.0**-self._bits)
-        return self.statistic.after(t, float(noisy.mean(self._size)), self.state)
-
-    def state_dict(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a state with the position and identity of the noise, for a checkpoint."""
-        return {"state": dict(state), "noise": self._noisy.stream.state_dict()}
-
-    def load_state(self, saved: Mapping[str, Any]) -> None:
-        """Continue where a checkpoint was made.
-
-        Raises:
-            ValueError: it was made with other noise.
-        """
-        self._noisy.check(saved["noise"])
-        self.state = saved["state"]
+        noisy = self.noisy.release(t, integers, 2.0**-self._bits)
+        return float(noisy.mean(self._size))
 
 
 class SecondMomentRelease:
@@ -152,13 +140,13 @@ class SecondMomentRelease:
         assert plan.second is not None
         self._moment = moment
         self._form = plan.second.form
-        self._size = plan.cohorts.users_per_round
+        self._size = plan.users_per_round
         self._std = plan.second_noise_std
         self._row_variances = plan.second.factorization.noise_row_variances()
         self._bits = plan.bits_of(0)
         self._feature_bits = plan.bits_of(1)
-        self._unit = plan.privacy.clip_norm**2 * 2.0**-self._feature_bits
-        self.noisy = NoisyParts(keys, Domain.SECOND_MOMENT, plan, 1)
+        self._unit = plan.clip_norm**2 * 2.0**-self._feature_bits
+        self.noisy = NoisyParts(keys, Domain.SECOND_MOMENT, plan.parts[1], plan.noise_of(1))
 
     def release(self, t: int, total: FixedPointSum) -> tuple[Tensor, float]:
         """Return q_t, float64 of shape (m,), and the variance of the noise in each of its entries."""

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from fedmf.clipping import clip_to_fixed_point
+from fedmf.clipping.row_features import NEAR, integer_features
 from fedmf.matrices.joint_sensitivity import UserRange
 from fedmf.matrices.second_moment import BlockEnergies, DiagonalMoment, FullMatrix, SecondMoment
 from fedmf.matrices.sensitivity import stated_sensitivity
 from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.closed_forms import bisr, cgd, identity
-from fedmf.moments.features import NEAR, integer_features
 from fedmf.moments.methods import METHODS, jme
 from fedmf.moments.stream import MomentStream
 from fedmf.noise import NoiseKey
@@ -97,7 +97,7 @@ def test_integers_cost_no_privacy(name: str, adjacency: str) -> None:
     assert mu < mu + math.hypot(*sizes) <= 1 / sigma
     assert made.multiplier_under(PART) == pytest.approx(sigma, rel=1e-11)
     assert made.multiplier_under(PART) >= sigma
-    stds = [noise.std * unit for noise, unit in zip(noises, made.units, strict=True)]
+    stds = [noise.std * unit for noise, unit in zip(noises, made.rows(moment).units, strict=True)]
     expected = [made.first_std] if name == "pp" else [made.first_std, made.second_std]
     np.testing.assert_allclose(stds, expected, rtol=1e-14)
 

@@ -1,0 +1,309 @@
+"""The private server: the one place where a sum of clipped updates becomes a new model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedmf.clipping.fixed_point import ClippedSums, FixedPointSum
+from fedmf.errors import LedgerError
+from fedmf.ledger.ledger import Ledger
+from fedmf.ledger.packed import pack, unpack
+from fedmf.noise.key import Domain, NoiseKey
+from fedmf.noise.schedule import KeySchedule
+from fedmf.noise.units import FINEST
+from fedmf.release.noisy_sum import NoisyParts, SecondMomentRelease, StatisticRelease
+from fedmf.release.plan import Plan
+from fedmf.release.round_release import RoundRelease, ServerOptimizer
+from fedmf.release.statistics import ReleasedStatistic
+
+
+@dataclass(frozen=True, eq=False)
+class ServerState:
+    """The server after t rounds; a function of what they released.
+
+    Args:
+        t: rounds released.
+        parameters: θ_t, shape (d,).
+        optimizer: state of the update rule.
+        statistics: state of each statistic, by name.
+    """
+
+    t: int
+    parameters: Tensor
+    optimizer: Mapping[str, Tensor]
+    statistics: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class NoisedRound:
+    """All that a round releases.
+
+    Args:
+        release: what the update rule sees.
+        statistics: sum plus noise over m of each statistic, by name.
+    """
+
+    release: RoundRelease
+    statistics: Mapping[str, float]
+
+
+class PrivateServer:
+    """Adds correlated noise to sums of clipped updates and steps the model, exactly once a round.
+
+    Round t turns the sum G_t of clipped updates into
+
+        u_t = (G_t + ζ·σ·sens(C)·[C⁻¹z]_t) / m,        θ_{t+1} = optimizer(θ_t, u_t),
+
+    with m the planned cohort size, however many users replied. Where a statistic moves ζ it is ζ_t, and u_t
+    may be in units of it. Each statistic of the plan is released with noise of its own. An optimizer that
+    needs a second moment gets one with noise of its own (`SecondMomentRelease`). The new model, the
+    optimizer state and the participations are committed to the ledger in one durable step before
+    ``release`` returns.
+
+    Args:
+        plan: the calibrated mechanism.
+        ledger: of the run, open for writing.
+        key: of the noise of the run.
+        initial: θ_0, shape (d,), float32.
+        optimizer: the update rule; it sees the noisy mean and the variance of its noise.
+        device: where sum, noise and model live.
+        checkpoint_every: rounds between states kept.
+
+    Raises:
+        LedgerError: the plan states less sensitivity or noise than it needs.
+        ValueError: θ_0 or the second moment of the optimizer is not as planned.
+
+    Attributes:
+        sums: how the updates of the next round are clipped, to ζ_t, and summed.
+        lost: rounds lost in an interruption: they were released after the last checkpoint. Their rows
+            of noise are never used again.
+
+    Guarantees:
+        With a secret key each process draws the rows it releases with a key of its own, from random bits that
+        are durable before the first of them, so copies of a directory add independent noise; past rows that
+        later ones need are drawn again with the keys that made them. With a public key a resumed run
+        continues with the very noise of an uninterrupted one. Checkpoints hold the position of the noise and
+        digests that identify it; kept vectors are replayed, since past noise on disk would have to be guarded
+        like the key.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        ledger: Ledger,
+        key: NoiseKey,
+        initial: Tensor,
+        optimizer: ServerOptimizer,
+        device: torch.device | str = "cpu",
+        checkpoint_every: int = 1,
+    ) -> None:
+        plan.check_noise()
+        if initial.numel() != plan.dimension:
+            raise ValueError(
+                f"θ_0 must have d = {plan.dimension} entries, as planned; got {initial.numel()}."
+            )
+        _check_second_moment(plan, optimizer)
+        self.plan = plan
+        self.ledger = ledger
+        self.device = torch.device(device)
+        self.lost = range(0)
+        self._optimizer = optimizer
+        self._checkpoint_every = checkpoint_every
+        self._row_variances = plan.mechanism.factorization.noise_row_variances()
+        feature_bits = FINEST if plan.second is None else plan.bits_of(1)
+        sums = sums_for(optimizer, plan.dimension, plan.clip_norm, plan.statistics)
+        self.sums = sums.in_units(plan.bits_of(0), feature_bits)
+        self.keys = KeySchedule.of_record(key, ledger, ledger.released)
+        self._updates = NoisyParts(self.keys, Domain.TRAINING, plan.parts[0], plan.noise_of(0))
+        self._second: SecondMomentRelease | None = None
+        if optimizer.second_moment is not None:
+            self._second = SecondMomentRelease(plan, optimizer.second_moment, self.keys)
+        self._statistics = [StatisticRelease(each, plan, self.keys) for each in plan.statistics]
+        parameters = initial.to(self.device)
+        begun = {each.name: each.begin(plan.clip_norm) for each in plan.statistics}
+        self._state = ServerState(0, parameters, optimizer.init(parameters), begun)
+
+    def restore(self) -> None:
+        """Continue where the ledger ends; to be called before the first round of a process.
+
+        Raises:
+            LedgerError: the ledger holds rounds and no state.
+            ValueError: the checkpoint was written with other noise than this plan and key make.
+        """
+        released = self.ledger.released
+        if released:
+            kept = self.ledger.state()
+            if kept is None:
+                raise LedgerError(f"the ledger must hold a state after {released} rounds; it holds none.")
+            self._load(unpack(kept))
+            self.lost = range(self._state.t, released)
+            self._state = replace(self._state, t=released)
+            self._set_clip_norm()
+        elif self._checkpoint_every > 1:  # the first rounds are committed without a state
+            self.ledger.keep_state(self._packed(self._state))
+
+    def _load(self, checkpoint: Mapping[str, Any]) -> None:
+        noise: Mapping[str, Any] = checkpoint["noise"]
+        self._updates.check(noise)
+        if self._second is not None:
+            self._second.noisy.check(noise["second"])
+        for each in self._statistics:
+            each.noisy.check(noise[each.name]["noise"])
+        self._state = ServerState(
+            t=int(noise["t"]),
+            parameters=checkpoint["parameters"].to(self.device),
+            optimizer={name: value.to(self.device) for name, value in checkpoint["optimizer"].items()},
+            statistics={each.name: noise[each.name]["state"] for each in self._statistics},
+        )
+
+    @property
+    def t(self) -> int:
+        """The next round; as many rounds were released."""
+        return self._state.t
+
+    @property
+    def parameters(self) -> Tensor:
+        """θ_t, shape (d,)."""
+        return self._state.parameters
+
+    @property
+    def dimension(self) -> int:
+        """d, the number of parameters."""
+        return self.plan.dimension
+
+    @property
+    def horizon(self) -> int:
+        """n, the number of rounds that can ever be released."""
+        return self.plan.participation.rounds
+
+    @property
+    def statistics(self) -> Mapping[str, Mapping[str, Any]]:
+        """The state of each statistic, by name."""
+        return self._state.statistics
+
+    @property
+    def clip_norm(self) -> float:
+        """ζ_t of the next round."""
+        return self.sums.clip_norm
+
+    @property
+    def bits(self) -> tuple[int, int]:
+        """B and F of the units of sums and of second moments."""
+        return self.sums.bits, self.sums.feature_bits
+
+    def new_sum(self) -> FixedPointSum:
+        """An empty sum for the coming round."""
+        return self.sums.empty(self.device)
+
+    def release(self, total: FixedPointSum, users: Sequence[str]) -> Tensor:
+        """Release round t: add its row of noise, step, commit.
+
+        Every round releases its sum plus noise, even without replies: leaving the noise out would reveal
+        that there were none.
+
+        Args:
+            total: the sum of the clipped updates of ``users``, made by `new_sum`.
+            users: ids of the users in the sum.
+
+        Returns:
+            θ_{t+1}, shape (d,). It was committed before this returns.
+
+        Raises:
+            ValueError: the sum holds another number of updates than users are listed; nothing is released.
+            HorizonExceededError: all rounds are spent.
+            ParticipationViolation: a user may not take part in this round; nothing is released.
+            LedgerError: the disk failed, now or before: this process releases nothing more. The round counts
+                if it is whole in the record when that is opened again.
+        """
+        self._check(total, users)
+        with self.ledger.right.exercise(f"round {self.t + 1}"):
+            self.keys.open_in(self.ledger)
+            noised = self._add_noise(total)
+            after = self._step(noised)
+            self._commit(after, users)
+        return self.parameters
+
+    def _check(self, total: FixedPointSum, users: Sequence[str]) -> None:
+        """Reject what cannot be released before its row of noise is drawn, after which all must end well."""
+        if total.users != len(users):
+            raise ValueError(
+                f"sum must hold exactly the listed users; got {total.users} updates for {len(users)} users."
+            )
+        self.ledger.check_round(self.t, users)
+
+    def _add_noise(self, total: FixedPointSum) -> NoisedRound:
+        """Sums and noise divided by m.
+
+        The second moment comes first: that of a mean needs the sum without noise, which ends here.
+        """
+        t = self.t
+        second = None
+        second_variance = None
+        if self._second is not None:
+            second, second_variance = self._second.release(t, total)
+        noisy = self._updates.release(t, total.fixed_point, total.unit)
+        m = self.plan.users_per_round * self.plan.mean_unit(self.clip_norm)
+        mean = noisy.mean(m, self.parameters.dtype)
+        variance = (self.plan.noise_std_at(self.clip_norm) / m) ** 2 * float(self._row_variances[t])
+        return NoisedRound(
+            RoundRelease(mean, variance, second, second_variance),
+            {each.name: each.release(t, total) for each in self._statistics},
+        )
+
+    def _step(self, noised: NoisedRound) -> ServerState:
+        """The server after the round: all of it is made of what was released."""
+        t = self.t
+        parameters, optimizer = self._optimizer.step(
+            t, self.parameters, noised.release, self._state.optimizer
+        )
+        statistics = {
+            each.name: each.after(t, noised.statistics[each.name], self._state.statistics[each.name])
+            for each in self.plan.statistics
+        }
+        return ServerState(t + 1, parameters, optimizer, statistics)
+
+    def _commit(self, after: ServerState, users: Sequence[str]) -> None:
+        """Make the round final, with a checkpoint where one is due."""
+        due = after.t == self.horizon or after.t % self._checkpoint_every == 0
+        self.ledger.commit_round(self.t, users, self._packed(after) if due else None)
+        self._state = after
+        self._set_clip_norm()
+
+    def _set_clip_norm(self) -> None:
+        """Clip the updates of the next round as a statistic says."""
+        for each in self.plan.statistics:
+            self.sums = self.sums.at(each.clip_norm(self._state.statistics[each.name]))
+
+    def _packed(self, state: ServerState) -> bytes:
+        """A checkpoint: θ, the optimizer's state, where each stream of noise stands, and the statistics after
+        a round. Past noise, which is as secret as the key, is made again from there."""
+        noise = self._updates.stream.state_dict()
+        if self._second is not None:
+            noise["second"] = self._second.noisy.stream.state_dict()
+        for each in self._statistics:
+            kept = {"state": dict(state.statistics[each.name]), "noise": each.noisy.stream.state_dict()}
+            noise[each.name] = kept
+        return pack({"parameters": state.parameters, "optimizer": dict(state.optimizer), "noise": noise})
+
+
+def _check_second_moment(plan: Plan, optimizer: ServerOptimizer) -> None:
+    """Reject an optimizer that needs another second moment than the noise was calibrated for."""
+    moment = optimizer.second_moment
+    needed = None if moment is None else (optimizer.second_form, moment.described, moment.size)
+    planned = None if plan.second is None else (plan.second.form, plan.second.moment, plan.second.features)
+    if needed != planned:
+        raise ValueError(f"second moment of the optimizer must be {planned}, as planned; got {needed}.")
+
+
+def sums_for(
+    optimizer: ServerOptimizer, dimension: int, clip_norm: float, statistics: Sequence[ReleasedStatistic]
+) -> ClippedSums:
+    """What to sum over users: updates; features where the optimizer needs them; statistics."""
+    moment = optimizer.second_moment if optimizer.second_form == "per-user" else None
+    summed = dict.fromkeys(statistic.summed() for statistic in statistics)
+    return ClippedSums(dimension, clip_norm, moment, tuple(summed))
