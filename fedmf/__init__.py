@@ -35,7 +35,6 @@ from fedmf.lazy import lazily
 from fedmf.version import __version__
 
 if TYPE_CHECKING:
-    from fedmf.accounting import NoPrivacy, UserLevel
     from fedmf.cohorts import AvailableCohorts, BallsInBinsCohorts, CyclicCohorts, MinSeparatedCohorts
     from fedmf.data import Dataset, Digits
     from fedmf.mechanisms.choice import NamedMechanism
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
     from fedmf.runs.statistics import QuantileClipping
     from fedmf.runs.tables.configuration import load_run
     from fedmf.runs.tasks import classification, next_token, regression
+    from fedmf.statements.privacy import NoPrivacy, UserLevel
     from fedmf.statements.statement import PrivacyStatement
     from fedmf.streaming import PrivateStream
     from fedmf.sweeps import Sweep, run_sweep

@@ -42,11 +42,12 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import fedmf
-from fedmf.accounting import certified_sigma
+from fedmf.accounting.gaussian import certified_sigma
 from fedmf.clipping import FixedPointSum, clip_to_fixed_point
 from fedmf.data import InMemoryDataset
 from fedmf.mechanisms.closed_forms import identity
-from fedmf.noise import Domain, NoiseKey, NoiseStream
+from fedmf.noise.key import Domain, NoiseKey
+from fedmf.noise.stream import NoiseStream
 from fedmf.release.plan import Plan
 from fedmf.runs.simulation import run_in_process
 from fedmf.training import LocalTrainer, classification

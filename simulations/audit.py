@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv, ndtri
 
 import fedmf
-from fedmf.accounting import certified_sigma, gaussian_epsilon
-from fedmf.accounting.gaussian import gaussian_mu
+from fedmf.accounting.gaussian import certified_sigma, gaussian_epsilon, gaussian_mu
 from fedmf.matrices.workload import parse_workload
 from fedmf.mechanisms.choice import NamedMechanism
 

@@ -18,7 +18,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 #: Rooms from the ground up; a room may import itself and rooms on lower floors, never its neighbours.
 FLOORS = (
     {"errors", "figures", "lazy", "lines", "values", "version"},
-    {"functions", "kept_files", "participation"},
+    {"functions", "participation"},
     {"matrices"},
     {"cohorts", "noise"},
     {"accounting", "clipping", "ledger"},
@@ -150,7 +150,7 @@ print(json.dumps(sorted({name.split(".")[1] for name in sys.modules if name.star
 #: All that a release may rest on.
 CORE = {"accounting", "clipping", "errors", "ledger", "matrices", "noise", "participation", "release"}
 #: What the core still loads in addition.
-LOADED_TOO = {"kept_files", "lazy", "version"}
+LOADED_TOO = {"lazy", "version"}
 
 
 def test_release_loads_the_core_alone() -> None:

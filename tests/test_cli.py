@@ -17,7 +17,7 @@ from support.mean_norms import MeanNorm
 from support.small_runs import small_run, write_config
 
 import fedmf
-from fedmf.accounting import at_least, at_most
+from fedmf.accounting.rounding import at_least, at_most
 from fedmf.cli.app import run
 from fedmf.runs.progress import RunProgress, both
 from fedmf.runs.run import Run

@@ -10,7 +10,8 @@ import pytest
 from scipy.stats import norm
 from support import oracles
 
-from fedmf.accounting import at_least, gaussian_delta
+from fedmf.accounting.gaussian import gaussian_delta
+from fedmf.accounting.rounding import at_least
 from fedmf.cli.app import run
 from fedmf.matrices.workload import parse_workload
 from fedmf.mechanisms.choice import GivenFactorization, NamedMechanism

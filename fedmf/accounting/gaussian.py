@@ -16,8 +16,8 @@ from typing import Final
 
 import numpy as np
 
+from fedmf.accounting.disk_cache import DiskCache, cache_directory
 from fedmf.accounting.rounding import double_at_least, least_accepted
-from fedmf.kept_files import KeptFiles, cache_directory
 
 _ULP: Final = 2.0**-52
 _LOG_SQRT_2PI: Final = 0.5 * math.log(2.0 * math.pi)
@@ -285,7 +285,7 @@ def _by_dp_accounting(function: str, *numbers: float) -> float:
     lower it.
     """
     root = cache_directory()
-    files = None if root is None else KeptFiles(root, "accountants", 64, 2**20)
+    files = None if root is None else DiskCache(root, "accountants", 64, 2**20)
     asked = [function, version("dp-accounting"), *(float(number).hex() for number in numbers)]
     name = sha256(json.dumps(asked).encode()).hexdigest()
     content = None if files is None else files.read(name)

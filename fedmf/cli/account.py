@@ -69,7 +69,7 @@ def account(
         typer.echo(statement.public().render_text(False, again), nl=False)
     quantiles = statement.get("epsilon_spent_quantiles")
     if quantiles and statement["epsilon"] is not None:
-        from fedmf.accounting import at_least
+        from fedmf.accounting.rounding import at_least
 
         spent = {
             f"{who} {statement['unit']}": quantiles[at] for who, at in (("worst", "1"), ("median", "0.5"))

@@ -54,7 +54,7 @@ def design(
     from rich.console import Console
 
     from fedmf.mechanisms.design import design as compute
-    from fedmf.mechanisms.disk_cache import THREAD_LIMITS
+    from fedmf.mechanisms.design_cache import THREAD_LIMITS
     from fedmf.mechanisms.registry import own_name
     from fedmf.runs.progress import bar
     from fedmf.values import parse_parameters
@@ -118,7 +118,7 @@ def _participation(
 
 def _table(rows: Sequence[dict[str, Any]], wide: bool) -> list[dict[str, str]]:
     """A row for each mechanism as people read it."""
-    from fedmf.accounting import at_least
+    from fedmf.accounting.rounding import at_least
     from fedmf.mechanisms.objective import Objective
     from fedmf.mechanisms.registry import families
 
@@ -165,7 +165,7 @@ def _show(
     from rich.console import Console
     from rich.table import Table
 
-    from fedmf.accounting import at_least
+    from fedmf.accounting.rounding import at_least
     from fedmf.mechanisms.design import recommended
 
     first, console = rows[0], Console(markup=False, highlight=False)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fedmf.accounting import at_least, at_most
+from fedmf.accounting.rounding import at_least, at_most
 from fedmf.runs.cost_estimate import NoiseAndSignal
 from fedmf.runs.session import Session
 

@@ -14,7 +14,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
-from fedmf.accounting import UserLevel
 from fedmf.cohorts import Cohorts
 from fedmf.errors import ConfigError
 from fedmf.flower.clients import GridClients, Part
@@ -34,6 +33,7 @@ from fedmf.runs.run import Execution, NoiseMechanism, Run
 from fedmf.runs.session import Session
 from fedmf.runs.statistics.clip_norm import FixedClipping, QuantileClipping
 from fedmf.runs.statistics.statistic import Statistic
+from fedmf.statements.privacy import UserLevel
 from fedmf.statements.statement import PrivacyStatement
 
 _UNASKED: Final = "clients are not asked to evaluate: what they report would carry no noise"

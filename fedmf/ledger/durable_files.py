@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, BinaryIO, Final
 
 from fedmf.errors import ConfigError
-from fedmf.noise import KEY_HEADER, NoiseKey
+from fedmf.noise.key import KEY_HEADER, NoiseKey
 
 #: How a directory is called while it is made, and the seconds after which one was left by a killed process.
 _MAKING: Final = ".fedmf-making-"

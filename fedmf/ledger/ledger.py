@@ -30,7 +30,8 @@ from fedmf.errors import HorizonExceededError, LedgerError, ParticipationViolati
 from fedmf.ledger.durable_files import overwrite_durably
 from fedmf.ledger.lock import Mark, ReleaseRight, WriterLock
 from fedmf.ledger.participations import Histories
-from fedmf.noise import FRESH_BYTES, NoiseKey
+from fedmf.noise.key import NoiseKey
+from fedmf.noise.schedule import FRESH_BYTES
 from fedmf.participation import Participation
 
 #: "fdmf" in ASCII, by which `file` and SQLite know a ledger.

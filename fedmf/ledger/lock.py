@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from fedmf.errors import LedgerError, PlatformError
-from fedmf.noise import NoiseKey
+from fedmf.noise.key import NoiseKey
 
 try:
     import fcntl

@@ -12,7 +12,7 @@ from fedmf.matrices.arrays import Array, Vector
 from fedmf.matrices.banded import Banded, beyond_last_row, few_inverse, stacked_blocks, without_workload
 from fedmf.matrices.workload import ToeplitzWorkload, prefix
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
-from fedmf.mechanisms.disk_cache import remembered
+from fedmf.mechanisms.design_cache import remembered
 from fedmf.mechanisms.objective import RMSE, Objective
 from fedmf.mechanisms.registry import BANDS, DesignRequest, Family, Free, Values, at_once, register
 from fedmf.participation import Participation

@@ -20,7 +20,7 @@ from fedmf.matrices.series import multiply, reciprocal
 from fedmf.matrices.toeplitz import InverseToeplitz
 from fedmf.matrices.workload import ToeplitzWorkload, prefix
 from fedmf.mechanisms.closed_forms import bifr
-from fedmf.mechanisms.disk_cache import remembered
+from fedmf.mechanisms.design_cache import remembered
 from fedmf.mechanisms.objective import LARGEST_RATED, RMSE, Objective, QuickError
 from fedmf.mechanisms.registry import BANDS, Family, Free, at_once, least_on, register
 from fedmf.participation import Participation

@@ -18,7 +18,7 @@ from fedmf.matrices.series import multiply, reciprocal
 from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.matrices.workload import ToeplitzWorkload, prefix
 from fedmf.mechanisms.closed_forms import strategy_power
-from fedmf.mechanisms.disk_cache import remembered
+from fedmf.mechanisms.design_cache import remembered
 from fedmf.mechanisms.objective import LARGEST_RATED, RMSE, Objective
 from fedmf.mechanisms.registry import (
     BANDS,

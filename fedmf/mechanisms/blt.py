@@ -15,7 +15,7 @@ import numpy as np
 from fedmf.matrices.arrays import Vector
 from fedmf.matrices.blt import BufferedToeplitz
 from fedmf.matrices.workload import ToeplitzWorkload, prefix
-from fedmf.mechanisms.disk_cache import remembered
+from fedmf.mechanisms.design_cache import remembered
 from fedmf.mechanisms.objective import RMSE, Objective
 from fedmf.mechanisms.registry import DesignRequest, Family, Free, Parameter, Values, at_once, register
 from fedmf.participation import Participation

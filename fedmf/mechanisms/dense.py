@@ -23,7 +23,7 @@ from fedmf.matrices.toeplitz import Diagonal
 from fedmf.matrices.workload import ToeplitzWorkload, prefix, weighted
 from fedmf.mechanisms.banded import banded, counting_all_rows, remembered_banded
 from fedmf.mechanisms.closed_forms import workload_diagonal
-from fedmf.mechanisms.disk_cache import remembered, single_threaded
+from fedmf.mechanisms.design_cache import remembered, single_threaded
 from fedmf.mechanisms.objective import RMSE, Objective
 from fedmf.mechanisms.registry import DesignRequest, Family, Values, register
 from fedmf.participation import Participation

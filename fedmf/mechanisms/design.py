@@ -16,7 +16,7 @@ from typing import Any, Final
 from fedmf.matrices.sensitivity import Sensitivity, stated_sensitivity
 from fedmf.matrices.workload import ToeplitzWorkload, parse_workload
 from fedmf.mechanisms.choice import MechanismChoice, NamedMechanism
-from fedmf.mechanisms.disk_cache import THREAD_LIMITS, single_threaded
+from fedmf.mechanisms.design_cache import THREAD_LIMITS, single_threaded
 from fedmf.mechanisms.objective import Objective, errors
 from fedmf.mechanisms.registry import (
     Mechanism,

@@ -23,7 +23,7 @@ from fedmf.matrices.factorization import (
 )
 from fedmf.matrices.sensitivity import stated_sensitivity
 from fedmf.matrices.workload import ToeplitzWorkload, prefix
-from fedmf.mechanisms.disk_cache import remembered_parameters
+from fedmf.mechanisms.design_cache import remembered_parameters
 from fedmf.mechanisms.objective import LARGEST_RATED, RMSE, Objective, QuickError, errors
 from fedmf.participation import LARGEST_HORIZON, Participation
 

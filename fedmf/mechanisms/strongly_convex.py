@@ -25,7 +25,7 @@ from fedmf.matrices.arrays import Vector
 from fedmf.matrices.factorization import Factorization
 from fedmf.matrices.series import check_count, reciprocal
 from fedmf.matrices.toeplitz import InverseToeplitz
-from fedmf.mechanisms.disk_cache import remembered, single_threaded
+from fedmf.mechanisms.design_cache import remembered, single_threaded
 from fedmf.mechanisms.lti import FREE_SPECTRUM, graded_quadrature, mean_power, minimum_phase
 from fedmf.mechanisms.registry import Family, Free, Parameter, at_once, register
 

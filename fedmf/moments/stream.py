@@ -12,7 +12,8 @@ from fedmf.matrices.second_moment import SecondMoment
 from fedmf.matrices.workload import ToeplitzWorkload
 from fedmf.moments.methods import MomentMechanism
 from fedmf.moments.running import RunningWorkload
-from fedmf.noise import KeySchedule, NoiseKey
+from fedmf.noise.key import NoiseKey
+from fedmf.noise.schedule import KeySchedule
 from fedmf.release.private_stream import PrivateRows, restore_state, state_of
 
 #: Rows this much over ζ, as float32 rounding makes them, are clipped to ζ instead of refused.

@@ -76,7 +76,7 @@ class NoiseStream:
         Kalinin, McKenna, Pagh and Lampert (2026), "DP-λCGD", on regenerating earlier noise from a seed.
 
     >>> from fedmf.mechanisms.closed_forms import cgd
-    >>> from fedmf.noise import NoiseKey
+    >>> from fedmf.noise.key import NoiseKey
     >>> noise = NoiseStream(NoiseKey.from_seed(0), Domain.TRAINING, cgd(0.5, 3).recurrence(), 3, 4, std=1e6)
     >>> total = torch.zeros(4, dtype=torch.int64)
     >>> noise.release(total)

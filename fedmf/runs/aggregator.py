@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.accounting import UserLevel
 from fedmf.clipping import FixedPointSum
 from fedmf.cohorts import Cohorts
 from fedmf.data import PublicInput
@@ -31,6 +30,7 @@ from fedmf.runs.run import Execution, NoiseMechanism, Run
 from fedmf.runs.session import Session, created, require_same
 from fedmf.runs.statistics import FixedClipping, QuantileClipping, Statistic
 from fedmf.runs.tasks import TaskSource
+from fedmf.statements.privacy import UserLevel
 from fedmf.statements.statement import PrivacyStatement
 from fedmf.training import LocalSGD, Task, UserFailure
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedmf.accounting.privacy import Privacy
 from fedmf.cohorts import Cohorts, SampledCohorts
 from fedmf.participation import Participation
 from fedmf.runs.statistics import QuantileClipping, Statistic
+from fedmf.statements.privacy import Privacy
 
 if TYPE_CHECKING:
     from fedmf.accounting.sampling import CohortLaw

@@ -11,10 +11,11 @@ from typing import Final
 import numpy as np
 import torch
 
-from fedmf.accounting import at_least, at_most
+from fedmf.accounting.rounding import at_least, at_most
 from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.objective import query_variances
-from fedmf.noise import Domain, KeySchedule, NoiseKey
+from fedmf.noise.key import Domain, NoiseKey
+from fedmf.noise.schedule import KeySchedule
 from fedmf.release.noisy_sum import NoisyParts
 from fedmf.release.plan import Plan
 from fedmf.runs.plan import plan_of

@@ -14,15 +14,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
-from fedmf.accounting.privacy import PRIVACY, UNITS, Privacy, Unit
 from fedmf.cohorts import COHORTS, Cohorts
 from fedmf.errors import ConfigError, LedgerError, rebuilding
 from fedmf.ledger.durable_files import create_directory, load_key, save_key, tighten, write_durably
 from fedmf.ledger.ledger import Ledger
-from fedmf.noise import NoiseKey
+from fedmf.noise.key import NoiseKey
 from fedmf.release.plan import Plan
 from fedmf.runs.asked import law_of, numbers_of
 from fedmf.runs.statistics import Statistic, statistics_from
+from fedmf.statements.privacy import PRIVACY, UNITS, Privacy, Unit
 from fedmf.values import value_of
 from fedmf.version import SOFTWARE
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from fedmf.accounting import SecondForm, SecondStream, certified_sigma
+from fedmf.accounting.gaussian import certified_sigma
+from fedmf.accounting.release import SecondForm, SecondStream
 from fedmf.errors import ConfigError
 from fedmf.matrices.factorization import Factorization, Mechanism
 from fedmf.matrices.joint_sensitivity import UserRange

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from fedmf.accounting.privacy import UNITS
 from fedmf.clipping import ClippedSums
 from fedmf.errors import ConfigError
 from fedmf.optim import ServerOptimizer
@@ -14,6 +13,7 @@ from fedmf.release.statistics import check_statistics
 from fedmf.runs.asked import law_of, numbers_of
 from fedmf.runs.pair_plan import paired_streams
 from fedmf.runs.run import Run
+from fedmf.statements.privacy import UNITS
 from fedmf.training import Task
 
 _log = logging.getLogger("fedmf")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedmf.accounting.privacy import UNITS
 from fedmf.accounting.rounding import at_least, at_most
+from fedmf.statements.privacy import UNITS
 from fedmf.version import __version__
 
 if TYPE_CHECKING:

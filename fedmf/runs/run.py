@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from fedmf.accounting import PRIVACY, NoPrivacy, Privacy, UserLevel
 from fedmf.cohorts import COHORTS, Cohorts, CohortSchedule, CyclicCohorts, SampledCohorts
 from fedmf.errors import ConfigError
 from fedmf.matrices.factorization import Factorization
@@ -39,6 +38,7 @@ from fedmf.runs.statistics import (
     statistics_from,
 )
 from fedmf.runs.tasks import GIVEN, Classification, GivenTask, TaskSource, same, task_of
+from fedmf.statements.privacy import PRIVACY, NoPrivacy, Privacy, UserLevel
 from fedmf.training import LocalSGD, Task
 from fedmf.values import Field, Value, by_kind, dotted, value_of
 

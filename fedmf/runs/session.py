@@ -16,12 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.accounting import at_least
+from fedmf.accounting.rounding import at_least
 from fedmf.cohorts import CohortSchedule
 from fedmf.data.cells import require_canonical
 from fedmf.data.dataset import NumberedUsers
 from fedmf.errors import ConfigError
-from fedmf.noise import NoiseKey
+from fedmf.noise.key import NoiseKey
 from fedmf.optim import ServerOptimizer
 from fedmf.release.plan import Plan
 from fedmf.release.private_server import PrivateServer

@@ -14,9 +14,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedmf.accounting import UNITS, certified_epsilon, gaussian_epsilon
+from fedmf.accounting.gaussian import certified_epsilon, gaussian_epsilon
 from fedmf.errors import LedgerError
 from fedmf.matrices.arrays import Vector
+from fedmf.statements.privacy import UNITS
 from fedmf.statements.statement import OPERATORS, SPENT_ASSUMPTION, SPENT_NOT_COVERED, PrivacyStatement
 
 _ASSUMPTIONS: Final = (

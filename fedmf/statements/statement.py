@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from fedmf.accounting import UNITS, at_least, at_most
+from fedmf.accounting.rounding import at_least, at_most
 from fedmf.ledger.durable_files import write_durably
+from fedmf.statements.privacy import UNITS
 
 _MARK: Final = " (not private)"
 _LISTS: Final = {

@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmf.accounting import certified_sigma
+from fedmf.accounting.gaussian import certified_sigma
 from fedmf.errors import LedgerError
 from fedmf.matrices.arrays import Vector
 from fedmf.matrices.blt import BufferedToeplitz

@@ -18,7 +18,7 @@ from fedmf.data.cells import ids
 from fedmf.data.table_reader import InputError, open_table
 from fedmf.errors import LedgerError
 from fedmf.ledger.participations import Histories
-from fedmf.noise import NoiseKey
+from fedmf.noise.key import NoiseKey
 from fedmf.participation import LARGEST_HORIZON, Participation
 from fedmf.statements.composition import Costs
 from fedmf.statements.statement import PrivacyStatement

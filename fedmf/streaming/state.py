@@ -25,7 +25,7 @@ from fedmf.errors import LedgerError, rebuilding
 from fedmf.ledger.durable_files import create_directory, load_key, save_key, tighten, write_durably
 from fedmf.ledger.ledger import Ledger
 from fedmf.matrices.arrays import Array
-from fedmf.noise import NoiseKey
+from fedmf.noise.key import NoiseKey
 from fedmf.release.private_stream import StreamServer
 from fedmf.streaming.plan import StreamPlan
 

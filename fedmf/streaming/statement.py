@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from fedmf.accounting import UNITS, certified_epsilon
-from fedmf.accounting.gaussian import gaussian_mu
+from fedmf.accounting.gaussian import certified_epsilon, gaussian_mu
 from fedmf.statements.composition import Costs, Spent
+from fedmf.statements.privacy import UNITS
 from fedmf.statements.statement import (
     ALWAYS_NOT_COVERED,
     OPERATORS,

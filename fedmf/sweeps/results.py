@@ -13,9 +13,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedmf.accounting import UserLevel, at_least, gaussian_epsilon, gaussian_sigma
+from fedmf.accounting.gaussian import gaussian_epsilon, gaussian_sigma
+from fedmf.accounting.rounding import at_least
 from fedmf.figures import COLOURS, new_figure, style
 from fedmf.ledger.durable_files import write_durably
+from fedmf.statements.privacy import UserLevel
 from fedmf.sweeps.sweep import Cell, Sweep, described
 
 _CONFIDENCE: Final = 0.95

@@ -13,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-from fedmf.accounting import Privacy
 from fedmf.errors import ConfigError, one_line
 from fedmf.runs.run import Execution, Run
 from fedmf.runs.tables.configuration import (
@@ -26,6 +25,7 @@ from fedmf.runs.tables.configuration import (
     run_of,
     takes_key,
 )
+from fedmf.statements.privacy import Privacy
 from fedmf.values import dotted
 
 #: What a seed of a sweep sets, where the kinds have it.

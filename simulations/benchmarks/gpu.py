@@ -35,7 +35,8 @@ from fedmf.matrices.factorization import Factorization
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
 from fedmf.mechanisms.blt import blt
 from fedmf.mechanisms.closed_forms import bisr, identity
-from fedmf.noise import Domain, NoiseKey, NoiseStream
+from fedmf.noise.key import Domain, NoiseKey
+from fedmf.noise.stream import NoiseStream
 from fedmf.optim import RoundRelease, Sgd
 from fedmf.participation import Participation
 from fedmf.release.noisy_sum import NoisySum

@@ -51,7 +51,8 @@ def releases(C: Any, d: int) -> Job:
     """A round: sum to mean."""
     import torch
 
-    from fedmf.noise import Domain, NoiseKey, NoiseStream
+    from fedmf.noise.key import Domain, NoiseKey
+    from fedmf.noise.stream import NoiseStream
     from fedmf.release.noisy_sum import NoisySum
 
     total = torch.ones(d, dtype=torch.int64)
@@ -73,7 +74,9 @@ def releases_before(C: Any, d: int) -> Job:
     from fedmf.optim.server_pass import ServerPass
 
     from fedmf.mechanisms.closed_forms import identity
-    from fedmf.noise import GaussianSource, NoiseKey, NoiseStream
+    from fedmf.noise import GaussianSource
+    from fedmf.noise.key import NoiseKey
+    from fedmf.noise.stream import NoiseStream
     from fedmf.training import FixedPointSum
 
     matrix = identity(HORIZON) if C is None else C
@@ -93,7 +96,8 @@ def releases_before(C: Any, d: int) -> Job:
 
 def normals(d: int) -> Job:
     """Independent variables alone: keystream, rounding and settling."""
-    from fedmf.noise import Domain, Innovations, NoiseKey
+    from fedmf.noise.innovations import Innovations
+    from fedmf.noise.key import Domain, NoiseKey
 
     innovations = Innovations(NoiseKey.from_seed(0), Domain.TRAINING)
     return lambda: innovations.row(3, STD, d)
@@ -101,7 +105,8 @@ def normals(d: int) -> Job:
 
 def normals_before(d: int) -> Job:
     """Variables of version 0.3.0."""
-    from fedmf.noise import GaussianSource, NoiseKey
+    from fedmf.noise import GaussianSource
+    from fedmf.noise.key import NoiseKey
 
     source = GaussianSource(NoiseKey.from_seed(0), d)
     return lambda: source.block(3, 0, d)

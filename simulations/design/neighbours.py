@@ -39,7 +39,8 @@ from fedmf.mechanisms.closed_forms import identity
 from fedmf.mechanisms.imported import import_strategy
 from fedmf.mechanisms.objective import errors
 from fedmf.mechanisms.registry import build
-from fedmf.noise import Domain, NoiseKey, NoiseStream
+from fedmf.noise.key import Domain, NoiseKey
+from fedmf.noise.stream import NoiseStream
 from fedmf.participation import Participation
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"

@@ -26,8 +26,9 @@ from fedmf.accounting.gaussian import gaussian_mu, gaussian_sigma
 from fedmf.matrices.banded import Banded
 from fedmf.matrices.factorization import Factorization
 from fedmf.mechanisms.closed_forms import identity
-from fedmf.noise import Domain, NoiseKey, NoiseStream
 from fedmf.noise.innovations import nearest_integer
+from fedmf.noise.key import Domain, NoiseKey
+from fedmf.noise.stream import NoiseStream
 from fedmf.noise.units import Part, calibrated
 
 EPSILON: Final = 1.0

@@ -12,9 +12,8 @@ from typing import Final
 import numpy as np
 from mpmath import mp, mpf
 
-from fedmf.noise import Domain, Innovations, NoiseKey
-from fedmf.noise.innovations import WORDS, round_normals, settle_in_pairs
-from fedmf.noise.key import nonce
+from fedmf.noise.innovations import WORDS, Innovations, round_normals, settle_in_pairs
+from fedmf.noise.key import Domain, NoiseKey, nonce
 
 SCALES: Final = (1.0, 2.0**20, 2.0**30, 2.0**33, 2.0**36, 2.0**40, 2.0**46)
 ROUND: Final = 3

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedmf.accounting import gaussian_sigma
-from fedmf.accounting.gaussian import gaussian_mu
+from fedmf.accounting.gaussian import gaussian_mu, gaussian_sigma
 from fedmf.figures import COLOURS, new_figure, style
 from fedmf.matrices.sensitivity import stated_sensitivity
 from fedmf.mechanisms.choice import NamedMechanism
-from fedmf.noise import Domain, NoiseKey, NoiseStream
+from fedmf.noise.key import Domain, NoiseKey
+from fedmf.noise.stream import NoiseStream
 from fedmf.noise.units import Part, calibrated
 from fedmf.participation import Participation
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import fedmf
-from fedmf.accounting import gaussian_epsilon
+from fedmf.accounting.gaussian import gaussian_epsilon
 from fedmf.mechanisms.design import design
 from fedmf.runs.tables.configuration import run_of
 

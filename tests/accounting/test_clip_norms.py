@@ -12,8 +12,7 @@ import torch
 from support.mean_norms import MeanNorm
 from support.oracles import patterns
 
-from fedmf.accounting import gaussian_delta
-from fedmf.accounting.gaussian import adjacency_factor
+from fedmf.accounting.gaussian import adjacency_factor, gaussian_delta
 from fedmf.clipping import SIGNS, FixedPointSum
 from fedmf.matrices.factorization import Factorization
 from fedmf.matrices.sensitivity import stated_sensitivity

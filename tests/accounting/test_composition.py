@@ -10,7 +10,9 @@ import pytest
 from support.continuations import furthest
 from support.oracles import patterns
 
-from fedmf.accounting import RunRelease, at_least, gaussian_epsilon
+from fedmf.accounting.gaussian import gaussian_epsilon
+from fedmf.accounting.release import RunRelease
+from fedmf.accounting.rounding import at_least
 from fedmf.errors import LedgerError
 from fedmf.matrices.factorization import Dense, Factorization
 from fedmf.matrices.toeplitz import InverseToeplitz, Toeplitz

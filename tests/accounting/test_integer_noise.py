@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from fedmf.accounting import gaussian_delta
+from fedmf.accounting.gaussian import gaussian_delta
 from fedmf.accounting.integer_noise import ideal_budget
 
 #: Probabilities of an event in the first world of a chain.

@@ -10,7 +10,8 @@ from support.amplified_runs import keys
 from support.headers import FACTORIZATION, make_header, read, record
 from support.small_runs import small_run
 
-from fedmf.accounting import SecondStream, at_least
+from fedmf.accounting.release import SecondStream
+from fedmf.accounting.rounding import at_least
 from fedmf.noise.key import NoiseKey
 from fedmf.runs.directory import RunHeader
 from fedmf.runs.plan import plan_of

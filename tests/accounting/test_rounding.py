@@ -12,9 +12,8 @@ import mpmath
 import numpy as np
 from support.headers import make_header, read, record
 
-from fedmf.accounting import at_least, at_most, certified_epsilon, certified_sigma
-from fedmf.accounting.gaussian import gaussian_mu, gaussian_rho
-from fedmf.accounting.rounding import double_at_least
+from fedmf.accounting.gaussian import certified_epsilon, certified_sigma, gaussian_mu, gaussian_rho
+from fedmf.accounting.rounding import at_least, at_most, double_at_least
 
 
 def doubles() -> list[float]:

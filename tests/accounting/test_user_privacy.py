@@ -11,12 +11,13 @@ import pytest
 from support.headers import DELTA, make_header, read, record
 from support.ledgers import participations
 
-from fedmf.accounting import NoPrivacy, gaussian_epsilon
+from fedmf.accounting.gaussian import gaussian_epsilon
 from fedmf.ledger.ledger import Ledger
 from fedmf.matrices.toeplitz import InverseToeplitz
 from fedmf.participation import Participation
 from fedmf.runs.directory import RunHeader
 from fedmf.runs.statement import run_spent
+from fedmf.statements.privacy import NoPrivacy
 
 CONTRACT = Participation(rounds=40, max_participations=4, min_separation=7)
 FACTORIZATION = InverseToeplitz([1.0, -0.8], 40)

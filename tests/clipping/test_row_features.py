@@ -18,7 +18,7 @@ from fedmf.matrices.workload import prefix
 from fedmf.mechanisms.closed_forms import bisr, cgd, identity
 from fedmf.moments.methods import METHODS, jme
 from fedmf.moments.stream import MomentStream
-from fedmf.noise import NoiseKey
+from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
 
 D = 5

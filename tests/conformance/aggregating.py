@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from support.pair_runs import RecordedPair
 
 import fedmf
-from fedmf.accounting import UserLevel
 from fedmf.runs.run import Run
+from fedmf.statements.privacy import UserLevel
 from fedmf.training import LocalTrainer
 
 from .subjects import of_parts

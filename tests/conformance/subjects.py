@@ -15,7 +15,6 @@ from support.pair_runs import RecordedPair
 from support.training_cases import examples_of, task_of_kind
 from torch import Tensor, nn
 
-from fedmf.accounting import UserLevel
 from fedmf.cohorts import (
     AvailableCohorts,
     BallsInBinsCohorts,
@@ -29,6 +28,7 @@ from fedmf.moments import BlockEnergies, DiagonalMoment
 from fedmf.optim import Adam, JmeAdam, Sgd
 from fedmf.runs.run import Execution, Run
 from fedmf.runs.statistics import QuantileClipping
+from fedmf.statements.privacy import UserLevel
 from fedmf.training import LocalSGD, Task, classification
 
 from .paths import Path

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from support.pair_runs import RecordedPair
 from torch import Tensor
 
-from fedmf.accounting import UserLevel
 from fedmf.flower import CorrelatedNoise, InProcessGrid
 from fedmf.ledger.ledger import Ledger
 from fedmf.runs.run import Run
+from fedmf.statements.privacy import UserLevel
 from fedmf.training import LocalTrainer
 
 from .subjects import of_parts

@@ -20,7 +20,7 @@ from support.mean_norms import MeanNorm
 from torch import Tensor
 
 import fedmf
-from fedmf.accounting import SecondForm
+from fedmf.accounting.release import SecondForm
 from fedmf.clipping import FixedPointSum
 from fedmf.flower import CorrelatedNoise, InProcessGrid
 from fedmf.flower.inner_rule import InnerRule
@@ -28,7 +28,7 @@ from fedmf.flower.layout import ArrayLayout
 from fedmf.ledger.ledger import Ledger
 from fedmf.matrices.second_moment import DiagonalMoment
 from fedmf.matrices.workload import ToeplitzWorkload, exponential
-from fedmf.noise import Domain
+from fedmf.noise.key import Domain
 from fedmf.optim import RoundRelease, ServerOptimizer
 from fedmf.release.noisy_sum import NoisyParts
 from fedmf.release.plan import Plan

@@ -11,7 +11,7 @@ import pytest
 from fedmf.errors import ParticipationViolation
 from fedmf.ledger.ledger import Ledger
 from fedmf.ledger.participations import Histories
-from fedmf.noise import NoiseKey
+from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
 from guarantees.small import patterns, stream
 

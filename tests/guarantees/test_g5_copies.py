@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmf.noise import NoiseKey
+from fedmf.noise.key import NoiseKey
 from guarantees.small import COHORT, ROUNDS, aggregator, bisr, covariance_fits
 
 DIMENSION, COPIED = 10_000, 5

@@ -19,7 +19,7 @@ from fedmf import CyclicCohorts, UserLevel, load_model
 from fedmf.flower import CorrelatedNoise, InProcessGrid, run_app
 from fedmf.flower.inner_rule import InnerRule
 from fedmf.ledger.ledger import Ledger
-from fedmf.noise import Domain
+from fedmf.noise.key import Domain
 from guarantees.small import CLIP, bisr, clipped
 
 NODES = 3

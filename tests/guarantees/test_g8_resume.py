@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedmf
-from fedmf.noise import NoiseStream
+from fedmf.noise.stream import NoiseStream
 from guarantees.small import (
     COHORT,
     NAMES,

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedmf.accounting import certified_sigma
+from fedmf.accounting.gaussian import certified_sigma
 from fedmf.clipping import clip_to_fixed_point
 from fedmf.mechanisms.closed_forms import identity
-from fedmf.noise import Domain, NoiseKey, NoiseStream
+from fedmf.noise.key import Domain, NoiseKey
+from fedmf.noise.stream import NoiseStream
 from fedmf.release.noisy_sum import NoisySum
 
 SCRIPT = Path(__file__).parents[2] / "simulations/attack_lattice.py"

@@ -11,7 +11,7 @@ from support.leaks import SECRET, chain_text, shows_secret
 
 from fedmf.errors import ConfigError, LedgerError
 from fedmf.ledger.durable_files import create_directory, load_key, new_file, save_key, write_durably
-from fedmf.noise import NoiseKey
+from fedmf.noise.key import NoiseKey
 
 
 def test_content_is_written_before_it_is_flushed_and_named(

@@ -15,7 +15,7 @@ from support.ledgers import CONTRACT, KEY, begin, commit, contents, go_on, parti
 
 from fedmf.errors import LedgerError, ParticipationViolation
 from fedmf.ledger.ledger import NOBODY, Ledger
-from fedmf.noise import NoiseKey
+from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
 
 SECRET = NoiseKey(bytes(range(32)))

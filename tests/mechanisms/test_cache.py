@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmf.kept_files import KeptFiles
+from fedmf.accounting.disk_cache import KeptFiles
 from fedmf.matrices.factorization import Factorization, normalized
 from fedmf.matrices.toeplitz import Toeplitz
-from fedmf.mechanisms.disk_cache import remembered
+from fedmf.mechanisms.design_cache import remembered
 from fedmf.participation import Participation
 
 CALLS: list[object] = []

@@ -26,7 +26,7 @@ from fedmf.moments import (
     jme,
     shrunk_covariances,
 )
-from fedmf.noise import NoiseKey
+from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
 
 #: Rate at which each test as a whole would fail for correct code.

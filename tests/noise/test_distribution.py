@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from fedmf.noise import Domain, Innovations, NoiseKey
+from fedmf.noise.innovations import Innovations
+from fedmf.noise.key import Domain, NoiseKey
 
 FALSE_ALARM = 1e-6
 COUNT = 1 << 21

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from support import noise_oracle
 
-from fedmf.noise import Domain, Innovations, NoiseKey, innovations
+from fedmf.noise import innovations
 from fedmf.noise import key as key_module
+from fedmf.noise.innovations import Innovations
+from fedmf.noise.key import Domain, NoiseKey
 
 SECRET = bytes(range(32))
 SCALES = [1.0, 2.0**10 * 1.1, 2.0**30 * 1.2345, 2.0**36, 2.0**40 * 1.2345, 2.0**46]

@@ -12,8 +12,10 @@ import torch
 from support.leaks import SECRET, chain_text, shows_secret
 
 from fedmf.mechanisms.closed_forms import bsr
-from fedmf.noise import Domain, Innovations, KeySchedule, NoiseKey, NoiseStream
-from fedmf.noise.key import nonce
+from fedmf.noise.innovations import Innovations
+from fedmf.noise.key import Domain, NoiseKey, nonce
+from fedmf.noise.schedule import KeySchedule
+from fedmf.noise.stream import NoiseStream
 
 
 def test_keys_from_the_operating_system_are_distinct_and_private():

@@ -19,10 +19,12 @@ from fedmf.matrices.streaming_inverse import Recurrence, Stream, StreamingInvers
 from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.mechanisms.registry import build, names
 from fedmf.mechanisms.trees import kary_tree, tree
-from fedmf.noise import Domain, Innovations, NoiseKey, NoiseStream
 from fedmf.noise import rows as noise_rows
 from fedmf.noise import stream as noise_stream
+from fedmf.noise.innovations import Innovations
+from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.rows import rule_of
+from fedmf.noise.stream import NoiseStream
 from fedmf.participation import Participation
 
 ROUNDS, TAKEN, APART = 13, 3, 4

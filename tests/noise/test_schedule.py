@@ -11,7 +11,10 @@ from support.covariance import covariance_fits
 from support.openings import fresh, schedule_of
 
 from fedmf.mechanisms.registry import build
-from fedmf.noise import Domain, Innovations, KeySchedule, NoiseKey, NoiseStream
+from fedmf.noise.innovations import Innovations
+from fedmf.noise.key import Domain, NoiseKey
+from fedmf.noise.schedule import KeySchedule
+from fedmf.noise.stream import NoiseStream
 from fedmf.participation import Participation
 
 ROOT = NoiseKey(bytes(range(32)))

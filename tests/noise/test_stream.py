@@ -18,8 +18,8 @@ from fedmf.matrices.factorization import Factorization, Stamped
 from fedmf.matrices.streaming_inverse import Recurrence, StreamingInverse
 from fedmf.mechanisms.closed_forms import bsr, identity, square_root
 from fedmf.mechanisms.registry import build
-from fedmf.noise import Domain, NoiseKey, NoiseStream
-from fedmf.noise.stream import released
+from fedmf.noise.key import Domain, NoiseKey
+from fedmf.noise.stream import NoiseStream, released
 from fedmf.participation import Participation
 
 ROUNDS = 9
@@ -270,7 +270,8 @@ def test_a_repeated_or_missing_row_and_a_lag_of_five_percent_are_rejected() -> N
 PROBE = """
 import hashlib, numpy as np, torch
 from fedmf.mechanisms.registry import build
-from fedmf.noise import Domain, NoiseKey, NoiseStream
+from fedmf.noise.key import Domain, NoiseKey
+from fedmf.noise.stream import NoiseStream
 from fedmf.participation import Participation
 torch.set_num_threads(1)
 digest = hashlib.sha256()
@@ -303,7 +304,7 @@ def test_keys_are_imported_without_torch_and_compiler() -> None:
 
 
 def test_independent_noise_is_the_innovations_themselves() -> None:
-    from fedmf.noise import Innovations
+    from fedmf.noise.innovations import Innovations
 
     noise = make(identity(ROUNDS).recurrence())
     innovations = Innovations(NoiseKey.from_seed(1), Domain.TRAINING)

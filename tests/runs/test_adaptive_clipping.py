@@ -19,7 +19,7 @@ import fedmf
 from fedmf.clipping import SIGNS
 from fedmf.flower.clients import run_on_grid
 from fedmf.flower.grid import InProcessGrid
-from fedmf.noise import Domain
+from fedmf.noise.key import Domain
 from fedmf.noise.units import IntegerNoise
 from fedmf.release.plan import Plan
 from fedmf.release.statistics import update_factor

@@ -18,7 +18,8 @@ from support.ledgers import participations
 from support.small_runs import Recorder, client_for, linear_task, run_small, small_run
 
 import fedmf
-from fedmf.accounting import at_least, sampling
+from fedmf.accounting import sampling
+from fedmf.accounting.rounding import at_least
 from fedmf.flower.clients import run_on_grid
 from fedmf.flower.grid import InProcessGrid
 from fedmf.runs.loop import RoundRecord

@@ -19,7 +19,7 @@ from support.small_runs import small_run
 from fedmf.clipping import FixedPointSum
 from fedmf.errors import ConfigError
 from fedmf.ledger.ledger import Ledger
-from fedmf.noise import Domain
+from fedmf.noise.key import Domain
 
 pytestmark = pytest.mark.usefixtures("mean_norms")
 PART = MeanNorm(share=0.3)

@@ -11,7 +11,7 @@ import pytest
 from support.small_runs import run_small, small_run
 from support.streams import BUDGET, run_once, sample, write_rows
 
-from fedmf.accounting import gaussian_epsilon
+from fedmf.accounting.gaussian import gaussian_epsilon
 from fedmf.cli.app import run as command
 from fedmf.runs.statement import account, costs_of_run
 from fedmf.streaming import Settings, account_stream, stream_costs

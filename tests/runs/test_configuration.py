@@ -11,7 +11,6 @@ from typing import Any, get_args
 import pytest
 from flwr.common.config import flatten_dict, fuse_dicts
 
-from fedmf.accounting import NoPrivacy, UserLevel
 from fedmf.cohorts import AvailableCohorts
 from fedmf.data import Hub, Synthetic
 from fedmf.errors import ConfigError
@@ -31,6 +30,7 @@ from fedmf.runs.tables.configuration import (
 )
 from fedmf.runs.tables.reference import configuration_page, with_flower_keys
 from fedmf.runs.tasks import Classification, FunctionTask
+from fedmf.statements.privacy import NoPrivacy, UserLevel
 from fedmf.training import LocalSGD
 from fedmf.values import Field, FieldOf, fields_of
 

@@ -15,7 +15,7 @@ from fedmf.cohorts import BallsInBinsCohorts, Cohorts, CyclicCohorts
 from fedmf.data import Digits
 from fedmf.mechanisms.choice import NamedMechanism
 from fedmf.models import Mlp
-from fedmf.noise import Domain, NoiseKey
+from fedmf.noise.key import Domain, NoiseKey
 from fedmf.optim import Sgd
 from fedmf.runs.tasks import Classification
 from fedmf.training import LocalSGD

@@ -12,7 +12,6 @@ import pytest
 from torch import nn
 
 import fedmf
-from fedmf.accounting import UserLevel
 from fedmf.cli.app import run as command
 from fedmf.cohorts import CyclicCohorts
 from fedmf.data import Table
@@ -22,6 +21,7 @@ from fedmf.models.recurrent import MeanPosition
 from fedmf.runs.run import Run
 from fedmf.runs.tables.configuration import load_run, render_toml, run_of
 from fedmf.runs.tasks import Classification, NamedTask, NextToken
+from fedmf.statements.privacy import UserLevel
 from fedmf.training import LocalSGD
 
 USERS = 12

@@ -20,7 +20,8 @@ import fedmf
 from fedmf.clipping import SIGNS, FixedPointSum
 from fedmf.errors import LedgerError
 from fedmf.moments import DiagonalMoment
-from fedmf.noise import KeySchedule, NoiseKey
+from fedmf.noise.key import NoiseKey
+from fedmf.noise.schedule import KeySchedule
 from fedmf.release.noisy_sum import StatisticRelease
 from fedmf.release.plan import Plan
 from fedmf.release.statistics import update_factor

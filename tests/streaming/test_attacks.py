@@ -14,12 +14,11 @@ from scipy import stats
 from support.released_integers import captured
 from support.streams import run_once, write_rows
 
-from fedmf.accounting import gaussian_sigma
-from fedmf.accounting.gaussian import gaussian_mu
+from fedmf.accounting.gaussian import gaussian_mu, gaussian_sigma
 from fedmf.matrices.factorization import Factorization
 from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.mechanisms.closed_forms import cgd, identity
-from fedmf.noise import Domain
+from fedmf.noise.key import Domain
 from fedmf.streaming import PrivateStream, Settings
 
 ROWS, COLUMNS = 40, 9

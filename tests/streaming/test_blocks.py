@@ -13,7 +13,7 @@ import pytest
 from support.covariance import covariance_fits
 from support.streams import BUDGET, named, releases, run_once, sample, write_rows
 
-from fedmf.accounting import certified_sigma
+from fedmf.accounting.gaussian import certified_sigma
 from fedmf.matrices.joint_sensitivity import UserRange, joint_sensitivity
 from fedmf.participation import Participation
 from fedmf.streaming import Layout, Settings, StreamPlan, account_stream, open_run

@@ -18,7 +18,7 @@ from support.streams import BUDGET, releases, run_once, sample, write_rows
 from fedmf import PrivateStream
 from fedmf.data import Schema
 from fedmf.moments import MomentStream, fieller
-from fedmf.noise import NoiseKey
+from fedmf.noise.key import NoiseKey
 from fedmf.streaming import Layout, PrivateRelease, Settings, StreamPlan
 from fedmf.streaming.output import open_output
 from fedmf.streaming.release import TOO_FEW, Renderer

@@ -14,7 +14,7 @@ from support.streams import BUDGET, D, N, run_once, sample, write_rows
 
 from fedmf.data import Schema
 from fedmf.moments.running import RunningWorkload
-from fedmf.noise import Domain
+from fedmf.noise.key import Domain
 from fedmf.streaming import Settings, StreamPlan, StreamState
 from fedmf.streaming.output import ParquetFile, csv_lines
 from fedmf.streaming.release import Renderer

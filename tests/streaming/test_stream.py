@@ -17,7 +17,7 @@ import torch
 from support.moment_methods import theory
 from support.streams import BUDGET, D, N, releases, run_once, sample, write_rows
 
-from fedmf.accounting import gaussian_epsilon
+from fedmf.accounting.gaussian import gaussian_epsilon
 from fedmf.data.table_reader import InputError
 from fedmf.errors import LedgerError
 from fedmf.matrices.joint_sensitivity import UserRange
@@ -26,7 +26,7 @@ from fedmf.matrices.workload import average
 from fedmf.mechanisms.closed_forms import identity
 from fedmf.mechanisms.registry import build
 from fedmf.moments import FullMatrix, MomentRelease, MomentStream, jme
-from fedmf.noise import NoiseKey
+from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
 from fedmf.statements.statement import PrivacyStatement
 from fedmf.streaming import (

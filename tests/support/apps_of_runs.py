@@ -11,9 +11,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 import fedmf
-from fedmf.accounting import UserLevel
 from fedmf.flower import CorrelatedNoise, InProcessGrid
 from fedmf.runs.run import Run
+from fedmf.statements.privacy import UserLevel
 from fedmf.training import LocalTrainer
 from support.small_runs import linear_regression
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmf.accounting import UserLevel
 from fedmf.accounting.gaussian import adjacency_factor
 from fedmf.cohorts import CyclicCohorts
 from fedmf.ledger.ledger import Ledger
@@ -20,6 +19,7 @@ from fedmf.release.plan import Plan
 from fedmf.runs.asked import numbers_of
 from fedmf.runs.directory import RunHeader
 from fedmf.runs.statement import run_statement
+from fedmf.statements.privacy import UserLevel
 from fedmf.statements.statement import PrivacyStatement
 from support.ledgers import begin
 

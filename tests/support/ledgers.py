@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedmf.ledger.ledger import Ledger
 from fedmf.ledger.packed import unpack
-from fedmf.noise import NoiseKey
+from fedmf.noise.key import NoiseKey
 from fedmf.participation import Participation
 
 KEY = NoiseKey.from_seed(3)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedmf.noise import Domain, Innovations, KeySchedule, NoiseKey
+from fedmf.noise.innovations import Innovations
+from fedmf.noise.key import Domain, NoiseKey
+from fedmf.noise.schedule import KeySchedule
 
 _SCALE = 2.0**40
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedmf.noise import Domain, NoiseStream
+from fedmf.noise.key import Domain
+from fedmf.noise.stream import NoiseStream
 
 
 @contextmanager

@@ -11,11 +11,11 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi
 
-from fedmf.accounting import UserLevel
 from fedmf.cohorts import CyclicCohorts
 from fedmf.flower import CorrelatedNoise, user_id_mod
-from fedmf.noise import Domain, NoiseKey
+from fedmf.noise.key import Domain, NoiseKey
 from fedmf.participation import Participation
+from fedmf.statements.privacy import UserLevel
 from support.normals import normals
 
 USERS, COHORT, ROUNDS, CLIP, SEED = 12, 4, 6, 0.5, 3

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import norm
 from support.sweeps import BASE, VARIANTS, small_sweep
 
-from fedmf.accounting import gaussian_sigma
+from fedmf.accounting.gaussian import gaussian_sigma
 from fedmf.errors import ConfigError
 from fedmf.runs.tables.configuration import run_of
 from fedmf.sweeps import Sweep, privacy_together

@@ -19,7 +19,6 @@ from typing import Annotated, Any, Final
 
 import tomli_w
 
-from fedmf.accounting import PRIVACY
 from fedmf.cohorts import COHORTS
 from fedmf.data import DATASETS
 from fedmf.errors import ConfigError, one_line
@@ -30,6 +29,7 @@ from fedmf.optim import OPTIMIZERS
 from fedmf.runs.run import Execution, NoiseMechanism, Run, recorded_optimizer
 from fedmf.runs.statistics import STATISTICS
 from fedmf.runs.tasks import GIVEN, NAMED_TASKS, FunctionTask, NamedTask
+from fedmf.statements.privacy import PRIVACY
 from fedmf.training import LocalSGD
 from fedmf.values import EMPTY, Field, Value, by_kind, dotted, fields_of, parse_parameters
 

@@ -18,7 +18,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 import numpy as np
 
-from fedmf.kept_files import KeptFiles, cache_directory
+from fedmf.accounting.disk_cache import DiskCache, cache_directory
 from fedmf.matrices.factorization import Factorization, factorization_from_dict
 
 #: What BLAS libraries read when they are loaded.
@@ -78,7 +78,7 @@ def remembered(function: Callable[_P, _Value], version: int) -> Callable[_P, _Va
         key = hashlib.sha256(content.encode()).hexdigest()
         if key not in recent:
             root = cache_directory()
-            files = None if root is None else KeptFiles(root, "designs", _LARGEST, _MOST)
+            files = None if root is None else DiskCache(root, "designs", _LARGEST, _MOST)
             rounds: Any = next(
                 (n for part in args if (n := getattr(part, "rounds", None)) is not None), args[0]
             )
@@ -105,7 +105,7 @@ def remembered_parameters(
     """
     key = hashlib.sha256(json.dumps(_content(searched_for), sort_keys=True).encode()).hexdigest()
     root = cache_directory()
-    files = None if root is None else KeptFiles(root, "parameters", 1 << 12, 1 << 24)
+    files = None if root is None else DiskCache(root, "parameters", 1 << 12, 1 << 24)
     if files is not None and (kept := files.read(key)) is not None:
         return json.loads(kept)
     found = search()
@@ -114,7 +114,7 @@ def remembered_parameters(
     return found
 
 
-def _read(files: KeptFiles, key: str, rounds: int) -> Factorization | None:
+def _read(files: DiskCache, key: str, rounds: int) -> Factorization | None:
     """The entry, if it describes a factorization of this horizon."""
     with suppress(ValueError, KeyError, TypeError, ArithmeticError, RecursionError):
         content = files.read(key)

@@ -1,4 +1,4 @@
-"""Files of the user's own that can be made again: whatever is wrong with one, it is as if it were not there.
+"""A disk cache: an entry that is damaged or not ours is treated as missing.
 
 Optimised designs and certified figures are kept so. A file holds a digest of its name and content, so that
 damage, a part of it and another file in its place are misses.
@@ -30,7 +30,7 @@ def cache_directory() -> Path | None:
     return None
 
 
-class KeptFiles:
+class DiskCache:
     """Files of one kind in a folder of the user's own, mode 0700.
 
     Args:
@@ -44,7 +44,7 @@ class KeptFiles:
         loss, and where the folder belongs to somebody else or is open to others. No method raises an error of
         the operating system.
 
-    >>> files = KeptFiles(Path(tempfile.mkdtemp()), "examples", largest=100, most=1000)
+    >>> files = DiskCache(Path(tempfile.mkdtemp()), "examples", largest=100, most=1000)
     >>> files.write("one", b"content")
     >>> files.read("one"), files.read("two")
     (b'content', None)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from fedmf.kept_files import KeptFiles
+from fedmf.accounting.disk_cache import DiskCache
 
 CONTENT = b"what was written"
 
 
-def kept(root: Path) -> KeptFiles:
-    files = KeptFiles(root, "tests", largest=1000, most=5000)
+def kept(root: Path) -> DiskCache:
+    files = DiskCache(root, "tests", largest=1000, most=5000)
     files.write("one", CONTENT)
     return files
 
