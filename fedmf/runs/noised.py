@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmf.clipping import FixedPointSum, clip_to_fixed_point, fixed_point_energies, in_parts, new_vector
+from fedmf.clipping import ClippedSum, clip_to_fixed_point, fixed_point_energies, in_parts, new_vector
 from fedmf.matrices.second_moment import SecondMoment
 from fedmf.noise import Domain, KeySchedule, NoiseStream
 from fedmf.noise.loops import compiled
@@ -116,9 +116,9 @@ class StatisticRelease:
         self._bits = 0 if self._noisy.noise is None else plan.bits_of(index)
         self.state = statistic.begin(plan.privacy.clip_norm)
 
-    def after(self, t: int, total: FixedPointSum) -> Mapping[str, Any]:
+    def after(self, t: int, total: ClippedSum) -> Mapping[str, Any]:
         """Release the statistic of round t, and return the state after it."""
-        integers = torch.tensor([total.told(self._summed) << self._bits], dtype=torch.int64)
+        integers = torch.tensor([total.scalar(self._summed) << self._bits], dtype=torch.int64)
         noisy = self._noisy.release(t, integers, 2.0**-self._bits)
         return self.statistic.after(t, float(noisy.mean(self._size)), self.state)
 
@@ -160,13 +160,13 @@ class SecondMomentRelease:
         self._unit = plan.privacy.clip_norm**2 * 2.0**-self._feature_bits
         self.noisy = NoisyParts(keys, Domain.SECOND_MOMENT, plan, 1)
 
-    def release(self, t: int, total: FixedPointSum) -> tuple[Tensor, float]:
+    def release(self, t: int, total: ClippedSum) -> tuple[Tensor, float]:
         """Return q_t, float64 of shape (m,), and the variance of the noise in each of its entries."""
         features = total.second_fixed_point if self._form == "per-user" else self._squared_mean(total)
         noisy = self.noisy.release(t, features, self._unit)
         return noisy.mean(self._size), (self._std / self._size) ** 2 * float(self._row_variances[t])
 
-    def _squared_mean(self, total: FixedPointSum) -> Tensor:
+    def _squared_mean(self, total: ClippedSum) -> Tensor:
         """m times the features of G/m, clipped like an update: a mean of more users may be longer."""
         mean = total.fixed_point.to(torch.float64) / self._size
         integers, _ = clip_to_fixed_point(mean[None], 2.0**self._bits, self._bits)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmf.clipping import ClippedSums, FixedPointSum
+from fedmf.clipping import ClippedSum, SumSpec
 from fedmf.ledger.packed import pack, unpack
 from fedmf.noise import Domain, KeySchedule
 from fedmf.noise.units import FINEST
@@ -135,7 +135,7 @@ class PrivateServer:
 
     def _follow(self, released: StatisticRelease) -> None:
         """Clip the updates of the next round as a statistic says."""
-        self.sums = self.sums.at(released.statistic.clip_norm(released.state))
+        self.sums = self.sums.with_clip_norm(released.statistic.clip_norm(released.state))
 
     @property
     def clip_norm(self) -> float:
@@ -147,11 +147,11 @@ class PrivateServer:
         """B and F of the units of sums and of second moments."""
         return self.sums.bits, self.sums.feature_bits
 
-    def new_sum(self) -> FixedPointSum:
+    def new_sum(self) -> ClippedSum:
         """An empty sum for the coming round."""
         return self.sums.empty(self.device)
 
-    def release(self, total: FixedPointSum, users: Sequence[str]) -> Tensor:
+    def release(self, total: ClippedSum, users: Sequence[str]) -> Tensor:
         """Release round t: add its row of noise, step, commit.
 
         Every round releases its sum plus noise, even without replies: leaving the noise out would reveal
@@ -186,7 +186,7 @@ class PrivateServer:
                 self._follow(released)
         return parameters
 
-    def _check(self, total: FixedPointSum, users: Sequence[str]) -> None:
+    def _check(self, total: ClippedSum, users: Sequence[str]) -> None:
         """Refuse what cannot be released before its row of noise is drawn, after which all must end well."""
         if total.users != len(users):
             raise ValueError(
@@ -194,7 +194,7 @@ class PrivateServer:
             )
         self.directory.ledger.check_round(self._t, users)
 
-    def _stepped(self, total: FixedPointSum) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def _stepped(self, total: ClippedSum) -> tuple[Tensor, Mapping[str, Tensor]]:
         """θ_{t+1}, and the optimizer's state after its step on sums and noise divided by m.
 
         The second moment comes first: that of a mean needs the sum without noise, which ends here.
@@ -223,14 +223,14 @@ class PrivateServer:
 
 def sums_for(
     optimizer: ServerOptimizer, dimension: int, clip_norm: float, statistics: Sequence[Statistic]
-) -> ClippedSums:
+) -> SumSpec:
     """What to sum over users: updates; features where the optimizer needs them; statistics."""
     moment = optimizer.second_moment if optimizer.second_form == "per-user" else None
     summed = dict.fromkeys(statistic.summed() for statistic in statistics)
-    return ClippedSums(dimension, clip_norm, moment, tuple(summed))
+    return SumSpec(dimension, clip_norm, moment, tuple(summed))
 
 
-def clipped_sums(run: Run, task: Task) -> ClippedSums:
+def clipped_sums(run: Run, task: Task) -> SumSpec:
     """What the workers of a run clip and sum."""
     optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
     return sums_for(optimizer, task.model.dimension, run.privacy.clip_norm, run.statistics)

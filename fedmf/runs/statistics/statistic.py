@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 from fedmf.values import Field, Value
 
 if TYPE_CHECKING:
-    from fedmf.clipping import Statistic as Number
+    from fedmf.clipping import UserScalar
 
 #: Makes up for the rounding of a square root and a quotient, in the safe direction.
 _UPWARDS: Final = 1.0 + 2.0**-50
@@ -41,7 +41,7 @@ class Statistic(Value, ABC):
     )
 
     @abstractmethod
-    def summed(self) -> Number:
+    def summed(self) -> UserScalar:
         """The figure that is summed over users, with its bound c."""
 
     @abstractmethod
