@@ -161,7 +161,8 @@ def clip_factor(row: Any, origin: Any, clip_norm: Any, scale: Any) -> Any:
 @compiled(
     *(
         types.void(
-            types.Array(row.dtype, 2, "C"),
+            row,
+            types.int64,
             row,
             *3 * (types.float64,),
             types.int64[:, ::1],
@@ -174,13 +175,14 @@ def clip_factor(row: Any, origin: Any, clip_norm: Any, scale: Any) -> Any:
     )
 )
 def add_clipped(
-    rows: Any, origin: Any, clip_norm: Any, scale: Any, limit: Any,
+    rows: Any, step: Any, origin: Any, clip_norm: Any, scale: Any, limit: Any,
     totals: Any, second: Any, shift: Any, ends: Any, signs: Any, squares: Any,
 ) -> None:  # fmt: skip
     """Clip each row − origin and add it.
 
     Args:
-        rows: shape (users, d), float32 or float64.
+        rows: float32 or float64; row u is d entries from u·step on.
+        step: see rows.
         origin: shape (d,), of the same type, or (0,) for zero.
         clip_norm: ζ.
         scale: of a clipped row of norm ζ.
@@ -190,8 +192,9 @@ def add_clipped(
             for one that adds nothing.
         squares: shape (users,); set to Σ n² of each row, −1 for one that adds nothing: it is not finite.
     """
-    for u in range(rows.shape[0]):
-        row = rows[u]
+    dimension = totals.shape[1]
+    for u in range(squares.size):
+        row = rows[u * step : u * step + dimension]
         total = totals[min(u, totals.shape[0] - 1)]
         factor, within = clip_factor(row, origin, clip_norm, scale)
         squares[u] = add_bounded(row, origin, factor, limit, total, second, shift, ends)

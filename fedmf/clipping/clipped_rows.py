@@ -34,6 +34,17 @@ class Added:
     counted: Tensor
 
 
+def _flat_rows(rows: Tensor) -> tuple[NDArray[np.floating], int]:
+    """All of (users, d) as one array, and how far one row begins after the other."""
+    users, dimension = rows.shape
+    if dimension == 0 or users == 0:
+        return rows.new_zeros(0).numpy(), 0
+    if rows.stride(1) != 1 or rows.stride(0) < dimension:
+        rows = rows.contiguous()
+    step = rows.stride(0)
+    return rows.as_strided(((users - 1) * step + dimension,), (1,)).numpy(), step
+
+
 def add_rows(
     rows: Tensor,
     origin: Tensor | None,
@@ -65,7 +76,7 @@ def add_rows(
     squares = np.empty(len(rows))
     begin = rows.new_zeros(0) if start is None else start.contiguous()
     bounded_add.add_clipped(
-        rows.contiguous().numpy(),
+        *_flat_rows(rows),
         begin.numpy(),
         float(clip_norm),
         scale,

@@ -83,7 +83,7 @@ def test_rows_that_are_scaled_beyond_the_bound_are_not_added(scale, interpret) -
     none = np.zeros(0, np.int64)
     noted = np.zeros(3, np.int64)
     squared = np.zeros(3)
-    given = rows.numpy(), np.zeros(0, np.float32), 1.0, scale, square_limit(700, FRACTION_BITS)
+    given = rows.numpy().ravel(), 700, np.zeros(0, np.float32), 1.0, scale, square_limit(700, FRACTION_BITS)
     add_clipped(*given, into.numpy(), none, FRACTION_BITS, none, noted, squared)
     if math.isfinite(scale):
         right[6] = int(float(rows[2, 6]) * scale) if scale < 2.0**60 else 0

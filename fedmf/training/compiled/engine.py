@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedmf.clipping import new_vector
 from fedmf.data.structure import TensorStructure
 from fedmf.noise.loops import compiled
 from fedmf.training.barrier import Group, silent
@@ -34,6 +35,8 @@ _LOSSES: Final[dict[Callable[..., Tensor], int]] = {
     squared_error: steps.SQUARED_ERROR,
     binary_cross_entropy: steps.BINARY_CROSS_ENTROPY,
 }
+#: Numbers in a cache line.
+_LINE: Final = 16
 #: Seconds before something is said.
 _PATIENCE: Final = 5.0
 
@@ -72,10 +75,11 @@ class Compiled(Engine):
             group.steps.weights,
             group.steps.active.astype(np.int64),
         )
-        models = torch.empty(len(group), origin.numel())
-        if not program()(self._program, _array(origin), examples, self._arena, models.numpy()):
+        step = -(-origin.numel() // _LINE) * _LINE
+        models = new_vector(len(group) * step, torch.float32, origin.device).view(len(group), step)
+        if not program()(self._program, _array(origin), examples, self._arena, models.view(-1).numpy(), step):
             raise IndexError("a label is no class of the model")
-        return models
+        return models[:, : origin.numel()]
 
 
 def _array(values: Tensor) -> NDArray[Any]:

@@ -619,7 +619,7 @@ def labelled(program, examples):
     return True
 
 
-def train_users(program, received, examples, arena, models):
+def train_users(program, received, examples, arena, models, step):
     """Train users one after another; to be compiled for `SIGNATURE`.
 
     Args:
@@ -627,15 +627,17 @@ def train_users(program, received, examples, arena, models):
         received: θ_t, shape (d,).
         examples: `Examples` of the users.
         arena: of the plan; any contents.
-        models: set to the users' models, shape (users, d).
+        models: set to the users' models; that of user u is d numbers from u·step on.
+        step: see models.
 
     Returns:
         Whether users were trained: not if a label is no class.
     """
     if program.loss == CROSS_ENTROPY and not labelled(program, examples):
         return False
-    for u in range(models.shape[0]):
-        train_user(program, received, examples, u, arena, models[u])
+    for u in range(examples.rows.shape[1]):
+        model = models[u * step : u * step + received.size]
+        train_user(program, received, examples, u, arena, model)
     return True
 
 
@@ -651,5 +653,6 @@ SIGNATURE = types.boolean(
     _FLOATS[::1],
     types.NamedTuple(_EXAMPLES, Examples),
     _FLOATS[::1],
-    _FLOATS[:, ::1],
+    _FLOATS[::1],
+    _INTEGERS,
 )
