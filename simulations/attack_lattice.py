@@ -43,7 +43,7 @@ from scipy import stats
 
 import fedmf
 from fedmf.accounting.gaussian import certified_sigma
-from fedmf.clipping import FixedPointSum, clip_to_fixed_point
+from fedmf.clipping import ClippedSum, clip_to_fixed_point
 from fedmf.data import InMemoryDataset
 from fedmf.mechanisms.closed_forms import identity
 from fedmf.noise.key import Domain, NoiseKey
@@ -183,7 +183,7 @@ def first_std(plan: Plan) -> float:
 def exact_sum(rows: NDArray[Any] | torch.Tensor, clip_norm: float) -> Values:
     """Σ clip(x) as the package has it, without noise."""
     rows = torch.as_tensor(rows)
-    total = FixedPointSum(rows.shape[1], clip_norm)
+    total = ClippedSum(rows.shape[1], clip_norm)
     total.add_updates(rows)
     return total.total().numpy()
 

@@ -23,13 +23,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from clipping import test_clip_fuzz as fuzz  # pyright: ignore[reportMissingImports]
 
-from fedmf.clipping import FixedPointSum
+from fedmf.clipping import ClippedSum
 from fedmf.training import LocalTrainer
 
 KINDS, HALF = ("dense", "convolution"), 20
 
 
-class Apart(FixedPointSum):
+class Apart(ClippedSum):
     """Notes Σ n² of each user and forgets the sum."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -37,7 +37,7 @@ class Apart(FixedPointSum):
         self.squares = list[int]()
 
     def add_made(self, users: int, make: Callable[..., bool]) -> Tensor | None:
-        """See `FixedPointSum.add_made`; of one user."""
+        """See `ClippedSum.add_made`; of one user."""
         counted = super().add_made(users, make)
         assert users == 1
         assert counted is not None

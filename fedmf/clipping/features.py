@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedmf.clipping.bounded_add import FRACTION_BITS
 from fedmf.clipping.memory import zero_vector
-from fedmf.clipping.merge import FRACTION_BITS
 from fedmf.matrices.second_moment import BlockEnergies, DiagonalMoment, SecondMoment
 
 #: Of the sum, among what a worker sends.

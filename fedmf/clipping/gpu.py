@@ -9,28 +9,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmf.clipping.merge import NEAR
+from fedmf.clipping.bounded_add import NEAR
 
 _AT_ONCE = 128
 
 
 def add_clipped_on_gpu(
-    rows: Tensor, origin: Tensor | None, clip_norm: float, scale: float, limit: float, total: Tensor
+    rows: Tensor, origin: Tensor | None, clip_norm: float, scale: float, limit: float, totals: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What `add_clipped` does, on the device of ``rows``; norms differ from its own by rounding alone.
+    """Do as `add_clipped` on the device of ``rows``; norms differ from its own by rounding alone.
 
     Rows are read three times: for their norms, for the squares of their integers, and to be added up. The
-    second and the third pass are the twin of `merge`: both make an integer by `_integers`, and a row with
-    squares above its limit is not added. In addition to the rows there is a float64 for each row and
+    second and the third pass are the twin of `add_bounded`: both make an integer by `_integers`, and a row
+    with squares above its limit is not added. In addition to the rows there is a float64 for each row and
     `gpu_kernels.BLOCK` entries, and three numbers for each row.
 
     Args:
-        rows: shape (users, d), float32.
-        origin: shape (d,), float32, or None for zero.
+        rows: shape (users, d), float32 or float64. A row of norm above 10¹⁵⁴ adds nothing.
+        origin: shape (d,), or None for zero.
         clip_norm: ζ.
-        scale: what a clipped row of norm ζ is scaled to.
-        limit: see `merge`.
-        total: shape (d,), int64; changed.
+        scale: of a clipped row of norm ζ.
+        limit: see `add_bounded`.
+        totals: shape (1, d), the sum of all rows; or (users, d), one sum for each row; int64; changed.
 
     Returns:
         The signs of the rows, shape (users,), int64; their Σ n², float64; and which count, bool.
@@ -44,7 +44,8 @@ def add_clipped_on_gpu(
             "`triton` extra, or train on the CPU."
         )
     kernels: Any = importlib.import_module("fedmf.clipping.gpu_kernels")
-    (users, dimension), device = rows.shape, rows.device
+    users, dimension = rows.shape
+    device = rows.device
     blocks = -(-dimension // kernels.BLOCK)
     squares = torch.zeros(users, blocks, dtype=torch.float64, device=device)
     factors = torch.zeros(users, dtype=torch.float64, device=device)
@@ -56,7 +57,9 @@ def add_clipped_on_gpu(
         bounds = [clip_norm, scale, NEAR * clip_norm, limit]
         limits = torch.tensor(bounds, dtype=torch.float64, device=device)
         start = rows if origin is None else origin
-        shifted, step, options = origin is not None, rows.stride(0), kernels.OPTIONS
+        shifted = origin is not None
+        step = rows.stride(0)
+        options = kernels.OPTIONS
         with torch.cuda.device_of(rows):
             kernels.sum_squares[(users, blocks)](
                 rows, start, squares, step, dimension, SHIFTED=shifted, **options
@@ -71,9 +74,21 @@ def add_clipped_on_gpu(
             kernels.admit[together](
                 squares, blocks, limits, factors, signs, counted, users, AT_ONCE=_AT_ONCE, **options
             )
-            tiles = -(-dimension // kernels.COLUMNS), -(-users // kernels.USERS)
+            sums_apart = len(totals) > 1
+            users_of_program = 1 if sums_apart else kernels.USERS
+            tiles = (-(-dimension // kernels.COLUMNS), -(-users // users_of_program))
             kernels.add_scaled[tiles](
-                rows, start, factors, total, step, dimension, users,
-                COLUMNS=kernels.COLUMNS, USERS=kernels.USERS, SHIFTED=shifted, **options,
-            )  # fmt: skip
+                rows,
+                start,
+                factors,
+                totals,
+                step,
+                totals.stride(0) if sums_apart else 0,
+                dimension,
+                users,
+                COLUMNS=kernels.COLUMNS,
+                USERS=users_of_program,
+                SHIFTED=shifted,
+                **options,
+            )
     return signs, squares[:, 0] if blocks else squares.sum(dim=1), counted.bool()

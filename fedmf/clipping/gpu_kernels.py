@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fedmf.clipping.merge import WIDEST
+from fedmf.clipping.bounded_add import WIDEST
 
 LANES, PANEL = 16, 4096
 """Within a panel, entry 16k + l goes to partial sum l, one after the other."""
@@ -161,10 +161,13 @@ def _row_integers(row, origin_part, factor, at, length, inside):
 
 @triton.jit
 def add_scaled(
-    rows, origin, factors, total, step, length, users,
+    rows, origin, factors, totals, step, apart, length, users,
     COLUMNS: tl.constexpr, USERS: tl.constexpr, SHIFTED: tl.constexpr,
 ):  # fmt: skip
-    """total += Σ over some users of trunc((row − origin)·factor), in integers: in whatever order."""
+    """total += Σ over some users of trunc((row − origin)·factor), in integers: in whatever order.
+
+    The next users' total begins ``apart`` entries further on; 0 if there is one total.
+    """
     begin = tl.program_id(0).to(tl.int64) * COLUMNS
     at = begin + tl.arange(0, COLUMNS)
     inside = begin + COLUMNS <= length
@@ -173,12 +176,14 @@ def add_scaled(
         start = tl.load(origin + at, mask=at < length, other=0.0)
     sums = tl.zeros([COLUMNS], tl.int64)
     first = tl.program_id(1) * USERS
-    for u in range(first, tl.minimum(first + USERS, users), _AHEAD):
+    last = tl.minimum(first + USERS, users)
+    for u in range(first, last, _AHEAD):
         for ahead in tl.static_range(_AHEAD):
             user = u + ahead
-            factor = tl.load(factors + user, mask=user < users, other=0.0)
+            factor = tl.load(factors + user, mask=user < last, other=0.0)
             row = rows + user.to(tl.int64) * step
             sums += _row_integers(row, start, factor, at, length, inside)
+    total = totals + tl.program_id(1).to(tl.int64) * apart
     if inside:
         tl.atomic_add(total + at, sums, sem="relaxed")
     else:

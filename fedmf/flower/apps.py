@@ -16,7 +16,7 @@ from flwr.app import ConfigRecordValues, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedmf.clipping import ClippedSums
+from fedmf.clipping import SumSpec
 from fedmf.data import OnNodes
 from fedmf.errors import ConfigError
 from fedmf.flower.clients import run_on_grid
@@ -45,7 +45,7 @@ def served_by(context: Context, users: Sequence[str]) -> Sequence[str]:
     return users[part::parts]
 
 
-def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, ClippedSums]]) -> ClientApp:
+def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, SumSpec]]) -> ClientApp:
     """A client app for any task: says which users a node serves, trains them, clips, replies.
 
     Args:
@@ -70,7 +70,7 @@ def make_client_app(trainer_of: Callable[[Context], tuple[LocalTrainer, ClippedS
 @lru_cache(maxsize=2)
 def cached_trainer(
     items: tuple[tuple[str, Scalar], ...], path: str = "", user_list: str = "", schema: str = ""
-) -> tuple[LocalTrainer, ClippedSums]:
+) -> tuple[LocalTrainer, SumSpec]:
     """The trainer and sums of a configuration's sorted items, built once in each worker process.
 
     Args:
@@ -96,7 +96,7 @@ def cached_trainer(
     return LocalTrainer(task, run.client), clipped_sums(run, task)
 
 
-def _trainer_from_configs(context: Context) -> tuple[LocalTrainer, ClippedSums]:
+def _trainer_from_configs(context: Context) -> tuple[LocalTrainer, SumSpec]:
     places = (str(context.node_config.get(f"data-{name}", "")) for name in ("path", "user-list", "schema"))
     return cached_trainer(tuple(sorted(context.run_config.items())), *places)
 

@@ -216,8 +216,8 @@ class MomentStream:
         rows = x.detach().to("cpu", torch.float64)
         if not torch.isfinite(rows).all():
             raise ValueError("x (row) must be finite; got NaN or infinity. No step was consumed.")
-        norms = torch.linalg.vector_norm(rows, dim=1)
-        longest = float(norms.max()) if len(rows) else 0.0
+        factors = clip_factors(rows.numpy(), zeta)
+        longest = zeta / float(factors.min(initial=1.0))
         if longest > zeta * (1 + _NORM_ROUNDING):
             raise ValueError(f"x (row) must have norm at most zeta = {zeta}; got {longest}. Clip rows first.")
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from fedmf.clipping.features import fixed_point_energies
-from fedmf.clipping.fixed_point import FixedPointSum
-from fedmf.clipping.integers import clip_to_fixed_point
+from fedmf.clipping.clipped_sum import ClippedSum
+from fedmf.clipping.clipped_rows import clip_to_fixed_point
 from fedmf.clipping.memory import in_parts, new_vector
 from fedmf.matrices.second_moment import SecondMoment
 from fedmf.noise.key import Domain
@@ -117,9 +117,9 @@ class StatisticRelease:
         # Without noise nothing is rounded, and fine units of a large statistic might overflow.
         self._bits = 0 if self.noisy.noise is None else plan.bits_of(index)
 
-    def release(self, t: int, total: FixedPointSum) -> float:
+    def release(self, t: int, total: ClippedSum) -> float:
         """The statistic of round t."""
-        integers = torch.tensor([total.told(self._summed) << self._bits], dtype=torch.int64)
+        integers = torch.tensor([total.scalar(self._summed) << self._bits], dtype=torch.int64)
         noisy = self.noisy.release(t, integers, 2.0**-self._bits)
         return float(noisy.mean(self._size))
 
@@ -148,13 +148,13 @@ class SecondMomentRelease:
         self._unit = plan.clip_norm**2 * 2.0**-self._feature_bits
         self.noisy = NoisyParts(keys, Domain.SECOND_MOMENT, plan.parts[1], plan.noise_of(1))
 
-    def release(self, t: int, total: FixedPointSum) -> tuple[Tensor, float]:
+    def release(self, t: int, total: ClippedSum) -> tuple[Tensor, float]:
         """Return q_t, float64 of shape (m,), and the variance of the noise in each of its entries."""
         features = total.second_fixed_point if self._form == "per-user" else self._squared_mean(total)
         noisy = self.noisy.release(t, features, self._unit)
         return noisy.mean(self._size), (self._std / self._size) ** 2 * float(self._row_variances[t])
 
-    def _squared_mean(self, total: FixedPointSum) -> Tensor:
+    def _squared_mean(self, total: ClippedSum) -> Tensor:
         """m times the features of G/m, clipped like an update: a mean of more users may be longer."""
         mean = total.fixed_point.to(torch.float64) / self._size
         integers, _ = clip_to_fixed_point(mean[None], 2.0**self._bits, self._bits)

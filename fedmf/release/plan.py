@@ -202,7 +202,7 @@ class Plan:
             ratio = 1 / (math.sqrt(self.second.weight) * self.clip_norm)
             parts.append(Part(self.second.factorization, self.second.features, self.users, ratio))
         for statistic in self.statistics:
-            most = statistic.summed().most
+            most = statistic.summed().bound
             parts.append(Part(C, 1, self.users * most, statistic.factor * most))
         return tuple(parts)
 

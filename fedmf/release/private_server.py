@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmf.clipping.fixed_point import ClippedSums, FixedPointSum
+from fedmf.clipping.clipped_sum import SumSpec, ClippedSum
 from fedmf.errors import LedgerError
 from fedmf.ledger.ledger import Ledger
 from fedmf.ledger.packed import pack, unpack
@@ -196,11 +196,11 @@ class PrivateServer:
         """B and F of the units of sums and of second moments."""
         return self.sums.bits, self.sums.feature_bits
 
-    def new_sum(self) -> FixedPointSum:
+    def new_sum(self) -> ClippedSum:
         """An empty sum for the coming round."""
         return self.sums.empty(self.device)
 
-    def release(self, total: FixedPointSum, users: Sequence[str]) -> Tensor:
+    def release(self, total: ClippedSum, users: Sequence[str]) -> Tensor:
         """Release round t: add its row of noise, step, commit.
 
         Every round releases its sum plus noise, even without replies: leaving the noise out would reveal
@@ -228,7 +228,7 @@ class PrivateServer:
             self._commit(after, users)
         return self.parameters
 
-    def _check(self, total: FixedPointSum, users: Sequence[str]) -> None:
+    def _check(self, total: ClippedSum, users: Sequence[str]) -> None:
         """Reject what cannot be released before its row of noise is drawn, after which all must end well."""
         if total.users != len(users):
             raise ValueError(
@@ -236,7 +236,7 @@ class PrivateServer:
             )
         self.ledger.check_round(self.t, users)
 
-    def _add_noise(self, total: FixedPointSum) -> NoisedRound:
+    def _add_noise(self, total: ClippedSum) -> NoisedRound:
         """Sums and noise divided by m.
 
         The second moment comes first: that of a mean needs the sum without noise, which ends here.
@@ -277,7 +277,7 @@ class PrivateServer:
     def _set_clip_norm(self) -> None:
         """Clip the updates of the next round as a statistic says."""
         for each in self.plan.statistics:
-            self.sums = self.sums.at(each.clip_norm(self._state.statistics[each.name]))
+            self.sums = self.sums.with_clip_norm(each.clip_norm(self._state.statistics[each.name]))
 
     def _packed(self, state: ServerState) -> bytes:
         """A checkpoint: θ, the optimizer's state, where each stream of noise stands, and the statistics after
@@ -302,8 +302,8 @@ def _check_second_moment(plan: Plan, optimizer: ServerOptimizer) -> None:
 
 def sums_for(
     optimizer: ServerOptimizer, dimension: int, clip_norm: float, statistics: Sequence[ReleasedStatistic]
-) -> ClippedSums:
+) -> SumSpec:
     """What to sum over users: updates; features where the optimizer needs them; statistics."""
     moment = optimizer.second_moment if optimizer.second_form == "per-user" else None
     summed = dict.fromkeys(statistic.summed() for statistic in statistics)
-    return ClippedSums(dimension, clip_norm, moment, tuple(summed))
+    return SumSpec(dimension, clip_norm, moment, tuple(summed))

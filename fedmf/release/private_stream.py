@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 import torch
 from torch import Tensor
 
-from fedmf.clipping.integers import clip_to_fixed_point
+from fedmf.clipping.clipped_rows import clip_to_fixed_point
 from fedmf.clipping.row_features import integer_features
 from fedmf.ledger.ledger import Ledger
 from fedmf.ledger.packed import pack, unpack

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
-    from fedmf.clipping.statistics import Statistic as Number
+    from fedmf.clipping.user_statistics import UserScalar
 
 #: Makes up for the rounding of a square root and a quotient, in the safe direction.
 _UPWARDS: Final = 1.0 + 2.0**-50
@@ -34,7 +34,7 @@ class ReleasedStatistic(ABC):
     share: float
 
     @abstractmethod
-    def summed(self) -> Number:
+    def summed(self) -> UserScalar:
         """The integer that is summed over users, with its bound c."""
 
     @abstractmethod

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.clipping import FixedPointSum
+from fedmf.clipping import ClippedSum
 from fedmf.cohorts import Cohorts
 from fedmf.data import PublicInput
 from fedmf.errors import ConfigError
@@ -233,7 +233,7 @@ class PrivateAggregator:
 
     def _begin_round(self) -> None:
         self._cohort: list[str] | None = None
-        self._total: FixedPointSum = self._open.server.new_sum()
+        self._total: ClippedSum = self._open.server.new_sum()
         self._added, self._failures, self._round = list[str](), list[UserFailure](), self.t
 
     def __enter__(self) -> Self:

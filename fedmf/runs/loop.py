@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.clipping import FixedPointSum
+from fedmf.clipping import ClippedSum
 from fedmf.errors import ConfigError
 from fedmf.runs.model_layout import named_parts
 from fedmf.statements.statement import PrivacyStatement
@@ -121,7 +121,7 @@ class Reply:
     node: int | None = None
     origin: Tensor | None = None
 
-    def add_to(self, total: FixedPointSum) -> list[UserFailure]:
+    def add_to(self, total: ClippedSum) -> list[UserFailure]:
         """Add it to a sum, in which each of the users is counted; every row is clipped again.
 
         A row that is not finite is the zero vector of its user; an unusable reply is the zero vector of
@@ -137,7 +137,7 @@ class Reply:
         said = list(self.failures) if len(zeros) < len(self.users) else []
         return [UserFailure(user, "reply", where + why) for user, why in zeros.items()] + said
 
-    def _zeros(self, total: FixedPointSum) -> dict[str, str]:
+    def _zeros(self, total: ClippedSum) -> dict[str, str]:
         reason = self.held
         if not isinstance(reason, str):
             try:

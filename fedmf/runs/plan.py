@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from fedmf.clipping import ClippedSums
+from fedmf.clipping import SumSpec
 from fedmf.errors import ConfigError
 from fedmf.optim import ServerOptimizer
 from fedmf.release.plan import Plan
@@ -71,7 +71,7 @@ def _calibrated(run: Run, optimizer: ServerOptimizer, dimension: int) -> Plan:
     return plan.calibrated(law, run.privacy.noise_seed)
 
 
-def clipped_sums(run: Run, task: Task) -> ClippedSums:
+def clipped_sums(run: Run, task: Task) -> SumSpec:
     """What the workers of a run clip and sum."""
     optimizer = run.optimizer_source.build(task.model.shapes, run.cohorts.rounds)
     return sums_for(optimizer, task.model.dimension, run.privacy.clip_norm, run.statistics)

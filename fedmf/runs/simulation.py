@@ -12,7 +12,7 @@ from typing import Final
 
 from torch import Tensor
 
-from fedmf.clipping import FRACTION_BITS, ClippedSums, copied_vector
+from fedmf.clipping import FRACTION_BITS, SumSpec, copied_vector
 from fedmf.errors import ConfigError, UnsoundSumError
 from fedmf.release.plan import Plan
 from fedmf.runs.directory import LEDGER
@@ -64,13 +64,13 @@ class Request:
     clip_norm: float | None = None
     bits: tuple[int, int] = (FRACTION_BITS, FRACTION_BITS)
 
-    def trained(self, trainer: LocalTrainer, sums: ClippedSums) -> Reply:
+    def trained(self, trainer: LocalTrainer, sums: SumSpec) -> Reply:
         """Train the users and clip what they changed.
 
         Raises:
             UnsoundSumError: a contribution above the clip norm, a mistake of fedmf.
         """
-        sums = sums.at(self.clip_norm).in_units(*self.bits)
+        sums = sums.with_clip_norm(self.clip_norm).in_units(*self.bits)
         if self.as_slice:
             total, failures = checked_sum(trainer, sums, self.parameters, self.users, self.t)
             return Reply(self.users, total.parts, failures)

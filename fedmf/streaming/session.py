@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedmf.clipping import clip_factors
 from fedmf.data.cells import ids
 from fedmf.data.table_reader import InputError, open_table
 from fedmf.errors import LedgerError
@@ -25,7 +26,7 @@ from fedmf.statements.statement import PrivacyStatement
 from fedmf.streaming.output import Output, open_output
 from fedmf.streaming.plan import StreamPlan
 from fedmf.streaming.release import PrivateRelease, Renderer
-from fedmf.streaming.rows import Layout, Reader, RowBlock, norms_of, open_reader
+from fedmf.streaming.rows import Layout, Reader, RowBlock, open_reader
 from fedmf.streaming.settings import Settings
 from fedmf.streaming.state import Position, Releases, StreamState, joined
 from fedmf.streaming.statement import costs_of
@@ -247,12 +248,10 @@ class StreamRun:
         settings = self.plan.settings
         values = values.copy()
         numbers = values[:, :-1] if settings.count_weight else values
-        norms = norms_of(numbers)
-        long = norms > settings.clip_norm * (1 + _NORM_ROUNDING)
+        factors = clip_factors(numbers, settings.clip_norm)
         if settings.count_weight:
-            over = norms > settings.clip_norm
-            numbers[over] *= (settings.clip_norm / norms[over])[:, None]
-        return values, long
+            numbers *= factors[:, None]
+        return values, factors * (1 + _NORM_ROUNDING) < 1
 
     def _unreadable(self, block: RowBlock, zeroed: Sequence[int]) -> Mapping[str, int]:
         """`Position.unreadable` with the zeroed rows of a block."""

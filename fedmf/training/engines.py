@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.overrides import TorchFunctionMode
 
-from fedmf.clipping import FixedPointSum
 from fedmf.data.structure import Features, each, named
 from fedmf.errors import ConfigError
 from fedmf.models import FlatModel
@@ -55,14 +54,6 @@ class Engine(ABC):
     def expect(self, users: int) -> None:
         """Be told how many users a round asks, which is public, before the first of its groups."""
         del users
-
-    def add(self, origin: Tensor, group: Group, total: FixedPointSum) -> Tensor | None:
-        """Train users and add their updates at once, where an engine can.
-
-        Returns:
-            Which users count, see `FixedPointSum.add_updates`; None if nothing was added.
-        """
-        del origin, group, total
 
     def _move(self, models: Tensor, origin: Tensor, velocity: Tensor | None, gradient: Tensor) -> None:
         """One step, in place, on tensors of one user or of several."""

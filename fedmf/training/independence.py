@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmf.clipping import FixedPointSum
+from fedmf.clipping import ClippedSum
 from fedmf.data import InMemoryDataset
 from fedmf.data.structure import TensorStructure, each, named
 from fedmf.training.barrier import UserFailure
@@ -38,7 +38,7 @@ class Adding(Protocol):
     """What trains users and adds up their clipped updates."""
 
     def add_updates(
-        self, parameters: Tensor, user_ids: Sequence[str], t: int, total: FixedPointSum
+        self, parameters: Tensor, user_ids: Sequence[str], t: int, total: ClippedSum
     ) -> list[UserFailure]:
         """See `LocalTrainer.add_updates`."""
         ...
@@ -130,7 +130,7 @@ def integers(
         parameters: θ_t; None for the model's own.
     """
     origin = task.model.initial().to(task.device) if parameters is None else parameters
-    total = FixedPointSum(origin.numel(), 1.0, task.device)
+    total = ClippedSum(origin.numel(), 1.0, task.device)
     failures = trainer.add_updates(origin, users, 0, total)
     return total.fixed_point, {failure.user: failure.reason for failure in failures}
 

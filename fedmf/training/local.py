@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.clipping import ClippedRows, FixedPointSum
+from fedmf.clipping import ClippedRows, ClippedSum
 from fedmf.clipping.workers import Workers, single_threaded_products
 from fedmf.data import InMemoryDataset
 from fedmf.errors import ConfigError
@@ -249,7 +249,7 @@ class LocalTrainer:
         return updates
 
     def add_updates(
-        self, parameters: Tensor, user_ids: Sequence[str], t: int, total: FixedPointSum
+        self, parameters: Tensor, user_ids: Sequence[str], t: int, total: ClippedSum
     ) -> list[UserFailure]:
         """Train users and add their updates to a sum, group by group, on all processor cores.
 
@@ -267,17 +267,12 @@ class LocalTrainer:
         """
         trained: list[int] = []
 
-        def add(group: Group, origin: Tensor, into: FixedPointSum, failures: Failures) -> Tensor:
+        def add(group: Group, origin: Tensor, into: ClippedSum, failures: Failures) -> Tensor:
             trained.append(len(group))
-            counted = None if group.absent else self._workers.of_thread.add(origin, group, into)
-            if counted is not None:
-                return counted
-            group = group if group.loaded is None else group.loaded()
             return into.add_updates(self._models(origin, group, failures), origin)
 
-        failures = self._train(parameters, user_ids, t, total, add, in_place=self.path == "compiled")
-        if rest := len(user_ids) - sum(trained):
-            total.add_nothing(rest)
+        failures = self._train(parameters, user_ids, t, total, add)
+        total.add_nothing(len(user_ids) - sum(trained))
         return failures
 
     def clipped_rows(
@@ -303,7 +298,6 @@ class LocalTrainer:
         t: int,
         total: T,
         take: Callable[[Group, Tensor, T, Failures], Tensor],
-        in_place: bool = False,
     ) -> list[UserFailure]:
         """Train users group by group; ``take`` hands each group's updates on and says which are finite."""
         origin, failures = parameters.to(self.task.device), Failures()
@@ -314,17 +308,15 @@ class LocalTrainer:
                 failures.note(position, "update", "update holds NaN or infinity (learning rate too large?)")
 
         with silent(), kept_generators(origin.device), full_precision(origin.device):
-            self._workers.each(train, self._groups(user_ids, t, failures, in_place), total)
+            self._workers.each(train, self._groups(user_ids, t, failures), total)
         return failures.named(user_ids)
 
     def reference(self) -> LocalTrainer:
         """A trainer of the same users that trains them one by one."""
         return LocalTrainer(self.task, replace(self.local, engine="loop"), 1)
 
-    def _groups(
-        self, user_ids: Sequence[str], t: int, failures: Failures, in_place: bool = False
-    ) -> Iterator[Group]:
-        """The users who own examples, in groups; ``in_place`` if these may be read where they are."""
+    def _groups(self, user_ids: Sequence[str], t: int, failures: Failures) -> Iterator[Group]:
+        """The users who own examples, in groups; compiled steps read examples where they are."""
         dataset, local = self.task.dataset, self.local
         if self.path == "groups":
             self._workers.of_thread.expect(len(user_ids))
@@ -344,7 +336,9 @@ class LocalTrainer:
             load = partial(
                 self._loaded, failures, users[positions], positions, shape.width, edges, steps, draws
             )
-            rows = rows_in_place(dataset, self.task.structure, users[positions]) if in_place else None
+            rows = None
+            if self.path == "compiled":
+                rows = rows_in_place(dataset, self.task.structure, users[positions])
             if rows is None or rows.size != edges[-1]:
                 yield load()
                 continue
@@ -387,6 +381,8 @@ class LocalTrainer:
             models = self._trained(origin, group)
         except BaseException as error:
             pass_interrupt(error)
+            if group.loaded is not None:
+                return self._models(origin, group.loaded(), failures)
             models = self._models_without_culprits(origin, group, error, failures)
         if group.absent:
             models[sorted(group.absent)] = origin

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmf.clipping import ClippedSums, FixedPointSum
+from fedmf.clipping import ClippedSum, SumSpec
 from fedmf.data import InMemoryDataset
 from fedmf.data.structure import each
 from fedmf.errors import UnsoundSumError
@@ -27,8 +27,8 @@ _log = logging.getLogger("fedmf")
 
 
 def checked_sum(
-    trainer: LocalTrainer, sums: ClippedSums, parameters: Tensor, users: Sequence[str], t: int
-) -> tuple[FixedPointSum, list[UserFailure]]:
+    trainer: LocalTrainer, sums: SumSpec, parameters: Tensor, users: Sequence[str], t: int
+) -> tuple[ClippedSum, list[UserFailure]]:
     """Train users and sum their clipped updates; the sum is one that a server accepts.
 
     A sum that no clipped updates have is made again, user by user with engine "loop": one engine's mistake
@@ -97,7 +97,7 @@ def seconds_of_training(task: Task, local: LocalSGD, cohort_size: int, clip_norm
     trainer = LocalTrainer(replace(task, dataset=dataset.to(task.device)), local)
     parameters, seconds = task.model.initial().to(task.device), 0.0
     for t in range(2):
-        total = FixedPointSum(parameters.numel(), clip_norm, task.device)
+        total = ClippedSum(parameters.numel(), clip_norm, task.device)
         begun = time.perf_counter()
         trainer.add_updates(parameters, names, t, total)
         seconds = time.perf_counter() - begun

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedmf.clipping import FixedPointSum
+from fedmf.clipping import ClippedSum
 from fedmf.data import InMemoryDataset
 from fedmf.models import with_lora
 from fedmf.training import LocalSGD, LocalTrainer, Task, classification, next_token
@@ -196,7 +196,7 @@ def engines(model: str, users: int, names: list[str]) -> dict[str, Callable[[], 
         def train(
             trainer: LocalTrainer = trainer, origin: Tensor = origin, names: list[str] = names
         ) -> object:
-            return trainer.add_updates(origin, names, 0, FixedPointSum(origin.numel(), 1.0))
+            return trainer.add_updates(origin, names, 0, ClippedSum(origin.numel(), 1.0))
 
         made[f"engine {engine} ({getattr(trainer, 'path', 'before')})"] = train
     return made

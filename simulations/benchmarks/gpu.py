@@ -30,7 +30,7 @@ import torch
 from engine import LOCAL, loop, task_of
 from torch import Tensor
 
-from fedmf.clipping import FixedPointSum
+from fedmf.clipping import ClippedSum
 from fedmf.matrices.factorization import Factorization
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
 from fedmf.mechanisms.blt import blt
@@ -86,7 +86,7 @@ def train(device: torch.device, model: str) -> Case:
     expected = LocalTrainer(there, replace(LOCAL, engine="loop")).updates(origin.cpu(), names[:4], 0)
     found = trainer.updates(origin, names[:4], 0).cpu()
     ways = {
-        "fedmf": lambda: trainer.add_updates(origin, names, 0, FixedPointSum(origin.numel(), 1.0, device)),
+        "fedmf": lambda: trainer.add_updates(origin, names, 0, ClippedSum(origin.numel(), 1.0, device)),
         "loop": loop(task),
     }
     facts = {"path": getattr(trainer, "path", "before"), "dimension": origin.numel()}
@@ -101,7 +101,7 @@ def clip(device: torch.device, dimension: str) -> Case:
         torch.randn(max(4, ENTRIES[device.type] // d), d, device=device),
         torch.randn(d, device=device),
     )
-    total, copied = FixedPointSum(d, 1.0, device), torch.empty_like(rows)
+    total, copied = ClippedSum(d, 1.0, device), torch.empty_like(rows)
 
     def by_torch() -> Tensor:
         change = rows - origin
@@ -116,7 +116,7 @@ def clip(device: torch.device, dimension: str) -> Case:
 def release(device: torch.device, dimension: str, mechanism: str) -> Case:
     """Sum, noise, mean and step of the server, against the same without noise."""
     d = int(dimension)
-    total = FixedPointSum(d, 1.0, device)
+    total = ClippedSum(d, 1.0, device)
     rule = Sgd(learning_rate=1.0, momentum=0.9).build([(d,)], HORIZON)
     inverse = MECHANISMS[mechanism]().recurrence()
 

@@ -13,7 +13,7 @@ from support.mean_norms import MeanNorm
 from support.oracles import patterns
 
 from fedmf.accounting.gaussian import adjacency_factor, gaussian_delta
-from fedmf.clipping import SIGNS, FixedPointSum
+from fedmf.clipping import SIGNS, ClippedSum
 from fedmf.matrices.factorization import Factorization
 from fedmf.matrices.sensitivity import stated_sensitivity
 from fedmf.matrices.toeplitz import Toeplitz
@@ -40,9 +40,9 @@ def entries(rule: QuantileClipping, price: float) -> np.ndarray:
     a, b = 1 / update_factor([rule]) if price else 1.0, 1 / rule.factor
     rows = []
     for zeta, sent in itertools.product(NORMS, SENT):
-        total = FixedPointSum(2, zeta, statistics=[SIGNS])
+        total = ClippedSum(2, zeta, statistics=[SIGNS])
         total.add_updates(torch.tensor([sent], dtype=torch.float32))
-        rows.append([*(a * total.fixed_point.double().numpy() * 2.0**-31), b * total.told(SIGNS)])
+        rows.append([*(a * total.fixed_point.double().numpy() * 2.0**-31), b * total.scalar(SIGNS)])
     return np.unique(np.array(rows), axis=0)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedmf.clipping import ClippedSums, FixedPointSum
+from fedmf.clipping import ClippedSum, SumSpec
 from fedmf.data import InMemoryDataset
 from fedmf.models import with_lora
 from fedmf.training import LocalSGD, LocalTrainer, Task, classification
@@ -106,9 +106,7 @@ def contributions(trainer: LocalTrainer, zeta: float, sent: str) -> Iterator[lis
     rows = trainer.clipped_rows(origin, users, 0, zeta)[0] if sent == "rows" else None
     for place, user in enumerate(users):
         total = (
-            FixedPointSum(origin.numel(), zeta)
-            if rows is not None
-            else ClippedSums(origin.numel(), zeta).empty()
+            ClippedSum(origin.numel(), zeta) if rows is not None else SumSpec(origin.numel(), zeta).empty()
         )
         if rows is None:
             trainer.add_updates(origin, [user], 0, total)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.small_runs import small_run
 
-from fedmf.clipping import SIGNS, FixedPointSum
+from fedmf.clipping import SIGNS, ClippedSum
 from fedmf.training import LocalTrainer
 
 
@@ -29,11 +29,11 @@ def test_engines_count_alike(keys: dict, engine: str) -> None:
     for zeta in zetas:
         total = counted(origin.numel(), zeta)
         assert trainer.add_updates(origin, users, 0, total) == []
-        assert total.told(SIGNS) == expected(norms, zeta)
+        assert total.scalar(SIGNS) == expected(norms, zeta)
 
 
-def counted(dimension: int, zeta: float) -> FixedPointSum:
-    return FixedPointSum(dimension, zeta, statistics=[SIGNS])
+def counted(dimension: int, zeta: float) -> ClippedSum:
+    return ClippedSum(dimension, zeta, statistics=[SIGNS])
 
 
 def rows() -> torch.Tensor:
@@ -47,13 +47,13 @@ def test_signs_are_those_of_the_norms(dtype: torch.dtype) -> None:
     updates = torch.cat([rows(), torch.full((1, 30), float("nan"))]).to(dtype)
     total = counted(30, 1.0)
     total.add_updates(updates)
-    assert (total.told(SIGNS), total.users) == (2 - 2, 7)
-    alone = FixedPointSum(30, 1.0)
+    assert (total.scalar(SIGNS), total.users) == (2 - 2, 7)
+    alone = ClippedSum(30, 1.0)
     alone.add_updates(updates)
     assert torch.equal(total.fixed_point, alone.fixed_point)
     again, origin = counted(30, 1.0), torch.ones(30)
     again.add_updates(rows() + origin, origin)
-    assert abs(again.told(SIGNS)) <= 1  # 1 + x − 1 is x up to rounding, so 1e-15 may become nothing
+    assert abs(again.scalar(SIGNS)) <= 1  # 1 + x − 1 is x up to rounding, so 1e-15 may become nothing
 
 
 def test_parts_of_workers_add_up_and_lies_are_refused() -> None:
@@ -69,12 +69,12 @@ def test_parts_of_workers_add_up_and_lies_are_refused() -> None:
     worker.merge(other)
     total.add_parts(worker.parts, 6)
     assert torch.equal(total.fixed_point, whole.fixed_point)
-    assert total.told(SIGNS) == whole.told(SIGNS) == worker.told(SIGNS)
+    assert total.scalar(SIGNS) == whole.scalar(SIGNS) == worker.scalar(SIGNS)
     assert total.lengths == {"sum": 30, "signs": 1}
     lies = [torch.tensor([7]), torch.tensor([-7]), torch.tensor([1, 1]), torch.tensor([1.0])]
     for signs in lies:
         with pytest.raises(ValueError, match="slice signs must"):
             total.add_parts({**worker.parts, "signs": signs}, 6)
-    assert (total.told(SIGNS), total.users) == (whole.told(SIGNS), 6)
+    assert (total.scalar(SIGNS), total.users) == (whole.scalar(SIGNS), 6)
     with pytest.raises(TypeError, match="must hold"):
-        total.merge(FixedPointSum(30, 1.0))
+        total.merge(ClippedSum(30, 1.0))

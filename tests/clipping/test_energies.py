@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedmf.clipping import ClippedSums
+from fedmf.clipping import SumSpec
+from fedmf.clipping.clipped_rows import clip_to_fixed_point
 from fedmf.clipping.features import fixed_point_energies
-from fedmf.clipping.integers import clip_to_fixed_point
 from fedmf.matrices.second_moment import BlockEnergies, DiagonalMoment
 
 UNIT = 2**31
@@ -54,7 +54,7 @@ def test_the_pair_is_that_of_the_clipped_updates(moment) -> None:  # type: ignor
         torch.randn(30, 40, generator=torch.Generator().manual_seed(1)) * torch.logspace(-3, 2, 30)[:, None]
     )
     updates[4, 7] = torch.nan
-    pair = ClippedSums(moment.dimension, zeta, moment).empty()
+    pair = SumSpec(moment.dimension, zeta, moment).empty()
     assert pair.add_updates(updates).sum() == 29
     rows, _ = clip_to_fixed_point(updates, zeta)
     clipped = rows.double() * zeta / UNIT
@@ -76,7 +76,7 @@ BAD_SECONDS = {
 
 @pytest.mark.parametrize("kind", BAD_SECONDS)
 def test_impossible_seconds_are_refused_and_add_nothing(kind: str) -> None:
-    pair = ClippedSums(BlockEnergies([1, 2]).dimension, 1.0, BlockEnergies([1, 2])).empty()
+    pair = SumSpec(BlockEnergies([1, 2]).dimension, 1.0, BlockEnergies([1, 2])).empty()
     with pytest.raises(ValueError, match=r"^slice second must") as caught:
         pair.add_parts({"sum": torch.zeros(3, dtype=torch.int64), "second": BAD_SECONDS[kind]}, 3)
     assert "\n" not in str(caught.value)

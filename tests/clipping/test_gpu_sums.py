@@ -9,8 +9,8 @@ import pytest
 import torch
 from support.triton_worker import compiler, interpreter, needs_gpu, needs_triton
 
-from fedmf.clipping import SIGNS, FixedPointSum
-from fedmf.clipping.merge import FRACTION_BITS, add_clipped, margin, square_limit
+from fedmf.clipping import SIGNS, ClippedSum
+from fedmf.clipping.bounded_add import FRACTION_BITS, add_clipped, margin, square_limit
 
 PANEL, BLOCK = 4096, 131072
 
@@ -54,7 +54,7 @@ def test_the_interpreted_kernels_give_the_integers_of_the_cpu(case, interpret) -
     rows = models(users, dimension, apart)
     origin = torch.from_numpy(np.random.default_rng(1).standard_normal(dimension).astype(np.float32))
     origin = origin * 0.01 if shifted else None
-    wanted = FixedPointSum(dimension, zeta, statistics=[SIGNS])
+    wanted = ClippedSum(dimension, zeta, statistics=[SIGNS])
     mask = wanted.add_updates(rows[:, :dimension], origin)
     scale = margin(dimension) * 2.0**FRACTION_BITS
     total, signs, finite, squares = interpret(
@@ -62,7 +62,7 @@ def test_the_interpreted_kernels_give_the_integers_of_the_cpu(case, interpret) -
     )
     assert torch.equal(finite, mask)
     assert close(total, wanted.fixed_point, users)
-    assert int(signs.sum()) == wanted.told(SIGNS)
+    assert int(signs.sum()) == wanted.scalar(SIGNS)
     assert total.any()
     for u, square in enumerate(squares.tolist()):
         alone = wanted.like()
@@ -78,18 +78,37 @@ def test_rows_that_are_scaled_beyond_the_bound_are_not_added(scale, interpret) -
     rows = torch.zeros(3, 700)
     rows[0], rows[1, 5], rows[2, 6] = 1.0, -3.0, 1e-9
     total, signs, counted, _ = interpret("clip_and_sum", rows, 700, None, 1.0, scale, FRACTION_BITS)
-    right, into = torch.zeros(700, dtype=torch.int64), FixedPointSum(700, 1.0, statistics=[SIGNS])
-    seen = np.zeros(3, bool)
-    none, noted = np.zeros(0, np.int64), np.zeros(3, np.int64)
-    given = rows.numpy().ravel(), 700, np.zeros(0, np.float32), 1.0, scale
-    sums = square_limit(700, FRACTION_BITS), into.fixed_point.numpy(), none, FRACTION_BITS, none
-    add_clipped(*given, *sums, noted, np.zeros(3), seen)
+    right = torch.zeros(700, dtype=torch.int64)
+    into = torch.zeros(1, 700, dtype=torch.int64)
+    none = np.zeros(0, np.int64)
+    noted = np.zeros(3, np.int64)
+    squared = np.zeros(3)
+    given = rows.numpy().ravel(), 700, np.zeros(0, np.float32), 1.0, scale, square_limit(700, FRACTION_BITS)
+    add_clipped(*given, into.numpy(), none, FRACTION_BITS, none, noted, squared)
     if math.isfinite(scale):
         right[6] = int(float(rows[2, 6]) * scale) if scale < 2.0**60 else 0
-    assert counted.tolist() == seen.tolist() == [False, False, bool(right.any())]
+    assert counted.tolist() == (squared >= 0).tolist() == [False, False, bool(right.any())]
     assert torch.equal(total, right)
-    assert torch.equal(into.fixed_point, right)
+    assert torch.equal(into[0], right)
     assert int(signs.sum()) == int(noted.sum()) == int(right.any())
+
+
+@needs_triton
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dimension", [30, 700])
+def test_integers_of_each_row_are_those_of_its_own_sum(dimension, dtype, interpret) -> None:
+    """As features on a GPU are made of them; of float64 rows too."""
+    rows = models(11, dimension).to(dtype)
+    origin = torch.full((dimension,), 0.01, dtype=dtype)
+    scale = 2.0**FRACTION_BITS * margin(dimension)
+    given = dimension, origin, 0.37, scale, FRACTION_BITS
+    apart, *_ = interpret("clip_and_sum", rows, *given, True)
+    whole, *_ = interpret("clip_and_sum", rows, *given)
+    assert torch.equal(apart.sum(dim=0), whole)
+    for u in range(11):
+        alone = ClippedSum(dimension, 0.37)
+        alone.add_updates(rows[u : u + 1], origin)
+        assert close(apart[u], alone.fixed_point, 1)
 
 
 @needs_triton
@@ -132,10 +151,10 @@ def test_a_gpu_gives_the_integers_of_the_cpu(case) -> None:
     users, dimension, apart, _, zeta = CASES[case]
     rows = models(users, dimension, apart)
     cpu, gpu = (
-        FixedPointSum(dimension, zeta, statistics=[SIGNS]),
-        FixedPointSum(dimension, zeta, "cuda", statistics=[SIGNS]),
+        ClippedSum(dimension, zeta, statistics=[SIGNS]),
+        ClippedSum(dimension, zeta, "cuda", statistics=[SIGNS]),
     )
     mask = cpu.add_updates(rows[:, :dimension])
     assert torch.equal(gpu.add_updates(rows.cuda()[:, :dimension]).cpu(), mask)
     assert close(gpu.fixed_point.cpu(), cpu.fixed_point, users)
-    assert gpu.told(SIGNS) == cpu.told(SIGNS)
+    assert gpu.scalar(SIGNS) == cpu.scalar(SIGNS)

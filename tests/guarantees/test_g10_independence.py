@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import fedmf
-from fedmf.clipping import FixedPointSum
+from fedmf.clipping import ClippedSum
 from fedmf.data import InMemoryDataset
 from fedmf.training import LocalTrainer, classification, next_token
 from fedmf.training.engines import OneByOne
@@ -114,7 +114,7 @@ def check(model: str, engine: Any) -> None:
     origin = task.model.initial()
 
     def integers(*users: str) -> Tensor:
-        total = FixedPointSum(task.model.dimension, 1.0)
+        total = ClippedSum(task.model.dimension, 1.0)
         trainer.add_updates(origin, users, 0, total)
         return total.fixed_point
 

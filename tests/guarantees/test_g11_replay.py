@@ -21,7 +21,7 @@ from torch import Tensor
 
 import fedmf
 from fedmf.accounting.release import SecondForm
-from fedmf.clipping import FixedPointSum
+from fedmf.clipping import ClippedSum
 from fedmf.flower import CorrelatedNoise, InProcessGrid
 from fedmf.flower.inner_rule import InnerRule
 from fedmf.flower.layout import ArrayLayout
@@ -265,7 +265,7 @@ def totals_seen(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     totals = list[Tensor]()
     add_noise = PrivateServer._add_noise
 
-    def noting(self: PrivateServer, total: FixedPointSum) -> NoisedRound:
+    def noting(self: PrivateServer, total: ClippedSum) -> NoisedRound:
         totals.append(total.fixed_point.clone())
         return add_noise(self, total)
 

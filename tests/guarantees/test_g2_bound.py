@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import fedmf
-from fedmf.clipping import FixedPointSum
+from fedmf.clipping import ClippedSum
 from fedmf.errors import UnsoundSumError
 from guarantees.small import CLIP, COHORT, NAMES, ROUNDS, aggregator, random_rows, released_models, run_of
 
@@ -87,7 +87,7 @@ def test_one_user_moves_the_sum_by_the_clip_norm_at_most(what: str, tmp_path: Pa
     CHECKS[what](tmp_path)
 
 
-def unclipped(total: FixedPointSum, updates: Tensor, origin: Tensor | None = None) -> Tensor:
+def unclipped(total: ClippedSum, updates: Tensor, origin: Tensor | None = None) -> Tensor:
     x = (updates if origin is None else updates - origin).double() / total.unit
     total._total += torch.nan_to_num(x).clamp(-(2.0**60), 2.0**60).to(torch.int64).sum(0)
     total.users += len(x)
@@ -96,6 +96,6 @@ def unclipped(total: FixedPointSum, updates: Tensor, origin: Tensor | None = Non
 
 @pytest.mark.parametrize("what", ["updates", "rows, loop", "rows, vectorised"])
 def test_a_skipped_clip_is_seen(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FixedPointSum, "add_updates", unclipped)
+    monkeypatch.setattr(ClippedSum, "add_updates", unclipped)
     with pytest.raises((AssertionError, UnsoundSumError)):  # a server checks sums again
         CHECKS[what](tmp_path)

@@ -134,7 +134,7 @@ def test_a_user_that_fails_has_no_sign(wrong: str, tmp_path: Path) -> None:
         trainer = LocalTrainer(session.task, run.client)
         total = session.server.new_sum()
         trainer.add_updates(session.server.parameters, ["u000"], 0, total)
-    assert (total.told(SIGNS), total.users, int(total.fixed_point.abs().sum())) == (0, 1, 0)
+    assert (total.scalar(SIGNS), total.users, int(total.fixed_point.abs().sum())) == (0, 1, 0)
 
 
 class Stopped(Exception):

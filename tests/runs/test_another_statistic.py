@@ -16,7 +16,7 @@ from support.moving_norms import RULE, moving_run, uneven_task, updates_of, watc
 from support.normals import normals
 from support.small_runs import small_run
 
-from fedmf.clipping import FixedPointSum
+from fedmf.clipping import ClippedSum
 from fedmf.errors import ConfigError
 from fedmf.ledger.ledger import Ledger
 from fedmf.noise.key import Domain
@@ -76,7 +76,7 @@ def test_a_statistic_that_lies_of_its_bound_is_cut_to_it() -> None:
     assert Wild().total(signs, norms) == UNIT - UNIT + 3  # who adds nothing tells nothing
     assert Wild().total(np.array([1, 1]), np.array([0.7, 0.2])) == 3  # it fails for one user, who adds 0
     assert Broken().total(signs, norms) == 2
-    told = FixedPointSum(3, 1.0, statistics=[Norm()])
+    told = ClippedSum(3, 1.0, statistics=[Norm()])
     for lie in (UNIT + 1, -UNIT - 1):
         with pytest.raises(ValueError, match="slice norms must add up to at most"):
             Norm().check(lie, 1)

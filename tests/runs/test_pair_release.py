@@ -16,7 +16,7 @@ from flwr.app import ArrayRecord, Message, MessageType
 from numpy.typing import NDArray
 from support.pair_runs import RecordedPair, pair_run
 
-from fedmf.clipping import FixedPointSum
+from fedmf.clipping import ClippedSum
 from fedmf.flower.compat import claim_task_identity
 from fedmf.flower.messages import answer_reply, read_reply, request_content
 from fedmf.ledger.lock import ReleaseRight
@@ -182,7 +182,7 @@ def test_more_users_than_planned_cannot_lengthen_the_squared_mean(monkeypatch: p
 
     assert moved() <= 1.0
 
-    def unprojected(self: SecondMomentRelease, total: FixedPointSum) -> torch.Tensor:
+    def unprojected(self: SecondMomentRelease, total: ClippedSum) -> torch.Tensor:
         assert plan.second is not None
         bits, feature_bits = plan.rounding.bits
         mean = total.fixed_point.to(torch.float64) * (2.0**-bits / self._size)

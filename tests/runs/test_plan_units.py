@@ -17,7 +17,7 @@ from support.pair_runs import RecordedPair, pair_run
 from support.small_runs import small_run
 
 import fedmf
-from fedmf.clipping import SIGNS, FixedPointSum
+from fedmf.clipping import SIGNS, ClippedSum
 from fedmf.errors import LedgerError
 from fedmf.moments import DiagonalMoment
 from fedmf.noise.key import NoiseKey
@@ -156,8 +156,8 @@ def test_amplified_claims_leave_room_for_the_movement(accountant: str) -> None:
         doctored.allowed(0, law)
 
 
-def signs_of(users: int) -> FixedPointSum:
-    total = FixedPointSum(2, 1.0, statistics=[SIGNS])
+def signs_of(users: int) -> ClippedSum:
+    total = ClippedSum(2, 1.0, statistics=[SIGNS])
     total.add_updates(torch.full((users, 2), 0.1))
     return total
 
@@ -187,7 +187,7 @@ def test_large_statistics_without_noise_do_not_overflow() -> None:
     run = dataclasses.replace(run, extra_releases=(MeanNorm(share=0.2),))
     plan = fedmf.plan(run)
     released = StatisticRelease(plan.statistics[0], plan, KeySchedule.of(NoiseKey.from_seed(7)))
-    total = FixedPointSum(2, 1.0, statistics=[MeanNorm(share=0.2).summed()])
+    total = ClippedSum(2, 1.0, statistics=[MeanNorm(share=0.2).summed()])
     total.add_updates(torch.full((5000, 2), 2.0))
     mean = released.release(0, total) / UNIT
     assert mean == pytest.approx(5000 / run.cohorts.users_per_round, rel=1e-5)

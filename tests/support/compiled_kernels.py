@@ -20,7 +20,7 @@ from fedmf.clipping import gpu_kernels as clipping
 
 def clip_code(name: str, constants: dict[str, int]) -> dict[str, Any]:
     """Of a kernel of clip-and-sum for aligned float32 rows and models."""
-    kinds = {"rows": "*fp32", "origin": "*fp32", "squares": "*fp64", "factors": "*fp64", "total": "*i64"}
+    kinds = {"rows": "*fp32", "origin": "*fp32", "squares": "*fp64", "factors": "*fp64", "totals": "*i64"}
     return _compiled(getattr(clipping, name), kinds, constants, (*kinds, "step"), 90, clipping.OPTIONS)
 
 

@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from fedmf.clipping import Statistic as Number
+from fedmf.clipping import UserScalar
 from fedmf.runs.statistics import Statistic
 
 UNIT: Final = 1 << 20
 
 
 @dataclass(frozen=True)
-class Norm(Number):
+class Norm(UserScalar):
     """⌊2²⁰·‖x‖/ζ⌋ of a clipped update x."""
 
     name: ClassVar[str] = "norms"
-    most: ClassVar[int] = UNIT
+    bound: ClassVar[int] = UNIT
 
     def of(self, sign: int, norm: float) -> int:
         return math.floor(norm * UNIT)

@@ -11,7 +11,7 @@ from support.training_cases import cohort, mlp, trainer_for
 from support.wrapped_data import WrappedData
 from torch import Tensor, nn
 
-from fedmf.clipping import FixedPointSum
+from fedmf.clipping import ClippedSum
 from fedmf.data import Dataset
 from fedmf.models import FlatModel
 from fedmf.training import LocalSGD, LocalTrainer, UserFailure, classification
@@ -99,8 +99,8 @@ class Careful(nn.Module):
         return torch.sin(self.inner(features))
 
 
-def summed(trainer: LocalTrainer, users: list[str]) -> tuple[FixedPointSum, list[UserFailure]]:
-    total = FixedPointSum(trainer.task.model.dimension, 0.5)
+def summed(trainer: LocalTrainer, users: list[str]) -> tuple[ClippedSum, list[UserFailure]]:
+    total = ClippedSum(trainer.task.model.dimension, 0.5)
     return total, trainer.add_updates(trainer.task.model.initial(), users, ROUND, total)
 
 
@@ -133,7 +133,7 @@ def test_everybody_elses_contribution_keeps_its_bits(fault: str, module: str, en
         total, failures = summed(trainer, users)
         with_all, none = summed(clean, users)
         if engine == "vectorised":  # where bits depend on who is beside a user
-            alone = FixedPointSum(with_all.fixed_point.numel(), 0.5)
+            alone = ClippedSum(with_all.fixed_point.numel(), 0.5)
             alone.add_updates(clean.updates(model.initial(), users, ROUND)[VICTIM : VICTIM + 1])
         else:
             alone, _ = summed(clean, [users[VICTIM]])

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedmf.clipping import FixedPointSum
+from fedmf.clipping import ClippedSum
 from fedmf.data import InMemoryDataset
 from fedmf.training import LocalSGD, LocalTrainer, Task, classification, multi_label, regression
 from fedmf.training.agreement import disagreement
@@ -142,7 +142,7 @@ def check_exact(task: Task, local: LocalSGD) -> None:
         exact = exact_update(task, user, local)
         assert exact.norm() > 1e-3
         assert (update - exact).norm() <= TOLERANCE * exact.norm()
-    rows, added = (FixedPointSum(origin.numel(), 0.1) for _ in "ab")
+    rows, added = (ClippedSum(origin.numel(), 0.1) for _ in "ab")
     assert rows.add_updates(updates).all()
     assert not trainer.add_updates(origin, users, 2, added)  # as they are made
     assert torch.equal(rows.fixed_point, added.fixed_point)
@@ -164,7 +164,7 @@ def test_padding_has_no_slopes_and_a_label_beyond_the_classes_fails_alone() -> N
     dataset.labels[dataset.owned[2][:3]] = PADDING
     check_exact(task, LOCAL)
     few = task_of(flat(nn.Linear(216, 3)))  # label 3 is declared
-    total, users = FixedPointSum(few.model.dimension, 1.0), list(dataset.user_ids)
+    total, users = ClippedSum(few.model.dimension, 1.0), list(dataset.user_ids)
     assert isinstance(few.dataset, InMemoryDataset)
     beyond = [u for u, rows in zip(users, few.dataset.owned, strict=True) if 3 in few.dataset.labels[rows]]
     failures = LocalTrainer(few, LOCAL).add_updates(few.model.initial(), users, 2, total)

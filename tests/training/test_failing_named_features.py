@@ -14,7 +14,7 @@ from support.named_features import TRAINED, masked_task
 from support.wrapped_data import WrappedData
 from torch import Tensor
 
-from fedmf.clipping import FixedPointSum
+from fedmf.clipping import ClippedSum
 from fedmf.data import InMemoryDataset
 from fedmf.training import LocalSGD, LocalTrainer
 
@@ -56,7 +56,7 @@ def test_a_failing_user_of_named_features_moves_nobody_else(fault: str, engine: 
     tampered = replace(task, dataset=Tampered(task.dataset, change))
     users, start = task.dataset.user_ids, task.model.initial()
     clean = LocalTrainer(task, local, group_size=3).updates(start, users, 0)
-    total, expected = (FixedPointSum(TRAINED, 0.5) for _ in range(2))
+    total, expected = (ClippedSum(TRAINED, 0.5) for _ in range(2))
     failures = LocalTrainer(tampered, local, group_size=3).add_updates(start, users, 0, total)
     assert [(failure.user, failure.stage) for failure in failures] == [(users[VICTIM], stage)]
     clean[VICTIM] = 0.0

@@ -11,7 +11,7 @@ from support.training_cases import KINDS, task_of_kind
 from support.wrapped_data import WrappedData
 from torch import Tensor
 
-from fedmf.clipping import FixedPointSum
+from fedmf.clipping import ClippedSum
 from fedmf.data import InMemoryDataset
 from fedmf.training import LocalSGD, LocalTrainer, preflight
 from fedmf.training.losses import PADDING, token_cross_entropy
@@ -29,7 +29,7 @@ def test_the_default_engine_learns_and_metrics_improve(kind: str) -> None:
     before = task.evaluate(parameters)
     trainer = LocalTrainer(task, LocalSGD(epochs=3, learning_rate=0.2))
     for t in range(15):
-        total = FixedPointSum(task.model.dimension, 100.0)
+        total = ClippedSum(task.model.dimension, 100.0)
         assert trainer.add_updates(parameters, task.dataset.user_ids, t, total) == []
         parameters = parameters + (total.total() / 8).to(torch.float32)
     after = task.evaluate(parameters)

@@ -11,7 +11,7 @@ import torch
 from support.training_cases import ROUND, Plain, cohort, trainer_for
 from torch import Tensor, nn
 
-from fedmf.clipping.fixed_point import FixedPointSum
+from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.clipping.workers import Workers
 from fedmf.models import mlp
 from fedmf.training.batches import groups_of, step_rows, user_orders, user_seed
@@ -49,7 +49,7 @@ def test_bits_do_not_depend_on_companions_groups_or_threads(name: str, plan: Loc
         assert torch.equal(trainer.updates(start, users, ROUND), expected)
         assert torch.equal(trainer.updates(start, users[::-1], ROUND).flip(0), expected)
         assert torch.equal(trainer.updates(start, users[3:10:2], ROUND), expected[3:10:2])
-    total, rows = FixedPointSum(start.numel(), 0.5), FixedPointSum(start.numel(), 0.5)
+    total, rows = ClippedSum(start.numel(), 0.5), ClippedSum(start.numel(), 0.5)
     for user in users:
         assert alone.add_updates(start, [user], ROUND, total) == []
     rows.add_updates(expected)
@@ -59,7 +59,7 @@ def test_bits_do_not_depend_on_companions_groups_or_threads(name: str, plan: Loc
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             trainer = trainer_for(MODULES[name](), dataset, plan, group_size=3)
-            split = FixedPointSum(start.numel(), 0.5)
+            split = ClippedSum(start.numel(), 0.5)
             assert trainer.add_updates(start, users, ROUND, split) == []
             assert torch.get_num_threads() == threads
             assert torch.equal(split.fixed_point, total.fixed_point)
@@ -73,13 +73,13 @@ def test_a_failing_group_stops_the_others_and_is_reported() -> None:
     workers.count = 2
     seen: list[int] = []
 
-    def work(item: int, total: FixedPointSum) -> None:
+    def work(item: int, total: ClippedSum) -> None:
         seen.append(item)
         if item == 3:
             raise OverflowError("group 3")
 
     with pytest.raises(OverflowError, match="group 3"):
-        workers.each(work, range(100), FixedPointSum(1, 1.0))
+        workers.each(work, range(100), ClippedSum(1, 1.0))
     assert len(seen) < 10
 
 

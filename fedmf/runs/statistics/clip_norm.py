@@ -11,7 +11,7 @@ from fedmf.runs.statistics.statistic import Statistic
 from fedmf.values import Field, Value
 
 if TYPE_CHECKING:
-    from fedmf.clipping.statistics import Statistic as Number
+    from fedmf.clipping.user_statistics import UserScalar
 
 _COLUMN: Final = "clip_norm"
 #: ζ_t stays within this factor of ζ_0.
@@ -56,7 +56,7 @@ class QuantileClipping(Statistic):
         bool, Field("divide mean updates by ζ, so that the server's step does not depend on it")
     ] = False
 
-    def summed(self) -> Number:
+    def summed(self) -> UserScalar:
         """See `Statistic.summed`."""
         from fedmf.clipping import SIGNS  # readers of records load no framework
 

@@ -15,8 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.clipping import FixedPointSum
-from fedmf.clipping.merge import add_clipped
+from fedmf.clipping import new_vector
 from fedmf.data.structure import TensorStructure
 from fedmf.noise.loops import compiled
 from fedmf.training.barrier import Group, silent
@@ -36,17 +35,8 @@ _LOSSES: Final[dict[Callable[..., Tensor], int]] = {
     squared_error: steps.SQUARED_ERROR,
     binary_cross_entropy: steps.BINARY_CROSS_ENTROPY,
 }
-
-
-_NO_INTEGERS: Final = np.zeros(0, np.int64)
-_NO_SUMS: Final = (
-    *3 * (1.0,),
-    *2 * (_NO_INTEGERS,),
-    0,
-    *2 * (_NO_INTEGERS,),
-    np.zeros(0),
-    np.zeros(0, np.bool_),
-)
+#: Numbers in a cache line.
+_LINE: Final = 16
 #: Seconds before something is said.
 _PATIENCE: Final = 5.0
 
@@ -69,31 +59,27 @@ class Compiled(Engine):
         rule = np.array([local.learning_rate, local.momentum, local.proximal], np.float32)
         self._program = program._replace(loss=_LOSSES[task.loss], rule=rule)
         self._arena = np.empty(numbers, np.float32)
-        self._model_of_one = np.empty((1, task.model.dimension), np.float32)
 
     def train(self, origin: Tensor, group: Group) -> Tensor:
         """See `Engine.train`."""
-        models = torch.empty(len(group), origin.numel())
-        if not self._run(origin, group, models.numpy(), _NO_SUMS):
-            raise IndexError("a label is no class of the model")
-        return models
-
-    def add(self, origin: Tensor, group: Group, total: FixedPointSum) -> Tensor | None:
-        """See `Engine.add`: a user's model is added while it is in the cache."""
-        model = self._model_of_one
-        return total.add_made(len(group), lambda *sums: self._run(origin, group, model, sums))
-
-    def _run(self, origin: Tensor, group: Group, models: NDArray[np.float32], sums: tuple[Any, ...]) -> bool:
         assert isinstance(group.features, Tensor)
-        count, made = len(group.labels), group.steps
+        count = len(group.labels)
         classes = self._program.loss == steps.CROSS_ENTROPY
         labels = group.labels if classes else torch.zeros(0, dtype=torch.int64)
         targets = torch.zeros(0, 1) if classes else group.labels.reshape(count, -1)
-        features = _array(group.features.reshape(count, -1))
         examples = steps.Examples(
-            features, _array(labels), _array(targets), made.rows, made.weights, made.active.astype(np.int64)
+            _array(group.features.reshape(count, -1)),
+            _array(labels),
+            _array(targets),
+            group.steps.rows,
+            group.steps.weights,
+            group.steps.active.astype(np.int64),
         )
-        return program()(self._program, _array(origin), examples, self._arena, models, add_clipped, sums)
+        step = -(-origin.numel() // _LINE) * _LINE
+        models = new_vector(len(group) * step, torch.float32, origin.device).view(len(group), step)
+        if not program()(self._program, _array(origin), examples, self._arena, models.view(-1).numpy(), step):
+            raise IndexError("a label is no class of the model")
+        return models[:, : origin.numel()]
 
 
 def _array(values: Tensor) -> NDArray[Any]:

@@ -28,8 +28,6 @@ import numpy as np
 from numba import from_dtype, njit, types
 from numpy.typing import NDArray
 
-from fedmf.clipping.merge import ADD_CLIPPED, SUMS
-
 LINEAR, CONVOLUTION, MAX_POOL, MEAN_POOL, FLATTEN, RELU, TANH = range(7)
 CROSS_ENTROPY, SQUARED_ERROR, BINARY_CROSS_ENTROPY = range(3)
 #: The label of an example that counts for nothing.
@@ -621,7 +619,7 @@ def labelled(program, examples):
     return True
 
 
-def train_users(program, received, examples, arena, models, add, sums):
+def train_users(program, received, examples, arena, models, step):
     """Train users one after another; to be compiled for `SIGNATURE`.
 
     Args:
@@ -629,22 +627,17 @@ def train_users(program, received, examples, arena, models, add, sums):
         received: θ_t, shape (d,).
         examples: `Examples` of the users.
         arena: of the plan; any contents.
-        models: set to the users' models, shape (users, d); or to one after the other, shape (1, d).
-        add: `add_clipped`, by which each user's update is added where ``counted`` is of any user.
-        sums: what it takes after origin.
+        models: set to the users' models; that of user u is d numbers from u·step on.
+        step: see models.
 
     Returns:
         Whether users were trained: not if a label is no class.
     """
     if program.loss == CROSS_ENTROPY and not labelled(program, examples):
         return False
-    clip_norm, scale, limit, total, second, shift, ends, signs, squares, counted = sums
     for u in range(examples.rows.shape[1]):
-        model, one = models[min(u, models.shape[0] - 1)], slice(u, u + 1)
+        model = models[u * step : u * step + received.size]
         train_user(program, received, examples, u, arena, model)
-        if counted.size > 0:
-            told = signs[one], squares[one], counted[one]
-            add(model, model.size, received, clip_norm, scale, limit, total, second, shift, ends, *told)
     return True
 
 
@@ -660,7 +653,6 @@ SIGNATURE = types.boolean(
     _FLOATS[::1],
     types.NamedTuple(_EXAMPLES, Examples),
     _FLOATS[::1],
-    _FLOATS[:, ::1],
-    types.FunctionType(ADD_CLIPPED),
-    types.Tuple(SUMS),
+    _FLOATS[::1],
+    _INTEGERS,
 )

@@ -14,18 +14,18 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Statistic(ABC):
-    """One integer a user, a function of what `merge` notes of it: the same in every engine.
+class UserScalar(ABC):
+    """One integer a user, a function of what `add_bounded` returns of it: the same in every engine.
 
     A user with a zero update, or that fails in any way, adds 0.
 
     Attributes:
         name: of its sum among what a worker sends.
-        most: the largest absolute value of one user's integer.
+        bound: the largest absolute value of one user's integer.
     """
 
     name: ClassVar[str]
-    most: ClassVar[int]
+    bound: ClassVar[int]
 
     @abstractmethod
     def of(self, sign: int, norm: float) -> int:
@@ -37,13 +37,13 @@ class Statistic(ABC):
         """
 
     def total(self, signs: NDArray[np.int64], norms: NDArray[np.float64]) -> int:
-        """The sum over users: each cut to ±`most`, 0 where the function fails or the sign is 0."""
+        """The sum over users: each cut to ±`bound`, 0 where the function fails or the sign is 0."""
         users = zip(signs.tolist(), norms.tolist(), strict=True)
         return sum(self._bounded(sign, norm) for sign, norm in users if sign)
 
     def _bounded(self, sign: int, norm: float) -> int:
         try:
-            return max(-self.most, min(self.most, int(self.of(sign, norm))))
+            return max(-self.bound, min(self.bound, int(self.of(sign, norm))))
         except KeyboardInterrupt:  # which only the operator can have caused
             raise
         except BaseException:  # of that user's result alone; nobody else may notice
@@ -53,21 +53,21 @@ class Statistic(ABC):
         """Refuse what no users add up to.
 
         Raises:
-            ValueError: it is above ``users`` times `most`.
+            ValueError: it is above ``users`` times `bound`.
         """
-        if not -users * self.most <= total <= users * self.most:
-            raise ValueError(f"slice {self.name} must add up to at most {users * self.most}; got {total}.")
+        if not -users * self.bound <= total <= users * self.bound:
+            raise ValueError(f"slice {self.name} must add up to at most {users * self.bound}; got {total}.")
 
 
 @dataclass(frozen=True)
-class Signs(Statistic):
+class Signs(UserScalar):
     """How many users are within the clip norm less how many are not."""
 
     name: ClassVar[str] = "signs"
-    most: ClassVar[int] = 1
+    bound: ClassVar[int] = 1
 
     def of(self, sign: int, norm: float) -> int:
-        """See `Statistic.of`."""
+        """See `UserScalar.of`."""
         del norm
         return sign
 
@@ -80,7 +80,7 @@ class Signs(Statistic):
 SIGNS: Final = Signs()
 
 
-class Told:
+class StatisticSums:
     """Running sums of statistics, one integer each.
 
     Args:
@@ -88,26 +88,26 @@ class Told:
         bits: B of the users' integers.
     """
 
-    def __init__(self, statistics: Sequence[Statistic], bits: int) -> None:
+    def __init__(self, statistics: Sequence[UserScalar], bits: int) -> None:
         self._totals = dict.fromkeys(statistics, 0)
         self._bits = bits
 
     def note(self, signs: NDArray[np.int64], squares: NDArray[np.float64]) -> None:
-        """Add the users that stayed.
+        """Add the users that were added; the others have a sign of 0.
 
         Args:
-            signs: as `merge` notes them.
-            squares: Σ n² of each user's integers.
+            signs: as `add_clipped` sets them.
+            squares: Σ n² of each user's integers, or −1.
         """
-        norms = np.where(signs == 0, 0.0, np.minimum(np.sqrt(squares) * 2.0**-self._bits, 1.0))
+        norms = np.minimum(np.sqrt(np.maximum(squares, 0.0)) * 2.0**-self._bits, 1.0)
         for statistic in self._totals:
             self._totals[statistic] += statistic.total(signs, norms)
 
-    def total(self, statistic: Statistic) -> int:
+    def total(self, statistic: UserScalar) -> int:
         """The sum of one statistic."""
         return self._totals[statistic]
 
-    def merge(self, other: Told) -> None:
+    def merge(self, other: StatisticSums) -> None:
         """Add the sums of another with the same statistics."""
         for statistic, total in other._totals.items():
             self._totals[statistic] += total
@@ -120,20 +120,20 @@ class Told:
             for statistic, total in self._totals.items()
         }
 
-    def read(self, parts: Mapping[str, Tensor], users: int) -> Told:
+    def read(self, parts: Mapping[str, Tensor], users: int) -> StatisticSums:
         """The sums that a worker sent of so many users.
 
         Raises:
             ValueError: a wrong shape or type, or more than so many users add up to.
         """
-        told = Told(list(self._totals), self._bits)
-        for statistic in told._totals:
+        sums = StatisticSums(list(self._totals), self._bits)
+        for statistic in sums._totals:
             given = parts[statistic.name]
             if given.dtype != torch.int64 or given.shape != (1,):
                 shape = tuple(given.shape)
                 raise ValueError(
                     f"slice {statistic.name} must be int64 of shape (1,); got {given.dtype}, {shape}."
                 )
-            told._totals[statistic] = int(given)
+            sums._totals[statistic] = int(given)
             statistic.check(int(given), users)
-        return told
+        return sums

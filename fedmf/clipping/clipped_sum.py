@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self, final
+from typing import Final, Self, final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from fedmf.clipping.bounded_add import FRACTION_BITS, add_integers
+from fedmf.clipping.clipped_rows import add_rows, check_clip_norm
 from fedmf.clipping.features import FeatureSum
-from fedmf.clipping.gpu import add_clipped_on_gpu
-from fedmf.clipping.integers import check_clip_norm, clipped_integers
 from fedmf.clipping.memory import parts_of, zero_vector
-from fedmf.clipping.merge import (
-    FRACTION_BITS,
-    add_clipped,
-    add_integers,
-    margin,
-    sign,
-    square_limit,
-)
-from fedmf.clipping.statistics import Statistic, Told
+from fedmf.clipping.user_statistics import StatisticSums, UserScalar
 from fedmf.clipping.workers import on_all_cores
 from fedmf.matrices.second_moment import SecondMoment
 
 #: 2³⁰ users of at most 2³¹ each stay inside an int64, with room for noise.
 MAX_USERS: Final = 1 << 30
-#: Entries that become integers and features at a time.
+#: Entries that become integers and features at a time, and users at most.
 _AT_ONCE: Final = 1 << 22
+_USERS_AT_ONCE: Final = 1 << 15
 
 
 def _add(total: Tensor, added: Tensor, bits: int) -> float:
@@ -40,28 +31,19 @@ def _add(total: Tensor, added: Tensor, bits: int) -> float:
     if total.device.type != "cpu":
         total += added
         return float(torch.linalg.vector_norm(added.to(torch.float64).mul_(unit)))
-    into, values = total.numpy(), added.contiguous().numpy()
+    into = total.numpy()
+    values = added.contiguous().numpy()
     squares = on_all_cores(lambda part: add_integers(into[part], values[part], unit), parts_of(into.size))
     return math.sqrt(sum(squares))
 
 
-def _flat_rows(rows: Tensor) -> tuple[NDArray[np.float32], int]:
-    """All of (users, d) as one array, and how far one row begins after the other."""
-    users, dimension = rows.shape
-    if dimension == 0 or users == 0:
-        return np.zeros(0, np.float32), 0
-    if rows.stride(1) != 1 or rows.stride(0) < dimension:
-        rows = rows.contiguous()
-    return rows.as_strided(((users - 1) * rows.stride(0) + dimension,), (1,)).numpy(), rows.stride(0)
-
-
-class FixedPointSum:
+class ClippedSum:
     """The sum of clipped updates in exact integer arithmetic, and statistics of each user.
 
     Guarantees: order-independent, memory O(d) whatever the number of users, and each user moves the
     total by at most ζ in ℓ2 norm, each statistic by at most its bound, and the features by those of the same
-    integers, rounded towards zero to multiples of ζ²·2⁻ᶠ: every user of every engine enters through `merge`,
-    on a GPU through its twins. One that fails in any way moves nothing.
+    integers, rounded towards zero to multiples of ζ²·2⁻ᶠ: every user of every engine enters through
+    `add_bounded`, on a GPU through its twin. One that fails in any way moves nothing.
 
     Args:
         dimension: d.
@@ -73,7 +55,7 @@ class FixedPointSum:
         feature_bits: F ≤ 2B, of the unit of features.
 
     >>> from fedmf.matrices.second_moment import DiagonalMoment
-    >>> pair = FixedPointSum(2, 1.0, second_moment=DiagonalMoment(2))
+    >>> pair = ClippedSum(2, 1.0, second_moment=DiagonalMoment(2))
     >>> _ = pair.add_updates(torch.tensor([[3.0, -4.0], [0.5, 0.0]]))
     >>> pair.second_total().numpy().round(8).tolist()
     [0.61, 0.64]
@@ -85,7 +67,7 @@ class FixedPointSum:
         clip_norm: float,
         device: torch.device | str = "cpu",
         second_moment: SecondMoment | None = None,
-        statistics: Sequence[Statistic] = (),
+        statistics: Sequence[UserScalar] = (),
         bits: int = FRACTION_BITS,
         feature_bits: int = FRACTION_BITS,
     ) -> None:
@@ -101,15 +83,14 @@ class FixedPointSum:
         self.feature_bits = feature_bits
         self.second_moment = second_moment
         self.users = 0
-        self._told = Told(self.statistics, bits)
+        self._scalars = StatisticSums(self.statistics, bits)
         device = torch.device(device)
         self._features = FeatureSum(second_moment, device, bits, feature_bits)
-        self._on_processor = device.type == "cpu"
         self._total = zero_vector(dimension, torch.int64, device)
 
-    def told(self, statistic: Statistic) -> int:
+    def scalar(self, statistic: UserScalar) -> int:
         """The sum of a statistic."""
-        return self._told.total(statistic)
+        return self._scalars.total(statistic)
 
     def like(self) -> Self:
         """An empty sum of the same kind, for a worker."""
@@ -138,93 +119,29 @@ class FixedPointSum:
         """
         self._check_rows(updates)
         self._check_room(len(updates))
-        updates = updates.detach().to(self._total.device)
-        start = None if origin is None else origin.detach().to(self._total.device)
-        wide = updates.dtype == torch.float64
-        if wide or (self._features and not self._on_processor):
-            counted = self._add_wide(updates if start is None else updates - start)
+        if self._features and self._total.device.type != "cpu":
+            counted = self._add_apart(updates, origin)
         else:
-            narrow = None if start is None else start.to(torch.float32)
-            counted = self._add_narrow(updates.to(torch.float32), narrow)
+            added = add_rows(updates, origin, self.clip_norm, self.bits, self._total[None], self._features)
+            self._scalars.note(added.signs, added.squares)
+            counted = added.counted
         self.users += len(updates)
         return counted
 
-    def _add_narrow(self, updates: Tensor, origin: Tensor | None) -> Tensor:
-        """The same with float32 rows and origin, checked."""
-        if not self._on_processor:
-            signs, squares, counted = add_clipped_on_gpu(
-                updates, origin, self.clip_norm, self._scale, self._limit, self._total
-            )
-            self._told.note(signs.cpu().numpy(), squares.cpu().numpy())
-            return counted
-        start = np.zeros(0, np.float32) if origin is None else origin.contiguous().numpy()
-        counted, sums = self._sums_of(len(updates))
-        add_clipped(*_flat_rows(updates), start, *sums)
-        self._note(*sums)
-        return counted
-
-    def add_made(self, users: int, make: Callable[..., bool]) -> Tensor | None:
-        """Clip and add float32 rows that compiled code makes one after the other.
-
-        Args:
-            users: how many.
-            make: calls `add_clipped` for each row with what it is given: clip norm, scale, the sums, and
-                signs, squares and counted of all rows. Or for none, and returns False.
-
-        Returns:
-            The mask of rows that count; None if nothing was done: by ``make``, or since the sum is on a GPU.
-
-        Raises:
-            ValueError: more users than an int64 total can hold.
-        """
-        if not self._on_processor:
-            return None
-        self._check_room(users)
-        counted, sums = self._sums_of(users)
-        if not make(*sums):
-            return None
-        self._note(*sums)
-        self.users += users
-        return counted
-
-    def _sums_of(self, users: int) -> tuple[Tensor, tuple[Any, ...]]:
-        """Which of so many users count, to be found, and what `add_clipped` takes after origin."""
-        counted = torch.zeros(users, dtype=torch.bool)
-        features = self._features
-        bounds = float(self.clip_norm), self._scale, self._limit
-        sums = self._total.numpy(), features.total.numpy(), features.shift, features.ends
-        told = np.zeros(users, np.int64), np.zeros(users), counted.numpy()
-        return counted, (*bounds, *sums, *told)
-
-    def _note(self, *sums: Any) -> None:
-        *_, signs, squares, counted = sums
-        self._told.note(signs[counted], squares[counted])
-
-    def _add_wide(self, updates: Tensor) -> Tensor:
-        """The same with float64, or with features on a GPU."""
+    def _add_apart(self, updates: Tensor, origin: Tensor | None) -> Tensor:
+        """The same with features on a GPU: from integers of each user, which take memory."""
         counted = torch.zeros(len(updates), dtype=torch.bool, device=self._total.device)
-        # Integers and features take much memory, so a few users at a time.
-        step = max(1, _AT_ONCE // max(1, self._total.numel()))
-        for at in range(0, len(updates), step):
-            part = slice(at, at + step)
-            integers, norms, stay = clipped_integers(updates[part], self.clip_norm, self.bits)
-            counted[part] = stay
+        step = max(1, min(_AT_ONCE // max(1, self._total.numel()), _USERS_AT_ONCE))
+        for begin in range(0, len(updates), step):
+            part = slice(begin, begin + step)
+            rows = updates[part]
+            integers = self._total.new_zeros(rows.shape)
+            added = add_rows(rows, origin, self.clip_norm, self.bits, integers)
             self._total += integers.sum(dim=0)
             self._features.add_rows(integers)
-            stays = stay.cpu().numpy()
-            squares = integers.to(torch.float64).square().sum(dim=1).cpu().numpy()
-            pairs = zip(norms.tolist(), squares.tolist(), strict=True)
-            signs = np.array([sign.py_func(norm, 1.0, square) for norm, square in pairs], np.int64)
-            self._told.note(signs[stays], squares[stays])
+            self._scalars.note(added.signs, added.squares)
+            counted[part] = added.counted
         return counted
-
-    @property
-    def _scale(self) -> float:
-        return margin(self._total.numel()) * 2.0**self.bits
-
-    @property
-    def _limit(self) -> float:
-        return square_limit(self._total.numel(), self.bits)
 
     def add_nothing(self, users: int) -> None:
         """Count users that contribute the zero vector.
@@ -236,7 +153,7 @@ class FixedPointSum:
         self.users += users
 
     def add_clipped_sum(self, total: Tensor, users: int) -> None:
-        """Add a sum of ``users`` clipped updates that a worker made with another FixedPointSum.
+        """Add a sum of ``users`` clipped updates that a worker made with another ClippedSum.
 
         Raises:
             ValueError: wrong shape or type, or a norm above users·ζ, which no clipped sum can have.
@@ -261,7 +178,7 @@ class FixedPointSum:
                 "Send one flat row per user."
             )
 
-    def merge(self, other: FixedPointSum) -> None:
+    def merge(self, other: ClippedSum) -> None:
         """Add what a worker of this process has summed.
 
         Raises:
@@ -273,7 +190,7 @@ class FixedPointSum:
         self._check_room(other.users)
         _add(self._total, other.fixed_point, self.bits)
         self._features.total.add_(other._features.total)
-        self._told.merge(other._told)
+        self._scalars.merge(other._scalars)
         self.users += other.users
 
     def _check_room(self, users: int) -> None:
@@ -295,7 +212,7 @@ class FixedPointSum:
     @property
     def parts(self) -> dict[str, Tensor]:
         """Those arrays, int64."""
-        return {"sum": self._total, **self._features.parts, **self._told.parts}
+        return {"sum": self._total, **self._features.parts, **self._scalars.parts}
 
     def add_parts(self, parts: Mapping[str, Tensor], users: int) -> None:
         """Add the `parts` of another sum of ``users`` clipped updates.
@@ -304,11 +221,11 @@ class FixedPointSum:
             ValueError: as `add_clipped_sum`; features or statistics of a wrong shape or type, or with values
                 that no clipped updates of so many users have. Nothing was added.
         """
-        told = self._told.read(parts, users)
+        scalars = self._scalars.read(parts, users)
         features = self._features.read(parts, users)
         self.add_clipped_sum(parts["sum"], users)
         self._features.total.add_(features)
-        self._told.merge(told)
+        self._scalars.merge(scalars)
 
     def check_bounds(self) -> None:
         """What a server checks of a worker's sum before it adds it.
@@ -345,14 +262,14 @@ class FixedPointSum:
 
 
 @dataclass(frozen=True)
-class ClippedSums:
+class SumSpec:
     """What workers and server do with users' updates before any noise: clip each to ζ and add them up.
 
     Args:
         dimension: d.
         clip_norm: ζ.
         second_moment: defines the features that are summed with the updates; None for the updates alone.
-        statistics: what else is told of each user.
+        statistics: scalars of each user that are summed as well.
         bits: B, which makes ζ·2⁻ᴮ the unit.
         feature_bits: F, of the unit of features.
 
@@ -363,7 +280,7 @@ class ClippedSums:
     dimension: int
     clip_norm: float
     second_moment: SecondMoment | None = None
-    statistics: tuple[Statistic, ...] = ()
+    statistics: tuple[UserScalar, ...] = ()
     bits: int = FRACTION_BITS
     feature_bits: int = FRACTION_BITS
 
@@ -371,17 +288,17 @@ class ClippedSums:
         if self.statistics and self.second_moment is not None:
             raise ValueError("statistics must be none with a second moment: no theorem covers the three.")
 
-    def at(self, clip_norm: float | None) -> ClippedSums:
+    def with_clip_norm(self, clip_norm: float | None) -> SumSpec:
         """The same with another ζ; None leaves it."""
         return self if clip_norm in (None, self.clip_norm) else replace(self, clip_norm=clip_norm)
 
-    def in_units(self, bits: int, feature_bits: int) -> ClippedSums:
+    def in_units(self, bits: int, feature_bits: int) -> SumSpec:
         """The same with other units."""
         return replace(self, bits=bits, feature_bits=feature_bits)
 
-    def empty(self, device: torch.device | str = "cpu") -> FixedPointSum:
+    def empty(self, device: torch.device | str = "cpu") -> ClippedSum:
         """A sum of no updates."""
-        return FixedPointSum(
+        return ClippedSum(
             self.dimension,
             self.clip_norm,
             device,
@@ -390,49 +307,3 @@ class ClippedSums:
             self.bits,
             self.feature_bits,
         )
-
-
-class ClippedRows:
-    """A block of clipped updates, one row a user.
-
-    Guarantees: a row holds the bits that a `FixedPointSum` of that update alone has as float32. It depends on
-    no other row.
-
-    Args:
-        users: r, how many rows; those that nothing is put into are zero vectors.
-        dimension: d.
-        clip_norm: ζ.
-        device: where the rows live.
-
-    >>> rows = ClippedRows(users=2, dimension=2, clip_norm=1.0)
-    >>> rows.put([1], torch.tensor([[3.0, 4.0]])).tolist(), rows.block.double().numpy().round(6).tolist()
-    ([True], [[0.0, 0.0], [0.6, 0.8]])
-    """
-
-    def __init__(
-        self, users: int, dimension: int, clip_norm: float, device: torch.device | str = "cpu"
-    ) -> None:
-        self.block = torch.zeros(users, dimension, dtype=torch.float32, device=device)
-        self._alone = FixedPointSum(dimension, clip_norm, device)
-
-    def put(self, places: Sequence[int], updates: Tensor, origin: Tensor | None = None) -> Tensor:
-        """Clip updates and keep them; returns the mask of those that were finite. The others are zeros.
-
-        Args:
-            places: of their users, 0..r−1.
-            updates: shape (len(places), d).
-            origin: shape (d,), float32; if given, the updates are ``updates − origin``.
-        """
-        finite = torch.zeros(len(places), dtype=torch.bool)
-        for row, place in enumerate(places):
-            alone = self._alone.like()
-            finite[row] = alone.add_updates(updates[row : row + 1], origin)[0]
-            self.block[place] = alone.total().to(torch.float32)
-        return finite
-
-    def like(self) -> Self:
-        """For a worker of this process: rows of several workers are put into one block."""
-        return self
-
-    def merge(self, other: Self) -> None:
-        """Nothing to do: it is the same block."""

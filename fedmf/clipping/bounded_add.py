@@ -1,4 +1,9 @@
-"""The one place where a user enters a sum: it bounds what one can change, whatever made the update."""
+"""The one door into a sum: it bounds what one user can change, whatever made the user's row.
+
+`add_bounded` turns a row into integers, adds them and takes them out again where they are too large. It is
+the whole proof that a sum has the sensitivity that the noise is made for. `clip_factor` is the clip. It
+decides only how a row is scaled: a mistake in it can cost a user its contribution, never the bound.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +20,13 @@ FRACTION_BITS: Final = 31
 WIDEST: Final = 2.0**32
 #: An update so near to the clip norm may have been clipped to it before and rounded to float32.
 NEAR: Final = 1.0 - 2.0**-20
+#: Smaller sums of squares may have underflowed. No float32 row but zero has one.
+_SMALLEST_SQUARE: Final = 2.0**-900
+#: Rows of float64 whose squares leave its range are multiplied by this, or divided, for their norm.
+_SHRINK: Final = 2.0**-600
 
-_INTEGERS, _FLOATS, _ROWS = types.int64[::1], types.float64[::1], types.float32[::1]
+_INTEGERS = types.int64[::1]
+_ROWS: Final = (types.float32[::1], types.float64[::1])
 
 
 def margin(dimension: int) -> float:
@@ -28,21 +38,13 @@ def margin(dimension: int) -> float:
 
 
 def square_limit(dimension: int, bits: int) -> float:
-    """Up to which computed Σ n² the true one is at most 2²ᴮ: see `merge`."""
+    """Up to which computed Σ n² the true one is at most 2²ᴮ: see `add_bounded`."""
     return 2.0 ** (2 * bits) * (1.0 - (dimension + 64) * 2.0**-53)
 
 
 @part
-def sign(norm: Any, clip_norm: Any, square: Any) -> Any:
-    """+1 within the clip norm, −1 above or at it, 0 for an update that adds nothing."""
-    if square == 0.0:
-        return 0
-    return 1 if norm <= NEAR * clip_norm else -1
-
-
-@part
 def _change(row: Any, origin: Any, i: Any) -> Any:
-    """x_i = row_i − origin_i in float32."""
+    """x_i = row_i − origin_i in the type of the row."""
     return row[i] - origin[i] if origin.size > 0 else row[i]
 
 
@@ -87,9 +89,12 @@ def _add_features(row: Any, origin: Any, factor: Any, second: Any, shift: Any, e
 
 
 @compiled(
-    types.float64(_ROWS, _ROWS, types.float64, types.float64, _INTEGERS, _INTEGERS, types.int64, _INTEGERS)
+    *(
+        types.float64(row, row, types.float64, types.float64, _INTEGERS, _INTEGERS, types.int64, _INTEGERS)
+        for row in _ROWS
+    )
 )
-def merge(
+def add_bounded(
     row: Any, origin: Any, factor: Any, limit: Any, total: Any, second: Any, shift: Any, ends: Any
 ) -> Any:
     """Add the integers n_i = trunc((row_i − origin_i)·factor) of one user.
@@ -106,8 +111,8 @@ def merge(
     s ≤ 2²ᴮ·(1 − (d + 64)·2⁻⁵³), which float64 has exactly, gives Σ n² ≤ 2²ᴮ for d < 2⁵². ∎
 
     Args:
-        row: shape (d,), float32, contiguous.
-        origin: shape (d,), float32, or (0,) for zero.
+        row: shape (d,), float32 or float64, contiguous.
+        origin: shape (d,), of the same type, or (0,) for zero.
         factor: finite or not; the same for all entries.
         limit: `square_limit` of d and B ≤ 31.
         total: Σ n over users, shape (d,), int64; changed.
@@ -137,47 +142,72 @@ def _square(row: Any, origin: Any) -> Any:
     return square
 
 
-#: The types of what `add_clipped` takes after rows, step and origin, and its own.
-SUMS: Final = (
-    *3 * (types.float64,),
-    *2 * (_INTEGERS,),
-    types.int64,
-    *2 * (_INTEGERS,),
-    _FLOATS,
-    types.boolean[::1],
+@part
+def clip_factor(row: Any, origin: Any, clip_norm: Any, scale: Any) -> Any:
+    """(scale / max(‖x‖, ζ), whether ‖x‖ ≤ ζ): the clip of x = row − origin, with ``scale`` in place of ζ."""
+    shrink = 1.0
+    square = _square(row, origin)
+    if square == np.inf:
+        shrink = _SHRINK
+    elif square < _SMALLEST_SQUARE and clip_norm < 1.0:
+        shrink = 1.0 / _SHRINK
+    if shrink != 1.0:
+        square = _square(row * shrink, origin * shrink)
+    norm = np.sqrt(square)
+    bound = clip_norm * shrink
+    return scale / max(norm, bound) * shrink, norm <= NEAR * bound
+
+
+@compiled(
+    *(
+        types.void(
+            row,
+            types.int64,
+            row,
+            *3 * (types.float64,),
+            types.int64[:, ::1],
+            _INTEGERS,
+            types.int64,
+            *2 * (_INTEGERS,),
+            types.float64[::1],
+        )
+        for row in _ROWS
+    )
 )
-ADD_CLIPPED: Final = types.void(_ROWS, types.int64, _ROWS, *SUMS)
-
-
-@compiled(ADD_CLIPPED)
 def add_clipped(
     rows: Any, step: Any, origin: Any, clip_norm: Any, scale: Any, limit: Any,
-    total: Any, second: Any, shift: Any, ends: Any, signs: Any, squares: Any, counted: Any,
+    totals: Any, second: Any, shift: Any, ends: Any, signs: Any, squares: Any,
 ) -> None:  # fmt: skip
     """Clip each row − origin and add it.
 
     Args:
-        rows: float32; row u is d entries from u·step on.
+        rows: float32 or float64; row u is d entries from u·step on.
         step: see rows.
-        origin: shape (d,), float32, or (0,) for zero.
+        origin: shape (d,), of the same type, or (0,) for zero.
         clip_norm: ζ.
-        scale: what a clipped row of norm ζ is scaled to.
-        limit, total, second, shift, ends: see `merge`, which alone bounds by how much sums change.
-        signs, squares: shape (users,), zeros; set to the sign and Σ n² of each row that counts.
-        counted: shape (users,); set to whether a row counts. One that is not finite adds nothing.
+        scale: of a clipped row of norm ζ.
+        limit, second, shift, ends: see `add_bounded`, which alone bounds by how much sums change.
+        totals: shape (1, d), the sum of all rows; or (users, d), one sum for each row.
+        signs: shape (users,); set to +1 within the clip norm, −1 above or at it, 0 for a row of zeros and
+            for one that adds nothing.
+        squares: shape (users,); set to Σ n² of each row, −1 for one that adds nothing: it is not finite.
     """
-    for u in range(counted.size):
-        row = rows[u * step : u * step + total.size]
-        square = _square(row, origin)
-        counted[u] = np.isfinite(square)
-        if counted[u] and square > 0.0:
-            norm = np.sqrt(square)
-            factor = scale / max(norm, clip_norm)
-            merged = merge(row, origin, factor, limit, total, second, shift, ends)
-            counted[u] = merged >= 0.0
-            if counted[u]:
-                signs[u] = sign(norm, clip_norm, merged)
-                squares[u] = merged
+    dimension = totals.shape[1]
+    for u in range(squares.size):
+        row = rows[u * step : u * step + dimension]
+        total = totals[min(u, totals.shape[0] - 1)]
+        factor, within = clip_factor(row, origin, clip_norm, scale)
+        squares[u] = add_bounded(row, origin, factor, limit, total, second, shift, ends)
+        signs[u] = 0
+        if squares[u] > 0.0:
+            signs[u] = 1 if within else -1
+
+
+@compiled(types.void(types.float64[:, ::1], types.float64, types.float64[::1]))
+def clip_factors(rows: Any, clip_norm: Any, factors: Any) -> None:
+    """Set ``factors`` to what scales each row to norm ζ at most: 1 for one that is no longer."""
+    for u in range(rows.shape[0]):
+        factors[u], _ = clip_factor(rows[u], np.zeros(0), clip_norm, clip_norm)
 
 
 @summing

@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedmf.clipping import SIGNS, fixed_point
-from fedmf.clipping.fixed_point import MAX_USERS, FixedPointSum
-from fedmf.clipping.integers import FRACTION_BITS, clip, clip_to_fixed_point
-from fedmf.moments import BlockEnergies, DiagonalMoment
+from fedmf.clipping import FRACTION_BITS, SIGNS, clip_to_fixed_point, clipped_sum
+from fedmf.clipping.clipped_sum import MAX_USERS, ClippedSum
+from fedmf.matrices.second_moment import BlockEnergies, DiagonalMoment
 
 UNIT = 2**FRACTION_BITS
 laws = settings(derandomize=True, max_examples=150, deadline=None, database=None)
@@ -100,16 +99,16 @@ def updates_of(users: int, dimension: int, seed: int = 0) -> Tensor:
 @given(st.permutations(range(12)), st.lists(st.integers(0, 12), max_size=4), st.integers(0, 2**16))
 def test_a_sum_does_not_depend_on_order_or_grouping(order: list[int], cuts: list[int], seed: int) -> None:
     updates = updates_of(12, 9, seed)
-    whole = FixedPointSum(9, 0.7)
+    whole = ClippedSum(9, 0.7)
     whole.add_updates(updates)
-    grouped = FixedPointSum(9, 0.7)
+    grouped = ClippedSum(9, 0.7)
     edges = [0, *sorted(cuts), 12]
     for i, (start, stop) in enumerate(pairwise(edges)):
         part = updates[list(order)][start:stop]
         if i % 2:
             grouped.add_updates(part)
         else:
-            worker = FixedPointSum(9, 0.7)
+            worker = ClippedSum(9, 0.7)
             worker.add_updates(part)
             grouped.add_clipped_sum(worker.fixed_point, worker.users)
     assert torch.equal(whole.fixed_point, grouped.fixed_point)
@@ -119,25 +118,26 @@ def test_a_sum_does_not_depend_on_order_or_grouping(order: list[int], cuts: list
 
 def test_the_total_is_the_sum_of_the_clipped_updates() -> None:
     updates = updates_of(30, 8)
-    total = FixedPointSum(8, 0.7)
+    total = ClippedSum(8, 0.7)
     assert total.add_updates(updates).all()
-    expected = sum((clip(update, 0.7) for update in updates), torch.zeros(8, dtype=torch.float64))
+    integers, _ = clip_to_fixed_point(updates, 0.7)
+    expected = integers.double().sum(dim=0) * (0.7 / UNIT)
     torch.testing.assert_close(total.total(), expected, rtol=1e-12, atol=1e-12)
     assert total.total().dtype == torch.float64
 
 
 def test_each_user_moves_the_total_by_at_most_the_clip_norm() -> None:
     updates = updates_of(20, 8)
-    whole = FixedPointSum(8, 0.7)
+    whole = ClippedSum(8, 0.7)
     whole.add_updates(updates)
     for user in range(20):
-        without = FixedPointSum(8, 0.7)
+        without = ClippedSum(8, 0.7)
         without.add_updates(torch.cat([updates[:user], updates[user + 1 :]]))
         assert squared_norm(whole.fixed_point - without.fixed_point) <= UNIT**2
 
 
 def test_users_that_are_not_finite_add_zeros() -> None:
-    total = FixedPointSum(2, 1.0)
+    total = ClippedSum(2, 1.0)
     assert total.add_updates(torch.tensor([[math.nan, 0.0], [3.0, 0.0]])).tolist() == [False, True]
     assert total.users == 2
     assert total.add_updates(torch.zeros(0, 2)).tolist() == []
@@ -149,7 +149,7 @@ def test_users_that_are_not_finite_add_zeros() -> None:
 @pytest.mark.parametrize("shape", [(3, 1), (4,), (1, 3, 4)])
 def test_updates_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
     """Above all (users, 1), which would broadcast one clipped entry over the whole model."""
-    total = FixedPointSum(4, 1.0)
+    total = ClippedSum(4, 1.0)
     with pytest.raises(ValueError, match=r"updates must have shape \(users, 4\)"):
         total.add_updates(torch.ones(shape))
     assert not total.fixed_point.any()
@@ -166,7 +166,7 @@ def test_updates_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
     ids=str,
 )
 def test_slice_sums_of_another_type_or_shape_are_refused(bad: Tensor) -> None:
-    total = FixedPointSum(3, 1.0)
+    total = ClippedSum(3, 1.0)
     with pytest.raises(ValueError, match=r"slice sum must be int64 of shape \(3,\)"):
         total.add_clipped_sum(bad, 1)
     assert total.users == 0
@@ -184,7 +184,7 @@ def test_slice_sums_of_another_type_or_shape_are_refused(bad: Tensor) -> None:
     ],
 )
 def test_a_slice_sum_that_no_clipped_users_can_make_is_refused(entries: list[int], users: int) -> None:
-    total = FixedPointSum(3, 1.0)
+    total = ClippedSum(3, 1.0)
     with pytest.raises(ValueError, match=f"slice sum must have norm at most {users} clip norms; got "):
         total.add_clipped_sum(torch.tensor(entries, dtype=torch.int64), users)
     assert not total.fixed_point.any()
@@ -194,12 +194,12 @@ def test_a_slice_sum_that_no_clipped_users_can_make_is_refused(entries: list[int
 @pytest.mark.parametrize("clip_norm", [0.0, 3e-312, 1e300, math.inf, math.nan])
 def test_clip_norms_at_which_sums_are_not_what_they_say_are_refused(clip_norm: float) -> None:
     with pytest.raises(ValueError, match=r"ζ \(clip norm\) must lie in"):
-        FixedPointSum(1, clip_norm)
+        ClippedSum(1, clip_norm)
 
 
 def test_more_users_than_an_int64_holds_are_refused() -> None:
     assert MAX_USERS * UNIT < 2**63
-    total = FixedPointSum(1, 1.0)
+    total = ClippedSum(1, 1.0)
     total.add_clipped_sum(torch.tensor([(MAX_USERS - 1) * UNIT]), MAX_USERS - 1)
     before = total.fixed_point.clone()
     for attempt in (
@@ -217,16 +217,15 @@ def test_more_users_than_an_int64_holds_are_refused() -> None:
 
 
 @pytest.mark.parametrize("moment", [None, DiagonalMoment(5), BlockEnergies([2, 3])])
-def test_the_sums_of_a_device_are_those_of_a_processor(
+def test_features_on_a_gpu_are_those_of_a_processor(
     moment: DiagonalMoment | BlockEnergies | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What goes through torch for a device, on a processor, three users at a time."""
+    """From integers of each user, on a processor, three users at a time."""
     updates = updates_of(20, 5).to(torch.float64)
     updates[7, 2] = math.nan
-    here, there = (FixedPointSum(5, 0.01, second_moment=moment, statistics=[SIGNS]) for _ in range(2))
-    monkeypatch.setattr(there, "_on_processor", False)
-    monkeypatch.setattr(fixed_point, "_AT_ONCE", 15)
-    assert torch.equal(there.add_updates(updates), here.add_updates(updates))
+    here, there = (ClippedSum(5, 0.01, second_moment=moment, statistics=[SIGNS]) for _ in range(2))
+    monkeypatch.setattr(clipped_sum, "_AT_ONCE", 15)
+    assert torch.equal(there._add_apart(updates, None), here.add_updates(updates))
     assert there.parts.keys() == here.parts.keys()
     assert all(torch.equal(part, here.parts[name]) for name, part in there.parts.items())
     assert bool((here.fixed_point != 0).all())
