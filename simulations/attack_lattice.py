@@ -43,7 +43,8 @@ from scipy import stats
 
 import fedmf
 from fedmf.accounting.gaussian import certified_sigma
-from fedmf.clipping import ClippedSum, clip_to_fixed_point
+from fedmf.clipping.clipped_rows import clip_to_fixed_point
+from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.data import InMemoryDataset
 from fedmf.mechanisms.closed_forms import identity
 from fedmf.noise.key import Domain, NoiseKey

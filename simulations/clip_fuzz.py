@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from clipping import test_clip_fuzz as fuzz  # pyright: ignore[reportMissingImports]
 
-from fedmf.clipping import ClippedSum
+from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.training import LocalTrainer
 
 KINDS, HALF = ("dense", "convolution"), 20

@@ -16,7 +16,7 @@ from flwr.app import ConfigRecordValues, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedmf.clipping import SumSpec
+from fedmf.clipping.clipped_sum import SumSpec
 from fedmf.data import OnNodes
 from fedmf.errors import ConfigError
 from fedmf.flower.clients import run_on_grid

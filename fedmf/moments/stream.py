@@ -8,6 +8,7 @@ from typing import Any, final
 
 import torch
 
+from fedmf.clipping.clipped_rows import clip_factors
 from fedmf.matrices.second_moment import SecondMoment
 from fedmf.matrices.workload import ToeplitzWorkload
 from fedmf.moments.methods import MomentMechanism

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from fedmf.clipping import in_parts, new_vector
+from fedmf.clipping.memory import in_parts, new_vector
 from fedmf.matrices.workload import ToeplitzWorkload, iterates
 from fedmf.optim.options import OptimizerOptions, check_decay
 from fedmf.optim.server_optimizer import Move

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmf.clipping.features import fixed_point_energies
-from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.clipping.clipped_rows import clip_to_fixed_point
+from fedmf.clipping.clipped_sum import ClippedSum
+from fedmf.clipping.features import fixed_point_energies
 from fedmf.clipping.memory import in_parts, new_vector
 from fedmf.matrices.second_moment import SecondMoment
 from fedmf.noise.key import Domain

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedmf.clipping.clipped_sum import SumSpec, ClippedSum
+from fedmf.clipping.clipped_sum import ClippedSum, SumSpec
 from fedmf.errors import LedgerError
 from fedmf.ledger.ledger import Ledger
 from fedmf.ledger.packed import pack, unpack

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.clipping import ClippedSum
+from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.errors import ConfigError
 from fedmf.runs.model_layout import named_parts
 from fedmf.statements.statement import PrivacyStatement

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from fedmf.clipping import SumSpec
+from fedmf.clipping.clipped_sum import SumSpec
 from fedmf.errors import ConfigError
 from fedmf.optim import ServerOptimizer
 from fedmf.release.plan import Plan

@@ -12,7 +12,9 @@ from typing import Final
 
 from torch import Tensor
 
-from fedmf.clipping import FRACTION_BITS, SumSpec, copied_vector
+from fedmf.clipping.bounded_add import FRACTION_BITS
+from fedmf.clipping.clipped_sum import SumSpec
+from fedmf.clipping.memory import copied_vector
 from fedmf.errors import ConfigError, UnsoundSumError
 from fedmf.release.plan import Plan
 from fedmf.runs.directory import LEDGER

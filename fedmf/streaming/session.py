@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedmf.clipping import clip_factors
+from fedmf.clipping.clipped_rows import clip_factors
 from fedmf.data.cells import ids
 from fedmf.data.table_reader import InputError, open_table
 from fedmf.errors import LedgerError

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmf.clipping import ClippedSum
+from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.data import InMemoryDataset
 from fedmf.data.structure import TensorStructure, each, named
 from fedmf.training.barrier import UserFailure

@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.clipping import ClippedRows, ClippedSum
+from fedmf.clipping.clipped_rows import ClippedRows
+from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.clipping.workers import Workers, single_threaded_products
 from fedmf.data import InMemoryDataset
 from fedmf.errors import ConfigError

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmf.clipping import ClippedSum, SumSpec
+from fedmf.clipping.clipped_sum import ClippedSum, SumSpec
 from fedmf.data import InMemoryDataset
 from fedmf.data.structure import each
 from fedmf.errors import UnsoundSumError

@@ -30,7 +30,7 @@ import torch
 from engine import LOCAL, loop, task_of
 from torch import Tensor
 
-from fedmf.clipping import ClippedSum
+from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.matrices.factorization import Factorization
 from fedmf.mechanisms.banded_toeplitz import banded_toeplitz
 from fedmf.mechanisms.blt import blt

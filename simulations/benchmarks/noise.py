@@ -77,12 +77,11 @@ def releases_before(C: Any, d: int) -> Job:
     from fedmf.noise import GaussianSource
     from fedmf.noise.key import NoiseKey
     from fedmf.noise.stream import NoiseStream
-    from fedmf.training import FixedPointSum
 
     matrix = identity(HORIZON) if C is None else C
     stream = NoiseStream(GaussianSource(NoiseKey.from_seed(0), d), matrix.recurrence(), HORIZON)
     whole = ServerPass(stream, USERS, 0.0 if C is None else 1.0)
-    total = ClippedSum(d, 1.0)
+    total = FixedPointSum(d, 1.0)
     like = torch.zeros(d)
     t = 0
 

@@ -13,7 +13,8 @@ from support.mean_norms import MeanNorm
 from support.oracles import patterns
 
 from fedmf.accounting.gaussian import adjacency_factor, gaussian_delta
-from fedmf.clipping import SIGNS, ClippedSum
+from fedmf.clipping.clipped_sum import ClippedSum
+from fedmf.clipping.user_statistics import SIGNS
 from fedmf.matrices.factorization import Factorization
 from fedmf.matrices.sensitivity import stated_sensitivity
 from fedmf.matrices.toeplitz import Toeplitz

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from support.small_runs import small_run
 
 import fedmf
-from fedmf.clipping import FRACTION_BITS, SumSpec
-from fedmf.clipping.bounded_add import add_bounded, square_limit
+from fedmf.clipping.bounded_add import FRACTION_BITS, add_bounded, square_limit
+from fedmf.clipping.clipped_sum import SumSpec
 from fedmf.errors import UnsoundSumError
 from fedmf.moments import BlockEnergies, DiagonalMoment, SecondMoment
 from fedmf.training import LocalTrainer, Task, checked_sum

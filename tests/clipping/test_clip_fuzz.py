@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedmf.clipping import ClippedSum, SumSpec
+from fedmf.clipping.clipped_sum import ClippedSum, SumSpec
 from fedmf.data import InMemoryDataset
 from fedmf.models import with_lora
 from fedmf.training import LocalSGD, LocalTrainer, Task, classification

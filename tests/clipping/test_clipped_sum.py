@@ -13,8 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedmf.clipping import FRACTION_BITS, SIGNS, clip_to_fixed_point, clipped_sum
+from fedmf.clipping import clipped_sum
+from fedmf.clipping.bounded_add import FRACTION_BITS
+from fedmf.clipping.clipped_rows import clip_to_fixed_point
 from fedmf.clipping.clipped_sum import MAX_USERS, ClippedSum
+from fedmf.clipping.user_statistics import SIGNS
 from fedmf.matrices.second_moment import BlockEnergies, DiagonalMoment
 
 UNIT = 2**FRACTION_BITS

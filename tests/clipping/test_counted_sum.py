@@ -7,7 +7,8 @@ import pytest
 import torch
 from support.small_runs import small_run
 
-from fedmf.clipping import SIGNS, ClippedSum
+from fedmf.clipping.clipped_sum import ClippedSum
+from fedmf.clipping.user_statistics import SIGNS
 from fedmf.training import LocalTrainer
 
 

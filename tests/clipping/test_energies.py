@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedmf.clipping import SumSpec
 from fedmf.clipping.clipped_rows import clip_to_fixed_point
+from fedmf.clipping.clipped_sum import SumSpec
 from fedmf.clipping.features import fixed_point_energies
 from fedmf.matrices.second_moment import BlockEnergies, DiagonalMoment
 

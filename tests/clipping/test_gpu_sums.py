@@ -9,8 +9,9 @@ import pytest
 import torch
 from support.triton_worker import compiler, interpreter, needs_gpu, needs_triton
 
-from fedmf.clipping import SIGNS, ClippedSum
 from fedmf.clipping.bounded_add import FRACTION_BITS, add_clipped, margin, square_limit
+from fedmf.clipping.clipped_sum import ClippedSum
+from fedmf.clipping.user_statistics import SIGNS
 
 PANEL, BLOCK = 4096, 131072
 

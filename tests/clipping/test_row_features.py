@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedmf.clipping import clip_to_fixed_point
+from fedmf.clipping.clipped_rows import clip_to_fixed_point
 from fedmf.clipping.row_features import NEAR, integer_features
 from fedmf.matrices.joint_sensitivity import UserRange
 from fedmf.matrices.second_moment import BlockEnergies, DiagonalMoment, FullMatrix, SecondMoment

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import fedmf
-from fedmf.clipping import ClippedSum
+from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.data import InMemoryDataset
 from fedmf.training import LocalTrainer, classification, next_token
 from fedmf.training.engines import OneByOne

@@ -21,7 +21,7 @@ from torch import Tensor
 
 import fedmf
 from fedmf.accounting.release import SecondForm
-from fedmf.clipping import ClippedSum
+from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.flower import CorrelatedNoise, InProcessGrid
 from fedmf.flower.inner_rule import InnerRule
 from fedmf.flower.layout import ArrayLayout

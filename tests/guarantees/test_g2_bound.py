@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import fedmf
-from fedmf.clipping import ClippedSum
+from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.errors import UnsoundSumError
 from guarantees.small import CLIP, COHORT, NAMES, ROUNDS, aggregator, random_rows, released_models, run_of
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fedmf.accounting.gaussian import certified_sigma
-from fedmf.clipping import clip_to_fixed_point
+from fedmf.clipping.clipped_rows import clip_to_fixed_point
 from fedmf.mechanisms.closed_forms import identity
 from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.stream import NoiseStream

@@ -16,7 +16,7 @@ from support.oracles import ltt
 from support.small_runs import client_for, run_small
 
 import fedmf
-from fedmf.clipping import SIGNS
+from fedmf.clipping.user_statistics import SIGNS
 from fedmf.flower.clients import run_on_grid
 from fedmf.flower.grid import InProcessGrid
 from fedmf.noise.key import Domain

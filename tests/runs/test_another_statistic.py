@@ -16,7 +16,7 @@ from support.moving_norms import RULE, moving_run, uneven_task, updates_of, watc
 from support.normals import normals
 from support.small_runs import small_run
 
-from fedmf.clipping import ClippedSum
+from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.errors import ConfigError
 from fedmf.ledger.ledger import Ledger
 from fedmf.noise.key import Domain

@@ -17,7 +17,8 @@ from support.pair_runs import RecordedPair, pair_run
 from support.small_runs import small_run
 
 import fedmf
-from fedmf.clipping import SIGNS, ClippedSum
+from fedmf.clipping.clipped_sum import ClippedSum
+from fedmf.clipping.user_statistics import SIGNS
 from fedmf.errors import LedgerError
 from fedmf.moments import DiagonalMoment
 from fedmf.noise.key import NoiseKey

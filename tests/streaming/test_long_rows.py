@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.streams import BUDGET, run_once
 
-from fedmf.clipping import clip_to_fixed_point
+from fedmf.clipping.clipped_rows import clip_to_fixed_point
 from fedmf.data import Schema
 from fedmf.streaming import Settings
 

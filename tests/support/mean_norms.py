@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from fedmf.clipping import UserScalar
+from fedmf.clipping.user_statistics import UserScalar
 from fedmf.runs.statistics import Statistic
 
 UNIT: Final = 1 << 20

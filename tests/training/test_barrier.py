@@ -11,7 +11,7 @@ from support.training_cases import cohort, mlp, trainer_for
 from support.wrapped_data import WrappedData
 from torch import Tensor, nn
 
-from fedmf.clipping import ClippedSum
+from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.data import Dataset
 from fedmf.models import FlatModel
 from fedmf.training import LocalSGD, LocalTrainer, UserFailure, classification

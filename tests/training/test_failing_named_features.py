@@ -14,7 +14,7 @@ from support.named_features import TRAINED, masked_task
 from support.wrapped_data import WrappedData
 from torch import Tensor
 
-from fedmf.clipping import ClippedSum
+from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.data import InMemoryDataset
 from fedmf.training import LocalSGD, LocalTrainer
 

@@ -11,7 +11,7 @@ from support.training_cases import KINDS, task_of_kind
 from support.wrapped_data import WrappedData
 from torch import Tensor
 
-from fedmf.clipping import ClippedSum
+from fedmf.clipping.clipped_sum import ClippedSum
 from fedmf.data import InMemoryDataset
 from fedmf.training import LocalSGD, LocalTrainer, preflight
 from fedmf.training.losses import PADDING, token_cross_entropy

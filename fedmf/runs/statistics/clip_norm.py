@@ -58,7 +58,7 @@ class QuantileClipping(Statistic):
 
     def summed(self) -> UserScalar:
         """See `Statistic.summed`."""
-        from fedmf.clipping import SIGNS  # readers of records load no framework
+        from fedmf.clipping.user_statistics import SIGNS  # readers of records load no framework
 
         return SIGNS
 

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedmf.clipping import new_vector
+from fedmf.clipping.memory import new_vector
 from fedmf.data.structure import TensorStructure
 from fedmf.noise.loops import compiled
 from fedmf.training.barrier import Group, silent
