@@ -77,6 +77,7 @@ def releases_before(C: Any, d: int) -> Job:
     from fedmf.noise import GaussianSource
     from fedmf.noise.key import NoiseKey
     from fedmf.noise.stream import NoiseStream
+    from fedmf.training import FixedPointSum
 
     matrix = identity(HORIZON) if C is None else C
     stream = NoiseStream(GaussianSource(NoiseKey.from_seed(0), d), matrix.recurrence(), HORIZON)
