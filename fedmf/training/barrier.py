@@ -149,9 +149,26 @@ class Group:
             self.steps.rows[taking, first:last], self.steps.weights[taking, first:last], active[taking]
         )
         absent = frozenset(user - first for user in self.absent if first <= user < last)
-        edges = self.edges[first : last + 1]
-        positions, seeds = self.positions[first:last], self.seeds[first:last]
-        return replace(self, positions=positions, edges=edges, steps=steps, seeds=seeds, absent=absent)
+        load = self.loaded
+        return replace(
+            self,
+            positions=self.positions[first:last],
+            edges=self.edges[first : last + 1],
+            steps=steps,
+            seeds=self.seeds[first:last],
+            absent=absent,
+            loaded=None if load is None else lambda: load().part(first, last),
+        )
+
+    def parts(self, users: int) -> Iterator[Group]:
+        """All of the users, as evenly as can be in parts of so many at most."""
+        if len(self) <= users:
+            yield self
+            return
+        count = -(-len(self) // users)
+        size = -(-len(self) // count)
+        for first in range(0, len(self), size):
+            yield self.part(first, min(first + size, len(self)))
 
     def halves(self) -> tuple[Group, Group]:
         """The first and the second half of the users."""

@@ -53,10 +53,8 @@ from fedmf.training.task import Task
 #: Who trains: compiled steps, torch.func in groups of a fixed size, or plain differentiation.
 Path = Literal["compiled", "groups", "one by one"]
 _ENGINES: Final[dict[Path, type[Engine]]] = {"compiled": Compiled, "groups": Together, "one by one": OneByOne}
-#: Bytes of models in a group at most, on a processor: more leave its last cache.
+#: Bytes of models that are trained before they are added at most, on a processor: more leave its last cache.
 CACHE_BYTES: Final = 6 * 2**20
-#: The same where models are added one after the other.
-_MODELS_BYTES: Final = 64 * 2**20
 #: Users whose examples are loaded together at most.
 _MOST_USERS: Final = 64
 
@@ -270,7 +268,10 @@ class LocalTrainer:
 
         def add(group: Group, origin: Tensor, into: ClippedSum, failures: Failures) -> Tensor:
             trained.append(len(group))
-            return into.add_updates(self._models(origin, group, failures), origin)
+            counted = [
+                into.add_updates(self._models(origin, part, failures), origin) for part in self._blocks(group)
+            ]
+            return torch.cat(counted)
 
         failures = self._train(parameters, user_ids, t, total, add)
         total.add_nothing(len(user_ids) - sum(trained))
@@ -367,14 +368,24 @@ class LocalTrainer:
             failures.note(int(positions[user]), "loading", reason)
         return Group(positions, width, edges, features, labels, steps, draws, frozenset(failed))
 
+    def _blocks(self, group: Group) -> Iterator[Group]:
+        """The users of a group in parts whose models are added in one call."""
+        users = self._models_in_cache if self.path == "compiled" else len(group)
+        return group.parts(users)
+
+    @property
+    def _models_in_cache(self) -> int:
+        return max(1, CACHE_BYTES // (4 * self.task.model.dimension))
+
     @property
     def _most_together(self) -> int:
         """Users in a group of an engine of torch at most."""
         if self.path == "groups":
             return min(self._workers.of_thread.size, self._most or self._workers.of_thread.size)
-        room = _MODELS_BYTES if self.path == "compiled" else CACHE_BYTES
-        fitting = room // (4 * self.task.model.dimension) if self.task.device.type == "cpu" else 1
-        return self._most or max(1, min(fitting, _MOST_USERS))
+        if self.path == "compiled":
+            return self._most or _MOST_USERS
+        fitting = self._models_in_cache if self.task.device.type == "cpu" else 1
+        return self._most or min(fitting, _MOST_USERS)
 
     def _models(self, origin: Tensor, group: Group, failures: Failures) -> Tensor:
         """The models of the group's users after local training, shape (users, d); θ_t for those that fail."""

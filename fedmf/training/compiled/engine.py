@@ -75,6 +75,7 @@ class Compiled(Engine):
             group.steps.weights,
             group.steps.active.astype(np.int64),
         )
+        # Each model begins on a cache line, in memory that was used before.
         step = -(-origin.numel() // _LINE) * _LINE
         models = new_vector(len(group) * step, torch.float32, origin.device).view(len(group), step)
         if not program()(self._program, _array(origin), examples, self._arena, models.view(-1).numpy(), step):
