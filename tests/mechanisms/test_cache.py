@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmf.accounting.disk_cache import KeptFiles
+from fedmf.accounting.disk_cache import DiskCache
 from fedmf.matrices.factorization import Factorization, normalized
 from fedmf.matrices.toeplitz import Toeplitz
 from fedmf.mechanisms.design_cache import remembered
@@ -69,7 +69,7 @@ def test_a_damaged_entry_is_replaced(folder: Path, damage: str) -> None:
             "another type": {**described, "type": "diagonal"},
             "no factorization": {"type": "toeplitz", "coefficients": [1.0, "x"], "rounds": 64},
         }[damage]
-        KeptFiles(folder.parent, "designs", 2**20, 2**20).write(entry.name, json.dumps(forged).encode())
+        DiskCache(folder.parent, "designs", 2**20, 2**20).write(entry.name, json.dumps(forged).encode())
     assert same(another_process()(CONTRACT, 3), truth)
     assert CALLS == [3, 3]
     assert entry.read_bytes() == whole

@@ -30,6 +30,7 @@ from fedmf.training import (
 from fedmf.training.barrier import Failures, Group
 from fedmf.training.batches import user_orders
 from fedmf.training.compiled import Compiled
+from fedmf.training.compiled import engine as compiled_engine
 from fedmf.training.draws import draw_seed
 from fedmf.training.engines import OneByOne, OwnRows, Together
 from fedmf.training.independence import HOSTILE, Fill, hostile_users, integers
@@ -107,12 +108,15 @@ def _seeded() -> Iterator[None]:
 def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """NaN in all memory that engines may have kept of the user before."""
 
-    compiled = Compiled._run
+    compiled = Compiled.train
+    new_vector = compiled_engine.new_vector
 
-    def poisoned_arena(engine: Compiled, *arguments: object) -> bool:
+    def poisoned_arena(engine: Compiled, origin: Tensor, group: Group) -> Tensor:
         engine._arena.fill(np.nan)
-        engine._model_of_one.fill(np.nan)
-        return compiled(engine, *arguments)  # type: ignore[arg-type]
+        return compiled(engine, origin, group)
+
+    def poisoned_vector(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return new_vector(count, dtype, device).fill_(torch.nan)
 
     train, rows = OneByOne._train, engines._rows
 
@@ -121,7 +125,8 @@ def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
         engine._gradient.fill_(torch.nan)
         train(engine, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Compiled, "_run", poisoned_arena)
+    monkeypatch.setattr(Compiled, "train", poisoned_arena)
+    monkeypatch.setattr(compiled_engine, "new_vector", poisoned_vector)
     monkeypatch.setattr(OneByOne, "_train", poisoned_train)
     monkeypatch.setattr(engines, "_rows", lambda like, users: rows(like, users).fill_(torch.nan))
 
