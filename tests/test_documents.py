@@ -101,6 +101,13 @@ def test_links_lead_somewhere() -> None:
     assert lost == []
 
 
+def test_the_audit_names_files_that_there_are() -> None:
+    page = (DOCS / "auditing.md").read_text()
+    named = set(re.findall(r"`((?:fedmf|tests|simulations)/[\w/]+\.py)`", page))
+    assert len(named) > 60
+    assert sorted(name for name in named if not (ROOT / name).is_file()) == []
+
+
 def test_one_version() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert version == fedmf.__version__

@@ -29,6 +29,9 @@ def simulate(
     out: Path | None = option(None, "DIR", "Run directory to create.", show_default="runs/CONFIG-TIME"),
     resume: Path | None = option(None, "DIR", "Continue the interrupted run in DIR."),
     full: bool = FULL,
+    keep_releases: bool = flag(
+        "--keep-releases", "Keep the released integers in DIR/released: anyone can check the statement."
+    ),
     dry_run: bool = flag("--dry-run", "Print epsilon, noise, memory and time per round without running."),
 ) -> None:
     """Train with user-level differential privacy and correlated noise.
@@ -46,6 +49,8 @@ def simulate(
     from fedmf.runs.tables.configuration import dotted_keys, load_run, parse_assignments, run_of
 
     overrides = parse_assignments(assignments)
+    if keep_releases:
+        overrides["execution.keep-releases"] = True
     if resume is not None and out is not None:
         raise ConfigError("--out names a new run directory and --resume an existing one; use only one.")
     if config is not None:

@@ -79,6 +79,10 @@ def stream(
         None, None, "Default: from the suffix of FILE, or from its first byte."
     ),
     raw: bool = flag("--raw", "Also release weighted sums and the unprojected covariance."),
+    keep_releases: bool = flag(
+        "--keep-releases",
+        "Keep the released integers in DIR/released: anyone can check the statement.",
+    ),
     alarms: Path | None = option(
         None, "FILE", "CSV of unusual rows, numbered from 1 below the header; not private, for the operator."
     ),
@@ -133,9 +137,12 @@ def stream(
         timestamp=timestamp,
         row_id=row_id,
         release_every=release_every,
+        keep_releases=keep_releases,
         seed=seed,
     )
     check_told(settings, row_level)
+    if keep_releases and state is None:
+        raise typer.BadParameter("--keep-releases needs --state-dir DIR, in which they are kept.")
     output = None if output == Path("-") else output
     if dry_run:
         state = output = alarms = scored = None

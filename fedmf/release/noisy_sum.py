@@ -99,7 +99,7 @@ class NoisyParts:
 
 
 class StatisticRelease:
-    """(Σ_u s_u + noise)/m in round t.
+    """Σ_u s_u + noise in round t.
 
     Args:
         statistic: s, of absolute value at most c.
@@ -110,22 +110,20 @@ class StatisticRelease:
     def __init__(self, statistic: ReleasedStatistic, plan: Plan, keys: KeySchedule) -> None:
         self.name = statistic.name
         self._summed = statistic.summed()
-        self._size = plan.users_per_round
         index = plan.index_of(statistic)
         domain = Domain.of_part(statistic.name)
         self.noisy = NoisyParts(keys, domain, plan.parts[index], plan.noise_of(index))
         # Without noise nothing is rounded, and fine units of a large statistic might overflow.
         self._bits = 0 if self.noisy.noise is None else plan.bits_of(index)
 
-    def release(self, t: int, total: ClippedSum) -> float:
-        """The statistic of round t."""
+    def release(self, t: int, total: ClippedSum) -> NoisySum:
+        """The noisy sum of round t."""
         integers = torch.tensor([total.scalar(self._summed) << self._bits], dtype=torch.int64)
-        noisy = self.noisy.release(t, integers, 2.0**-self._bits)
-        return float(noisy.mean(self._size))
+        return self.noisy.release(t, integers, 2.0**-self._bits)
 
 
 class SecondMomentRelease:
-    """The second moment of every round, of an optimizer that needs it: q_t = (F_t + noise)/m.
+    """The second moment of every round, of an optimizer that needs it: F_t + noise, which is m·q_t.
 
     F_t is Σ_u features(x_u) ("per-user"), or m times the features of the mean of the x_u, projected onto the
     ball of radius ζ ("squared-mean"); in integers in either case.
@@ -148,11 +146,11 @@ class SecondMomentRelease:
         self._unit = plan.clip_norm**2 * 2.0**-self._feature_bits
         self.noisy = NoisyParts(keys, Domain.SECOND_MOMENT, plan.parts[1], plan.noise_of(1))
 
-    def release(self, t: int, total: ClippedSum) -> tuple[Tensor, float]:
-        """Return q_t, float64 of shape (m,), and the variance of the noise in each of its entries."""
+    def release(self, t: int, total: ClippedSum) -> tuple[NoisySum, float]:
+        """Return m·q_t and the variance of the noise in each entry of q_t."""
         features = total.second_fixed_point if self._form == "per-user" else self._squared_mean(total)
         noisy = self.noisy.release(t, features, self._unit)
-        return noisy.mean(self._size), (self._std / self._size) ** 2 * float(self._row_variances[t])
+        return noisy, (self._std / self._size) ** 2 * float(self._row_variances[t])
 
     def _squared_mean(self, total: ClippedSum) -> Tensor:
         """m times the features of G/m, clipped like an update: a mean of more users may be longer."""

@@ -13,10 +13,11 @@ from fedmf.clipping.clipped_sum import ClippedSum, SumSpec
 from fedmf.errors import LedgerError
 from fedmf.ledger.ledger import Ledger
 from fedmf.ledger.packed import pack, unpack
+from fedmf.ledger.released_integers import ReleasedIntegers, records_of
 from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.schedule import KeySchedule
 from fedmf.noise.units import FINEST
-from fedmf.release.noisy_sum import NoisyParts, SecondMomentRelease, StatisticRelease
+from fedmf.release.noisy_sum import NoisyParts, NoisySum, SecondMomentRelease, StatisticRelease
 from fedmf.release.plan import Plan
 from fedmf.release.round_release import RoundRelease, ServerOptimizer
 from fedmf.release.statistics import ReleasedStatistic
@@ -46,10 +47,12 @@ class NoisedRound:
     Args:
         release: what the update rule sees.
         statistics: sum plus noise over m of each statistic, by name.
+        integers: o of every part of the plan, from which all of the above follows.
     """
 
     release: RoundRelease
     statistics: Mapping[str, float]
+    integers: Sequence[Tensor]
 
 
 class PrivateServer:
@@ -72,7 +75,8 @@ class PrivateServer:
         initial: θ_0, shape (d,), float32.
         optimizer: the update rule; it sees the noisy mean and the variance of its noise.
         device: where sum, noise and model live.
-        checkpoint_every: rounds between states kept.
+        checkpoint_every: rounds between states kept; 1 where released integers are.
+        kept: where released integers are kept after every commit; None to keep none.
 
     Raises:
         LedgerError: the plan states less sensitivity or noise than it needs.
@@ -101,6 +105,7 @@ class PrivateServer:
         optimizer: ServerOptimizer,
         device: torch.device | str = "cpu",
         checkpoint_every: int = 1,
+        kept: ReleasedIntegers | None = None,
     ) -> None:
         plan.check_noise()
         if initial.numel() != plan.dimension:
@@ -114,6 +119,7 @@ class PrivateServer:
         self.lost = range(0)
         self._optimizer = optimizer
         self._checkpoint_every = checkpoint_every
+        self._kept = kept
         self._row_variances = plan.mechanism.factorization.noise_row_variances()
         feature_bits = FINEST if plan.second is None else plan.bits_of(1)
         sums = sums_for(optimizer, plan.dimension, plan.clip_norm, plan.statistics)
@@ -132,20 +138,26 @@ class PrivateServer:
         """Continue where the ledger ends; to be called before the first round of a process.
 
         Raises:
-            LedgerError: the ledger holds rounds and no state.
+            LedgerError: the ledger holds rounds and no state, or released integers are missing.
             ValueError: the checkpoint was written with other noise than this plan and key make.
         """
         released = self.ledger.released
+        last = b""
         if released:
             kept = self.ledger.state()
             if kept is None:
                 raise LedgerError(f"the ledger must hold a state after {released} rounds; it holds none.")
-            self._load(unpack(kept))
+            checkpoint = unpack(kept)
+            self._load(checkpoint)
+            if self._kept is not None:
+                last = records_of(checkpoint["released"])
             self.lost = range(self._state.t, released)
             self._state = replace(self._state, t=released)
             self._set_clip_norm()
         elif self._checkpoint_every > 1:  # the first rounds are committed without a state
             self.ledger.keep_state(self._packed(self._state))
+        if self._kept is not None:
+            self._kept.restore(released, last)
 
     def _load(self, checkpoint: Mapping[str, Any]) -> None:
         noise: Mapping[str, Any] = checkpoint["noise"]
@@ -225,7 +237,7 @@ class PrivateServer:
             self.keys.open_in(self.ledger)
             noised = self._add_noise(total)
             after = self._step(noised)
-            self._commit(after, users)
+            self._commit(after, users, noised.integers)
         return self.parameters
 
     def _check(self, total: ClippedSum, users: Sequence[str]) -> None:
@@ -242,18 +254,26 @@ class PrivateServer:
         The second moment comes first: that of a mean needs the sum without noise, which ends here.
         """
         t = self.t
+        users = self.plan.users_per_round
         second = None
         second_variance = None
+        parts = list[NoisySum]()
         if self._second is not None:
-            second, second_variance = self._second.release(t, total)
+            noisy, second_variance = self._second.release(t, total)
+            second = noisy.mean(users)
+            parts.append(noisy)
         noisy = self._updates.release(t, total.fixed_point, total.unit)
-        m = self.plan.users_per_round * self.plan.mean_unit(self.clip_norm)
+        parts.insert(0, noisy)
+        m = users * self.plan.mean_unit(self.clip_norm)
         mean = noisy.mean(m, self.parameters.dtype)
         variance = (self.plan.noise_std_at(self.clip_norm) / m) ** 2 * float(self._row_variances[t])
-        return NoisedRound(
-            RoundRelease(mean, variance, second, second_variance),
-            {each.name: each.release(t, total) for each in self._statistics},
-        )
+        release = RoundRelease(mean, variance, second, second_variance)
+        statistics = dict[str, float]()
+        for each in self._statistics:
+            noisy = each.release(t, total)
+            statistics[each.name] = float(noisy.mean(users))
+            parts.append(noisy)
+        return NoisedRound(release, statistics, [part.integers for part in parts])
 
     def _step(self, noised: NoisedRound) -> ServerState:
         """The server after the round: all of it is made of what was released."""
@@ -267,28 +287,34 @@ class PrivateServer:
         }
         return ServerState(t + 1, parameters, optimizer, statistics)
 
-    def _commit(self, after: ServerState, users: Sequence[str]) -> None:
-        """Make the round final, with a checkpoint where one is due."""
+    def _commit(self, after: ServerState, users: Sequence[str], integers: Sequence[Tensor]) -> None:
+        """Make the round final, with a checkpoint where one is due; then keep its integers."""
         due = after.t == self.horizon or after.t % self._checkpoint_every == 0
-        self.ledger.commit_round(self.t, users, self._packed(after) if due else None)
+        self.ledger.commit_round(self.t, users, self._packed(after, integers) if due else None)
         self._state = after
         self._set_clip_norm()
+        if self._kept is not None:
+            self._kept.append(records_of(integers))
 
     def _set_clip_norm(self) -> None:
         """Clip the updates of the next round as a statistic says."""
         for each in self.plan.statistics:
             self.sums = self.sums.with_clip_norm(each.clip_norm(self._state.statistics[each.name]))
 
-    def _packed(self, state: ServerState) -> bytes:
+    def _packed(self, state: ServerState, integers: Sequence[Tensor] = ()) -> bytes:
         """A checkpoint: θ, the optimizer's state, where each stream of noise stands, and the statistics after
-        a round. Past noise, which is as secret as the key, is made again from there."""
+        a round. Past noise, which is as secret as the key, is made again from there.
+        Where released integers are kept it has those of the round, too."""
         noise = self._updates.stream.state_dict()
         if self._second is not None:
             noise["second"] = self._second.noisy.stream.state_dict()
         for each in self._statistics:
             kept = {"state": dict(state.statistics[each.name]), "noise": each.noisy.stream.state_dict()}
             noise[each.name] = kept
-        return pack({"parameters": state.parameters, "optimizer": dict(state.optimizer), "noise": noise})
+        saved = {"parameters": state.parameters, "optimizer": dict(state.optimizer), "noise": noise}
+        if self._kept is not None:
+            saved["released"] = list(integers)
+        return pack(saved)
 
 
 def _check_second_moment(plan: Plan, optimizer: ServerOptimizer) -> None:

@@ -14,6 +14,7 @@ from fedmf.clipping.clipped_rows import clip_to_fixed_point
 from fedmf.clipping.row_features import integer_features
 from fedmf.ledger.ledger import Ledger
 from fedmf.ledger.packed import pack, unpack
+from fedmf.ledger.released_integers import ReleasedIntegers, records_of
 from fedmf.matrices.second_moment import SecondMoment
 from fedmf.noise.key import Domain, NoiseKey
 from fedmf.noise.schedule import KeySchedule
@@ -145,6 +146,7 @@ class StreamServer:
         records: how many releases the ledger holds.
         with_vectors: whether past noise is kept with a commit; if not, it is drawn again when a stream
             continues.
+        kept: where released integers are kept after every commit; None to keep none.
 
     Attributes:
         keys: which key makes which row of noise.
@@ -164,6 +166,7 @@ class StreamServer:
         key: NoiseKey,
         records: int,
         with_vectors: bool = False,
+        kept: ReleasedIntegers | None = None,
     ) -> None:
         self.ledger = ledger
         self.keys = KeySchedule.of_record(key, ledger, records)
@@ -172,6 +175,9 @@ class StreamServer:
         self._rows = PrivateRows(plan, self.keys)
         self._estimates = estimates
         self._with_vectors = with_vectors
+        self._kept = kept
+        self._records = records
+        self._integers = list[Tensor]()  # of releases that were not committed
         self._admitted: list[str | None] = []  # users of the steps that were not committed
         self._released = 0  # how many of these are in a release
 
@@ -179,11 +185,18 @@ class StreamServer:
         """Continue where the ledger ends; to be called before the first step of a process.
 
         Raises:
+            LedgerError: released integers are missing.
             ValueError: the state was written with other noise than this plan and key make.
         """
-        kept = self.ledger.state()
-        if kept is not None:
-            restore_state(self._rows, self._estimates, unpack(kept))
+        content = self.ledger.state()
+        last = b""
+        if content is not None:
+            state = unpack(content)
+            restore_state(self._rows, self._estimates, state)
+            if "released" in state:
+                last = records_of([state["released"]])
+        if self._kept is not None:
+            self._kept.restore(self._records, last)
 
     @property
     def waiting(self) -> int:
@@ -251,6 +264,8 @@ class StreamServer:
         self.keys.open_in(self.ledger)
         sums = self._rows.clip_and_add(rows, steps)
         noisy = self._rows.add_noise(sums)
+        if self._kept is not None:
+            self._integers.append(torch.cat(sums, dim=1))
         self._released += len(rows)
         return self._estimates.extend(noisy)
 
@@ -268,10 +283,15 @@ class StreamServer:
                 and whether the block is final is found when the state is opened again.
         """
         users = self._admitted[: self._released]
-        state = pack(state_of(self._rows, self._estimates, self._with_vectors))
-        self.ledger.commit_steps(users, about, content, records, state, pushes)
+        state = state_of(self._rows, self._estimates, self._with_vectors)
+        if self._integers:
+            state["released"] = torch.cat(self._integers)
+        self.ledger.commit_steps(users, about, content, records, pack(state), pushes)
         del self._admitted[: self._released]
         self._released = 0
+        self._integers = []
+        if self._kept is not None and "released" in state:
+            self._kept.append(records_of([state["released"]]))
 
 
 def state_of(rows: PrivateRows, estimates: Estimates, with_vectors: bool = False) -> dict[str, Any]:

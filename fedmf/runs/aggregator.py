@@ -42,7 +42,9 @@ _LONGEST_REASON: Final = 200
 
 
 #: What of `Execution` changes what such a run does; the rest is what it must be, and no table shows it.
-_READ: Final = frozenset({"messages", "handshake_timeout", "evaluate_every", "checkpoint_every"})
+_READ: Final = frozenset(
+    {"messages", "handshake_timeout", "evaluate_every", "checkpoint_every", "keep_releases"}
+)
 
 
 @dataclass(frozen=True, eq=False)

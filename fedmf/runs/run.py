@@ -85,9 +85,21 @@ class Execution(Value):
         int,
         Field("rounds between checkpoints; an interruption loses the work since the last one", ge=1),
     ] = 1
+    keep_releases: Annotated[
+        bool,
+        Field("keep all released integers in the folder released, so that anyone can check the statement"),
+    ] = False
     output_dir: Annotated[
         str, Field("run directory; must be absolute with flwr run, which resumes a run in it")
     ] = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.keep_releases and self.checkpoint_every > 1:
+            raise ValueError(
+                f"checkpoint_every must be 1 with keep_releases, as the last release is kept with the state; "
+                f"got {self.checkpoint_every}."
+            )
 
 
 @dataclass(frozen=True)

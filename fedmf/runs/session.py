@@ -26,6 +26,7 @@ from fedmf.optim import ServerOptimizer
 from fedmf.release.plan import Plan
 from fedmf.release.private_server import PrivateServer
 from fedmf.runs.directory import FAILURES, RunDirectory, RunHeader, read_header
+from fedmf.runs.kept_releases import kept_releases
 from fedmf.runs.outputs import (
     central,
     draw_learning_curve,
@@ -83,7 +84,8 @@ class Session:
         self.plan: Plan = directory.header.plan
         every = run.execution.checkpoint_every
         ledger, key = directory.ledger, directory.key
-        self.server = PrivateServer(self.plan, ledger, key, initial, optimizer, device, every)
+        kept = kept_releases(directory, initial)
+        self.server = PrivateServer(self.plan, ledger, key, initial, optimizer, device, every, kept)
         self.server.restore()
         self.sums = self.server.sums
         self.metrics: dict[int, dict[str, Any]] = directory.ledger.metrics()

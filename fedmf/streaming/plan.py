@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from fedmf.accounting.gaussian import certified_sigma
 from fedmf.errors import LedgerError
+from fedmf.ledger.released_integers import part
 from fedmf.matrices.arrays import Vector
 from fedmf.matrices.blt import BufferedToeplitz
 from fedmf.matrices.factorization import Factorization, Mechanism, factorization_from_dict
@@ -133,6 +134,28 @@ class StreamPlan:
             "params": list(self.params),
             "mechanism": self.mechanism.to_dict(),
             "software": self.software,
+        }
+
+    def public(self) -> dict[str, Any]:
+        """Describe what the released integers are, and how means and covariances follow from them."""
+        rows = self.mechanism.rows(self.second_moment)
+        names = ("first moment", "second moment")
+        parts = []
+        for name, each, bits, noise in zip(
+            names, rows.parts, rows.rounding.bits, rows.rounding.parts, strict=False
+        ):
+            parts.append(part(name, each.factorization, each.size, 1, bits, noise))
+        encoding = self.settings.encoding
+        return {
+            "kind": "stream",
+            "parts": parts,
+            "vector_norm": self.settings.vector_norm,
+            "clip_norm": self.settings.clip_norm,
+            "count_weight": self.settings.count_weight,
+            "workloads": list(self.settings.workloads),
+            "second_moment": self.settings.second_moment,
+            "dimension": self.layout.dimension,
+            "units": None if encoding is None else encoding.units.tolist(),
         }
 
     def _check(self) -> None:

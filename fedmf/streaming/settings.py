@@ -70,6 +70,8 @@ class Settings:
         timestamp: name of a column of times, declared public: the text of the last row of a release is
             released with it, without noise.
         row_id: name of a column of ids of rows, declared public, likewise.
+        keep_releases: whether all released integers are kept in the folder released of the state directory,
+            so that anyone can check the statement.
         schema: what the columns may hold; rows are encoded by it, and releases are in its units. None for
             numbers as they are.
 
@@ -98,6 +100,7 @@ class Settings:
     seed: int | None = None
     timestamp: str | None = None
     row_id: str | None = None
+    keep_releases: bool = False
     schema: Schema | None = None
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
     noise.key        the key, mode 0600
     stream.sqlite    the plan, openings, and for each block of steps its users, position and releases
+    released/        the released integers, where they are kept
     statement.*      the operator's privacy statement: .json for programs, .txt for people
     operator.json    counts for the operator, not to be published
 
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from fedmf.errors import LedgerError, rebuilding
 from fedmf.ledger.durable_files import create_directory, load_key, save_key, tighten, write_durably
 from fedmf.ledger.ledger import Ledger
+from fedmf.ledger.released_integers import FOLDER, ReleasedIntegers, create_folder
 from fedmf.matrices.arrays import Array
 from fedmf.noise.key import NoiseKey
 from fedmf.release.private_stream import StreamServer
@@ -154,6 +156,8 @@ class StreamState:
         def fill(folder: Path) -> None:
             save_key(folder / KEY, key)
             Ledger.create(folder / LEDGER, plan.participation, {"plan": plan.to_dict()}, key, steps=True)
+            if plan.settings.keep_releases:
+                create_folder(folder / FOLDER, plan.public(), {})
 
         create_directory(path.absolute(), "state directory", fill, error=LedgerError)
         return cls.open(path, remembered)
@@ -195,13 +199,18 @@ class StreamState:
 
     def server(self) -> StreamServer:
         """The stream as of the last commit; what its state says is checked."""
+        rows = self.plan.mechanism.rows(self.plan.second_moment)
+        kept = None
+        if self.plan.settings.keep_releases:
+            kept = ReleasedIntegers(self.directory / FOLDER, sum(part.size for part in rows.parts))
         server = StreamServer(
-            self.plan.mechanism.rows(self.plan.second_moment),
+            rows,
             self.plan.estimates(),
             self.ledger,
             self.key,
             self.position.records,
             with_vectors=8 * self.plan.kept_numbers <= _MOST_KEPT,
+            kept=kept,
         )
         with rebuilding(f"stream state {self.directory}", LedgerError):
             server.restore()

@@ -175,7 +175,7 @@ def test_counts_of_adaptive_clipping_are_released_in_fine_units() -> None:
     counts = []
     for users in (0, 5):
         released = StatisticRelease(rule, plan, KeySchedule.of(NoiseKey.from_seed(7)))
-        mean = released.release(0, signs_of(users))
+        mean = float(released.release(0, signs_of(users)).mean(plan.users_per_round))
         share = rule.after(0, mean, rule.begin(plan.clip_norm))["shares"]
         counts.append((share - 0.5) * 2 * run.cohorts.users_per_round)
     assert counts[1] - counts[0] == pytest.approx(5, abs=1e-9)
@@ -190,5 +190,5 @@ def test_large_statistics_without_noise_do_not_overflow() -> None:
     released = StatisticRelease(plan.statistics[0], plan, KeySchedule.of(NoiseKey.from_seed(7)))
     total = ClippedSum(2, 1.0, statistics=[MeanNorm(share=0.2).summed()])
     total.add_updates(torch.full((5000, 2), 2.0))
-    mean = released.release(0, total) / UNIT
+    mean = float(released.release(0, total).mean(plan.users_per_round)) / UNIT
     assert mean == pytest.approx(5000 / run.cohorts.users_per_round, rel=1e-5)

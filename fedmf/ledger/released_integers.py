@@ -1,0 +1,143 @@
+"""The integers that a run or stream released, in files for whoever wants to check its statement.
+
+A folder holds ``plan.json``, which says what the integers are, and ``integers.bin``: for each round,
+or release of a stream, the o_t = G_t + X_t of all parts, one after the other, as little-endian int64.
+They are what the guarantee is about (docs/theory/noise.md), so publishing them costs no privacy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from torch import Tensor
+
+from fedmf.errors import LedgerError
+from fedmf.ledger.durable_files import create_directory, write_at, write_durably
+from fedmf.matrices.factorization import Factorization
+from fedmf.noise.units import IntegerNoise
+
+FOLDER: Final = "released"
+PLAN: Final = "plan.json"
+INTEGERS: Final = "integers.bin"
+_BYTES: Final = 8
+
+
+def create_folder(folder: Path, plan: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+    """Create the folder of a run or stream that has released nothing yet.
+
+    Args:
+        folder: where.
+        plan: what the integers are, JSON-able.
+        files: other contents by the names of their files.
+
+    Raises:
+        LedgerError: the place is taken or cannot be written.
+    """
+
+    def fill(building: Path) -> None:
+        write_durably(building / PLAN, (json.dumps(plan, indent=1) + "\n").encode())
+        write_durably(building / INTEGERS, b"")
+        for name, content in files.items():
+            write_durably(building / name, content)
+
+    create_directory(folder, "folder of releases", fill, error=LedgerError)
+
+
+def part(
+    name: str,
+    factorization: Factorization,
+    size: int,
+    bound: int,
+    bits: int,
+    noise: IntegerNoise | None,
+) -> dict[str, Any]:
+    """Describe a part of every record for ``plan.json``.
+
+    Args:
+        name: of the part.
+        factorization: C.
+        size: d, how many integers a record has of it.
+        bound: the largest norm of what one user adds, in units of 2ᴮ.
+        bits: B.
+        noise: its noise; None for a run without noise.
+    """
+    return {
+        "name": name,
+        "strategy": factorization.to_dict(),
+        "size": size,
+        "bound": bound,
+        "bits": bits,
+        "std": 0.0 if noise is None else noise.std,
+        "eta": 0.0 if noise is None else noise.eta,
+    }
+
+
+class ReleasedIntegers:
+    """The file of released integers; records are appended after they are committed, never before.
+
+    A commit keeps the records that it makes final. So the next process can write those that the file
+    lacks because this one died in between (`restore`).
+
+    Args:
+        folder: made by `create_folder`.
+        width: how many integers a record has.
+    """
+
+    def __init__(self, folder: Path, width: int) -> None:
+        self.path = folder / INTEGERS
+        self._record = _BYTES * width
+        self._size = 0
+
+    def restore(self, records: int, last: bytes) -> None:
+        """Bring the file to the last commit.
+
+        Args:
+            records: how many are committed.
+            last: the records that the last commit made final.
+
+        Raises:
+            LedgerError: the file lacks earlier records, or the disk failed.
+        """
+        before = records * self._record - len(last)
+        if not self.path.is_file() or self.path.stat().st_size < before:
+            raise LedgerError(
+                f"{self.path} must hold {before // self._record} records of released integers; it "
+                "holds fewer. Restore it from a copy."
+            )
+        os.truncate(self.path, before)
+        self._size = before
+        self.append(last)
+
+    def append(self, records: bytes) -> None:
+        """Write committed records durably.
+
+        Raises:
+            LedgerError: the disk failed; `restore` writes them in the next process.
+        """
+        try:
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                self._size += write_at(descriptor, records, self._size)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise LedgerError(f"{self.path} failed: {error.strerror or error}.") from error
+
+
+def records_of(parts: Sequence[Tensor]) -> bytes:
+    """Records from the integers of each part.
+
+    Args:
+        parts: int64, of shape (records, size), or (size,) of one record.
+    """
+    arrays = []
+    for values in parts:
+        rows = values.detach().cpu().numpy().astype("<i8", copy=False)
+        arrays.append(rows.reshape(-1, rows.shape[-1]))
+    return np.concatenate(arrays, axis=1).tobytes()

@@ -1,0 +1,404 @@
+"""Recompute the privacy of a run or stream, and what it published, from public files alone.
+
+    python simulations/verify.py STATEMENT.json RELEASED [PUBLISHED ...]
+
+STATEMENT.json is what `fedmf account --public` wrote, RELEASED the folder of `--keep-releases`, and
+PUBLISHED are models of a run (.safetensors), or the output of a stream (.jsonl). This file imports
+nothing of fedmf. Notation and theorems: docs/theory/noise.md, accounting.md, moments.md. Exit
+status: 0 accepted, 1 rejected, 2 something that it cannot recompute.
+
+Not checked, because no public file shows it:
+  * that a user's rows were clipped before they were summed, and that (n, k, b) was kept
+  * that the noise has this C, tau and eta, and that its key was random, secret and used once
+  * that a row depended on its user alone, and the other assumptions of the statement
+"""
+
+import json
+import math
+import sys
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+from scipy.linalg import solve_triangular, toeplitz
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, ndtri
+
+LARGEST = 4096  # rounds of a dense matrix
+
+
+class Rejected(Exception):
+    """The statement, or a published number, does not follow from the released integers."""
+
+
+class Unchecked(Exception):
+    """This file cannot recompute it."""
+
+
+def require(holds: bool, message: str) -> None:
+    """Reject what does not hold."""
+    if not holds:
+        raise Rejected(message)
+
+
+# Privacy: ε from C, (n, k, b) and the noise of every part
+
+
+def lower(column: list | np.ndarray, n: int) -> np.ndarray:
+    """The lower triangular Toeplitz matrix of a first column, which zeros follow."""
+    return np.tril(toeplitz(np.append(column, np.zeros(n - len(column)))))
+
+
+def strategy(described: dict) -> tuple[np.ndarray, bool]:
+    """C, and whether rounding errors are multiplied with all of it (noise.md, "Rows")."""
+    n = described.get("rounds", 0)
+    if n > LARGEST:
+        raise Unchecked(f"{n} rounds: at most {LARGEST}")
+    match described["type"]:
+        case "toeplitz":
+            return lower(described["coefficients"], n), False
+        case "inverse-toeplitz":
+            return np.linalg.inv(lower(described["coefficients"], n)), True
+        case "buffered-toeplitz":
+            powers = np.array(described["decays"]) ** np.arange(n - 1)[:, None]
+            return lower(np.append(1.0, powers @ described["weights"]), n), False
+        case "diagonal":
+            return np.diag(described["entries"]), True
+        case "banded":
+            bands = np.array(described["band"]).T
+            return sum(np.diag(band[: len(band) - d], -d) for d, band in enumerate(bands)), False
+        case "dense":
+            n = len(described["rows"])
+            return np.array([row + [0.0] * (n - len(row)) for row in described["rows"]]), True
+        case "column-scaled":
+            C, spread = strategy(described["base"])
+            return C / np.array(described["factors"]), spread
+        case "stamped":
+            C, spread = strategy(described["base"])
+            return np.kron(np.eye(-(-n // len(C))), C)[:n, :n], spread
+    raise Unchecked(f"strategy matrices of type {described['type']}")
+
+
+def best_sum(weights: np.ndarray, k: int, b: int) -> np.ndarray:
+    """For each column the largest sum of at most k entries, no two less than b rows apart."""
+    best = np.zeros((len(weights) + 1, weights.shape[1]))
+    apart = np.maximum(np.arange(1, len(weights) + 1) - b, 0)
+    for _ in range(k):
+        best[1:] = np.maximum.accumulate(weights + best[apart], axis=0)
+    return best[-1]
+
+
+def worst_square(matrices: list, reach, k: int, b: int) -> tuple[float, bool]:
+    """max over patterns π of Σ_{i∈π} reach(Σ_{j∈π} |G_ij| for each G = CᵀC), and if it is exact.
+
+    For one matrix and reach(p) = p this is sens(C)² if no entry of G is negative. Where |G_ij|
+    falls with the distance of i and j, and with the later of them, the worst pattern is 0, b, 2b …:
+    the m-th round of another is not before mb, and no two are closer. Otherwise patterns are
+    enumerated, or if there are too many each sum over j is maximised on its own.
+    """
+    sizes = [np.abs(C.T @ C) for C in matrices]
+    slack = [1e-12 * G.max() for G in sizes]
+    signed = any((C.T @ C).min() < -small for C, small in zip(matrices, slack, strict=True))
+    n = len(matrices[0])
+    k = min(k, -(-n // b))
+    if k == 1 or not any(np.triu(G, b).any() for G in sizes):
+        return float(best_sum(reach(*map(np.diagonal, sizes))[:, None], k, b)[0]), True
+    falling = True
+    for G, small in zip(sizes, slack, strict=True):
+        falling &= np.triu(np.diff(G, axis=0), 1).min() >= -small
+        falling &= (G[1:, 1:] - G[:-1, :-1]).max() <= small
+    if falling:
+        earliest = b * np.arange(k)
+        rows = [G[np.ix_(earliest, earliest)].sum(axis=1) for G in sizes]
+        return float(reach(*rows).sum()), not signed
+    if math.comb(n, min(k, n // 2)) <= 10**5:
+        subsets = [p for size in range(1, k + 1) for p in combinations(range(n), size)]
+        allowed = [p for p in subsets if (np.diff(p) >= b).all()]
+        sums = [[G[np.ix_(p, p)].sum(axis=1) for G in sizes] for p in allowed]
+        return float(max(reach(*rows).sum() for rows in sums)), not signed
+    near = np.abs(np.subtract.outer(np.arange(n), np.arange(n))) < b
+    rows = [np.diagonal(G) + best_sum(np.where(near, 0.0, G), k - 1, b) for G in sizes]
+    return float(best_sum(reach(*rows)[:, None], k, b)[0]), False
+
+
+def joint(p: np.ndarray, q: np.ndarray, nu: float, adjacency: str) -> np.ndarray:
+    """φ(p, q) of moments.md: what a user reaches in both moments, the second one weighted by ν."""
+    if adjacency == "zero-out":
+        return p + nu * q
+    y = np.maximum(nu * q / p, 0.5)
+    return p * (2 + 2 * y + 1 / (2 * y))
+
+
+def epsilon_of(mu: float, delta: float) -> float:
+    """The ε of μ-Gaussian privacy: δ = Φ(μ/2 − ε/μ) − e^ε·Φ(−μ/2 − ε/μ)."""
+
+    def excess(epsilon: float) -> float:
+        first = log_ndtr(mu / 2 - epsilon / mu)
+        second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
+        return first + math.log1p(-math.exp(min(second - first, -1e-300))) - math.log(delta)
+
+    return brentq(excess, 0.0, mu**2 / 2 + 40 * mu, xtol=1e-12) if excess(0.0) > 0 else 0.0
+
+
+def movement(part: dict, C: np.ndarray, spread: bool, cut: float) -> float:
+    """W/τ of a part: what rounding to integers adds to μ."""
+    norm = np.diagonal(C).max()
+    if spread:
+        norm = math.sqrt(np.abs(C).sum(axis=0).max() * np.abs(C).sum(axis=1).max())
+    return (norm * math.sqrt(part["size"] * len(C)) * (1 + 2 * part["eta"]) + cut) / part["std"]
+
+
+def check_privacy(said: dict, plan: dict, matrices: list) -> None:
+    """Recompute sensitivity, W and ε, and compare them with the statement."""
+    require(said["epsilon"] is not None, "the statement says that there is no privacy")
+    if plan.get("second_form") == "squared-mean":
+        raise Unchecked("second moments of a mean")
+    parts = plan["parts"]
+    stream = plan["kind"] == "stream"
+    n, k, b = said["rounds"], said["max_participations"], said["min_separation"]
+    rows = 1  # of a user in one release
+    if stream:
+        every = said["release_every"]
+        rows = min(k, -(-every // b))
+        n, k, b = -(-n // every), -(-k // rows), max(1, b // every)
+    for part, bits, (C, _) in zip(parts, said["unit_bits"], matrices, strict=True):
+        triangular = not np.triu(C, 1).any() and (np.diagonal(C) > 0).all()
+        require(len(C) == n and triangular, f"C of {part['name']} is not triangular of {n} rounds")
+        require(part["bits"] == bits and part["std"] > 0, f"unit or noise of {part['name']}")
+        require(0 <= part["eta"] <= 0.25, f"eta of {part['name']} is above 1/4")
+    # The bound of what one user adds, over the standard deviation of the noise.
+    ratios = [part["bound"] * 2.0 ** part["bits"] / part["std"] for part in parts]
+    norm = plan["vector_norm"] if stream else plan["clip_norm"]
+    require(norm == said["clip_norm"], "the clip norm is another one")
+    same = math.isclose(norm / ratios[0], said["noise_std"], rel_tol=1e-9)
+    require(same, "noise_std is another one")
+    factor = {"zero-out": 1, "replace-one": 2}[said["adjacency"]]
+    moved = [movement(part, *matrix, 0.0) for part, matrix in zip(parts, matrices, strict=True)]
+    square, exact = worst_square([matrices[0][0]], lambda p: p, k, b)
+    if len(parts) > 1 and parts[1]["name"] == "second moment":
+        # Rounding moves the features of one user away from those of another.
+        near = 1 + 2.0**-18 if stream else factor - 1.0
+        alone, _ = worst_square([matrices[1][0]], lambda p: p, k, b)
+        moved[1] = movement(parts[1], *matrices[1], near * math.sqrt(parts[1]["size"] * alone))
+        weights = ((ratios[1] / ratios[0]) ** 2, said["adjacency"])
+        both = [C for C, _ in matrices]
+        square, exact = worst_square(both, lambda p, q: joint(p, q, *weights), k, b)
+        one_matrix = parts[0]["strategy"] == parts[1]["strategy"] and parts[1]["size"] > 1
+        exact = exact and (factor == 1 or one_matrix)  # else the best x and y differ by round
+        mu = math.sqrt(square) * ratios[0]
+    else:
+        require(all(p["strategy"] == parts[0]["strategy"] for p in parts), "parts differ in C")
+        mu = factor * math.sqrt(square) * math.hypot(*ratios)
+        same = math.isclose(math.sqrt(square), said["sensitivity"], rel_tol=1e-9)
+        told = exact and said["sensitivity_kind"] == "exact" and not stream
+        require(same or not told, f"the sensitivity of this C is {math.sqrt(square)}")
+    mu = rows * (mu + math.hypot(*moved))
+    failure = (2 + n) * n * sum(part["size"] for part in parts) * 3e-87
+    epsilon = epsilon_of(mu, said["delta"] - failure)
+    stated = said["epsilon_known_cohorts"]
+    print(f"epsilon {epsilon:.6f} at delta {said['delta']:g}, stated {stated:.6f}; mu {mu:.6f}")
+    print("sensitivity", "exact" if exact else "an upper bound", f"W/tau {math.hypot(*moved):.1e}")
+    if epsilon > stated * (1 + 1e-6):
+        wrong = Rejected if exact else Unchecked
+        raise wrong(f"the stated epsilon is {stated}; {epsilon} follows from the noise")
+    if said["noise_key_public"]:
+        print("The seed of the noise is public: this is a simulation without privacy.")
+    if said["amplification"]:
+        print(f"Not checked: epsilon {said['epsilon']} against those who do not know the cohorts")
+
+
+# What was published: functions of the integers
+
+
+def read_integers(folder: Path, parts: list, releases: int) -> list[np.ndarray]:
+    """o of every part, shape (releases, size)."""
+    flat = np.fromfile(folder / "integers.bin", "<i8")
+    sizes = [part["size"] for part in parts]
+    require(flat.size == releases * sum(sizes), f"integers.bin does not hold {releases} releases")
+    require((np.abs(flat // 2) < 2**61).all(), "an integer is beyond 2^62")
+    return np.split(flat.reshape(releases, sum(sizes)), np.cumsum(sizes)[:-1], axis=1)
+
+
+def learning_rate(server: dict, t: int, n: int) -> float:
+    """η_t."""
+    warmup = server["warmup"]
+    if t < warmup:
+        return server["learning_rate"] * (t + 1) / (warmup + 1)
+    x = (t - warmup) / (n - warmup)
+    decays = {"constant": 1.0, "linear": 1 - x, "cosine": (1 + math.cos(math.pi * x)) / 2}
+    return server["learning_rate"] * decays[server["schedule"]]
+
+
+def models_of(plan: dict, n: int, integers: list, theta: np.ndarray) -> list[np.ndarray]:
+    """θ_0, θ_1, …: SGD with momentum on the means o·ζ·2⁻ᴮ/m."""
+    server = plan["server"]
+    if server["kind"] != "sgd":
+        raise Unchecked(f"models of the optimizer {server['kind']}")
+    clipping = plan["clipping"]
+    block = clipping.get("rounds_per_update", n + 1)
+    means = {}
+    for part, sums in zip(plan["parts"], integers, strict=True):
+        means[part["name"]] = sums * 2.0 ** -part["bits"] / plan["users_per_round"]
+    zeta = plan["clip_norm"]
+    velocity = np.zeros_like(theta)
+    models = [theta]
+    for t, mean in enumerate(means["updates"]):
+        scale = 1.0 if clipping.get("normalize_updates") else zeta
+        velocity = server["momentum"] * velocity + scale * mean
+        eta = learning_rate(server, t, n)
+        theta = (1 - eta * server["weight_decay"]) * theta + eta * velocity
+        models.append(theta)
+        if (t + 1) % block == 0:  # ζ follows the share of users below it
+            share = 0.5 + means["clipping"][t + 1 - block : t + 1].mean() / 2
+            zeta *= math.exp(-clipping["learning_rate"] * (share - clipping["quantile"]))
+            zeta = float(np.clip(zeta, 2.0**-20 * plan["clip_norm"], 2.0**20 * plan["clip_norm"]))
+    return models
+
+
+def check_run(plan: dict, n: int, integers: list, folder: Path, published: list) -> None:
+    """Compare published models with those of the integers, up to float32."""
+    from safetensors import safe_open
+
+    def read(path: Path) -> tuple[np.ndarray, int]:
+        with safe_open(path, "np") as file:
+            arrays = [file.get_tensor(name).ravel() for name, _ in plan["arrays"]]
+            about = file.metadata() or {}
+        return np.concatenate(arrays).astype(np.float64), int(about.get("rounds", 0))
+
+    models = models_of(plan, n, integers, read(folder / "initial.safetensors")[0])
+    for path in published:
+        model, t = read(path)
+        require(t < len(models), f"{path} is of round {t}, which was not released")
+        off = np.abs(model - models[t]).max() / max(np.abs(each).max() for each in models)
+        print(f"{path}: round {t}, off by {off:.1e} of the largest parameter")
+        require(off <= (t + 1) * 2.0**-22, f"{path} is not the model of these integers")
+
+
+def workload(text: str, n: int) -> np.ndarray:
+    """A of a stream by its name."""
+    name, *values = text.split(":")
+    lag = np.arange(n)
+    match name:
+        case "average":
+            return lower(np.ones(n), n) / np.arange(1, n + 1)[:, None]
+        case "prefix":
+            return lower(np.ones(n), n)
+        case "exponential":
+            return lower(float(values[0]) ** lag, n)
+        case "window":
+            return lower((lag < int(values[0])) / int(values[0]), n)
+    raise Unchecked(f"workload {text}")
+
+
+def shrunk(raw: np.ndarray, mean: np.ndarray, v: float, v2: float, zeta: float) -> np.ndarray:
+    """The published covariance, or variances, from the unbiased ones (moments.md)."""
+    d = len(mean)
+    full = raw.ndim == 2
+    values, vectors = np.linalg.eigh(raw) if full else (raw, np.eye(d))
+    square = max((mean**2).sum() - d * v, 0.0)
+    of_trace = d * v2 + 4 * v * square + 2 * d * v**2
+    error = d * (d + 1) * (v2 / 2 + v**2) + 2 * (d + 1) * v * square if full else of_trace
+    freedom = d * (d + 1) // 2 - 1 if full else d - 1
+    noise = max(freedom - 2, 0) / max(freedom, 1) * max(error - of_trace / d, 0.0)
+    rho = min(1.0, noise / max(((values - values.mean()) ** 2).sum(), 1e-300))
+    values = (1 - rho) * values + rho * values.mean()
+    s = math.sqrt(of_trace / d * ((1 - rho) ** 2 * (1 - 1 / d) + 1 / d))
+    z = np.maximum(values / s, -10.0)
+    values = s * (z + np.exp(-0.5 * z**2 - 0.5 * math.log(2 * math.pi) - log_ndtr(z)))
+    values *= min(1.0, zeta**2 / values.sum())
+    return (vectors * values) @ vectors.T if full else values
+
+
+def described(plan: dict, Y: np.ndarray, S: np.ndarray, w: float, v: float, v2: float) -> dict:
+    """Mean and covariance from sums, their weight and noise; none where rows are too few."""
+    c, zeta = plan["count_weight"], plan["clip_norm"]
+    full = S.ndim == 2
+    if c > 0:  # the last coordinate counts valid rows
+        if ndtri(0.975) * math.sqrt(v) >= Y[-1]:
+            return {}
+        w = Y[-1] / c
+        Y = Y[:-1]
+        S = S[:-1, :-1] if full else S[:-1]
+    mean = Y / w
+    outer = np.outer(mean, mean) if full else mean**2
+    ratio = 1 / c**2 if c > 0 else 0.0
+    v, v2 = v / w**2, v2 / w**2
+    raw = S / w - outer + v * ((np.eye(len(mean)) if full else 1.0) + ratio * outer)
+    of_mean = v * (1 + ratio * min((mean**2).sum(), zeta**2))
+    covariance = shrunk(raw, mean, of_mean, v2 + v * ratio * zeta**4, zeta)
+    units = np.array(plan["units"] or [[0.0, 1.0]] * len(mean))
+    scale = units[:, 1]
+    squares = np.outer(scale, scale) if full else scale**2
+    return {
+        "mean": units[:, 0] + scale * mean,
+        "mean_standard_error": scale * np.sqrt(v * (1 + ratio * mean**2)),
+        "covariance": squares * covariance,
+        "covariance_raw": squares * raw,
+    }
+
+
+def check_stream(said: dict, plan: dict, matrices: list, integers: list, published: list) -> None:
+    """Compare published means and covariances with those of the integers."""
+    d, every = plan["dimension"], said["release_every"]
+    kind = plan["second_moment"]
+    if len(integers) == 1 or kind not in ("full", "diagonal") or len(set(plan["workloads"])) > 1:
+        raise Unchecked("covariances of two workloads, of squared private rows, or of blocks")
+    A = workload(plan["workloads"][0], len(matrices[0][0]))
+    upper = np.triu_indices(d)
+    sums, variances = [], []
+    for i, (part, (C, _)) in enumerate(zip(plan["parts"], matrices, strict=True)):
+        unit = plan["vector_norm"] ** (i + 1) * 2.0 ** -part["bits"]
+        sums.append(A[: len(integers[i]), : len(integers[i])] @ (integers[i] * unit))
+        noise = solve_triangular(C.T, A.T, lower=False)
+        variances.append((part["std"] * unit) ** 2 * (noise**2).sum(axis=0))
+    for path in published:
+        for line in map(json.loads, path.read_text().splitlines()):
+            at = -(-line["t"] // every) - 1
+            require(at < len(sums[0]), f"{path}: no integers of the release after {line['t']} rows")
+            S = sums[1][at]
+            if kind == "full":
+                half = np.zeros((d, d))
+                half[upper] = S * np.where(upper[0] == upper[1], 0.5, math.sqrt(0.5))
+                S = half + half.T
+            weight = every * A[at].sum() - A[at, at] * ((at + 1) * every - line["t"])
+            own = described(plan, sums[0][at], S, weight, variances[0][at], variances[1][at])
+            for name in own.keys() & line.keys():
+                off = np.abs(np.array(line[name], float) - own[name])
+                same = off <= 1e-7 * np.abs(own[name]).max()
+                require(same.all(), f"{path}: {name} after {line['t']} rows")
+        print(f"{path}: means and covariances follow from the integers")
+
+
+def verify(statement: Path, folder: Path, published: list[Path]) -> None:
+    """Check a statement and what was published.
+
+    Raises:
+        Rejected, Unchecked: it is wrong, or cannot be recomputed.
+    """
+    said = json.loads(statement.read_text())
+    plan = json.loads((folder / "plan.json").read_text())
+    matrices = [strategy(part["strategy"]) for part in plan["parts"]]
+    check_privacy(said, plan, matrices)
+    releases = -(-said["rounds_released"] // said.get("release_every", 1))
+    integers = read_integers(folder, plan["parts"], releases)
+    if published and plan["kind"] == "stream":
+        check_stream(said, plan, matrices, integers, published)
+    elif published:
+        check_run(plan, len(matrices[0][0]), integers, folder, published)
+
+
+def main() -> int:
+    """Verify the files of the command line."""
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    try:
+        verify(Path(sys.argv[1]), Path(sys.argv[2]), [Path(name) for name in sys.argv[3:]])
+    except (Rejected, Unchecked) as error:
+        print(f"{type(error).__name__.upper()}: {error}")
+        return 1 if isinstance(error, Rejected) else 2
+    print("ACCEPTED.", __doc__[__doc__.index("Not checked") :])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

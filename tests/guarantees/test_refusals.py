@@ -1,0 +1,220 @@
+"""The core refuses what breaks its assumptions, whoever brings it, and what is refused costs nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fedmf
+from fedmf.clipping.clipped_sum import ClippedSum, SumSpec
+from fedmf.errors import LedgerError, ParticipationViolation
+from fedmf.matrices.factorization import Dense, factorization_from_dict
+from fedmf.matrices.toeplitz import Toeplitz
+from fedmf.mechanisms.choice import GivenFactorization
+from fedmf.noise.key import Domain, NoiseKey
+from fedmf.noise.stream import NoiseStream
+from fedmf.release.plan import Plan
+from fedmf.runs.session import Session
+from fedmf.streaming.plan import StreamPlan
+from guarantees.small import CLIP, NAMES, ROUNDS, random_rows, run_of
+from guarantees.small import stream as pushed
+
+DIMENSION = 4
+#: Who takes part in round 0; nobody of them may in rounds 1 to 3.
+FIRST = NAMES[:6]
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    run = run_of(random_rows(DIMENSION), privacy=fedmf.UserLevel(epsilon=8.0, delta=1e-5, clip_norm=CLIP))
+    return fedmf.start(run, tmp_path / "run")
+
+
+def summed(session: Session, rows: Any, users: int = 6) -> ClippedSum:
+    """The sum of one row and zeros, made as a worker makes it."""
+    updates = torch.zeros(users, DIMENSION)
+    updates[0] = torch.as_tensor(rows)
+    total = session.server.new_sum()
+    total.add_updates(updates)
+    return total
+
+
+def refused(session: Session, total: ClippedSum, users: Any, error: type[Exception], match: str) -> None:
+    """Nothing is drawn or committed, and the round is still there for an honest sum."""
+    t, before = session.server.t, session.server.parameters.clone()
+    with pytest.raises(error, match=match):
+        session.server.release(total, users)
+    assert (session.server.t, session.directory.ledger.released) == (t, t)
+    assert torch.equal(session.server.parameters, before)
+
+
+def test_a_sum_of_other_users_than_listed(session: Session) -> None:
+    with session:
+        for users in (5, 7):
+            total = summed(session, 0.1, users)
+            refused(session, total, FIRST, ValueError, f"exactly the listed users; got {users} updates for 6")
+        session.server.release(summed(session, 0.1), FIRST)
+
+
+def test_a_user_within_b_or_twice(session: Session) -> None:
+    with session:
+        twice = [*FIRST[:5], FIRST[0]]
+        refused(session, summed(session, 0.1), twice, ParticipationViolation, "twice in round 0")
+        session.server.release(summed(session, 0.1), FIRST)
+        again = [FIRST[0], *NAMES[6:11]]
+        refused(session, summed(session, 0.1), again, ParticipationViolation, r"b \(min_separation\) is 4")
+        session.server.release(summed(session, 0.1), NAMES[6:12])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e30, 3e38, 1e-45])
+def test_whatever_a_row_holds_it_moves_the_sum_by_the_clip_norm_at_most(
+    session: Session, value: float
+) -> None:
+    """Not finite is nothing; all else is clipped. Others are in the sum as they would be without."""
+    with session:
+        row = torch.full((DIMENSION,), 0.1)
+        row[1] = value
+        total = session.server.new_sum()
+        total.add_updates(torch.stack([row, torch.full((DIMENSION,), 0.01)]))
+        alone = session.server.new_sum()
+        alone.add_updates(torch.full((1, DIMENSION), 0.01))
+        moved = (total.fixed_point - alone.fixed_point).double() * total.unit
+        assert float(torch.linalg.vector_norm(moved)) <= CLIP
+        assert bool(moved.any()) == math.isfinite(value)
+
+
+@pytest.mark.parametrize("wide", [2**31 + 1, 2**40, 2**62, -(2**63)])
+def test_an_integer_beyond_its_bound(wide: int) -> None:
+    """What a worker sends of m users may have the norm of m users, to the last unit."""
+    sums = SumSpec(DIMENSION, CLIP)
+    total = sums.empty("cpu")
+    before = torch.arange(DIMENSION) - 2
+    total.fixed_point.copy_(before)
+    sent = torch.zeros(DIMENSION, dtype=torch.int64)
+    sent[2] = wide
+    with pytest.raises(ValueError, match="must have norm at most 1 clip norms"):
+        total.add_clipped_sum(sent, 1)
+    assert torch.equal(total.fixed_point, before)
+    assert total.users == 0
+
+
+def test_more_users_than_an_int64_holds() -> None:
+    total = SumSpec(DIMENSION, CLIP).empty("cpu")
+    with pytest.raises(ValueError, match="must be at most 1073741824 users"):
+        total.add_clipped_sum(torch.zeros(DIMENSION, dtype=torch.int64), 2**30 + 1)
+
+
+MATRICES: dict[str, tuple[Callable[[], object], str]] = {
+    "not triangular": (lambda: Dense([[1.0, 1e-300], [0.0, 1.0]]), "must be lower triangular; got 1e-300"),
+    "not invertible": (lambda: Dense([[1.0, 0.0], [1.0, 0.0]]), "must be positive; got 0.0 at j=1"),
+    "negative diagonal": (lambda: Dense([[-1.0, 0.0], [1.0, 1.0]]), "must be positive"),
+    "NaN": (lambda: Dense([[1.0, 0.0], [math.nan, 1.0]]), "must be finite"),
+    "recorded rows": (
+        lambda: factorization_from_dict({"type": "dense", "rows": [[1.0, 2.0], [1.0, 1.0]]}),
+        "must have 1 entries; got 2",
+    ),
+    "recorded band": (
+        lambda: factorization_from_dict({"type": "banded", "band": [[1.0, 0.5], [1.0, 0.5]]}),
+        "must end at row n=2",
+    ),
+    "recorded zero": (
+        lambda: factorization_from_dict({"type": "toeplitz", "coefficients": [0.0, 1.0], "rounds": 2}),
+        "must be positive",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MATRICES)
+def test_a_matrix_that_is_no_strategy(what: str) -> None:
+    make, match = MATRICES[what]
+    with pytest.raises(ValueError, match=match):
+        make()
+
+
+class Boastful(Toeplitz):
+    """A user's own C with less sensitivity than its coefficients have."""
+
+    def gram_diagonal(self, gap: int) -> np.ndarray:
+        """A tenth of it."""
+        return super().gram_diagonal(gap) / 10
+
+    def toeplitz_bound(self) -> tuple[np.ndarray, np.ndarray]:
+        """A tenth of it."""
+        coefficients, scales = super().toeplitz_bound()
+        return coefficients / 10, scales
+
+
+def test_a_matrix_that_lies_about_its_sensitivity() -> None:
+    """Only the coefficients of an untrusted C are kept; what moves is computed from these."""
+    C = Boastful([1.0, 0.9, 0.8], ROUNDS)
+    run = run_of(random_rows(DIMENSION), mechanism=GivenFactorization(C))
+    honest = run_of(random_rows(DIMENSION), mechanism=GivenFactorization(Toeplitz([1.0, 0.9, 0.8], ROUNDS)))
+    plans = [fedmf.plan(each) for each in (run, honest)]
+    assert type(plans[0].mechanism.factorization) is Toeplitz
+    assert plans[0].sensitivity == plans[1].sensitivity
+    assert plans[0].noise_std == plans[1].noise_std
+
+
+def altered(plan: Plan, name: str, factor: float) -> Plan:
+    if name == "sensitivity":
+        stated = dataclasses.replace(plan.sensitivity, value=factor * plan.sensitivity.value)
+        return dataclasses.replace(plan, sensitivity=stated)
+    if name in ("movement", "std"):
+        rounding = plan.rounding
+        parts = tuple(dataclasses.replace(part, std=factor * part.std) for part in rounding.parts)
+        changes = {"movement": factor * rounding.movement} if name == "movement" else {"parts": parts}
+        return dataclasses.replace(plan, rounding=dataclasses.replace(rounding, **changes))
+    return dataclasses.replace(plan, **{name: factor * getattr(plan, name)})
+
+
+@pytest.mark.parametrize("name", ["sensitivity", "relative_noise_std", "movement", "std"])
+def test_a_plan_that_states_too_little(name: str) -> None:
+    plan = fedmf.plan(run_of(random_rows(DIMENSION)))
+    plan.allowed(ROUNDS)
+    with pytest.raises(LedgerError, match="The noise was too small"):
+        altered(plan, name, 0.999).allowed(ROUNDS)
+
+
+@pytest.mark.parametrize("name", ["sensitivity", "first_std", "second_std", "noise_multiplier", "rounding"])
+def test_a_stream_that_states_too_little(name: str, tmp_path: Path) -> None:
+    with pushed(tmp_path / "stream", 8, dimension=3) as stream:
+        description = stream._run.plan.to_dict()
+    StreamPlan.from_dict(description)
+    recorded = description["mechanism"]
+    if name == "sensitivity":
+        recorded[name]["value"] *= 0.999
+    elif name == "rounding":
+        recorded[name]["movement"] *= 0.999
+    else:
+        recorded[name] *= 0.999
+    with pytest.raises(LedgerError, match=f"{name} of the stream's plan is"):
+        StreamPlan.from_dict(description)
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.int32])
+def test_a_sum_that_is_not_int64(kind: torch.dtype) -> None:
+    inverse = Toeplitz([1.0, 0.5], 3).recurrence()
+    noise = NoiseStream(NoiseKey.from_seed(0), Domain.TRAINING, inverse, 3, DIMENSION, 1e6)
+    with pytest.raises(ValueError, match="must be int64"):
+        noise.release(torch.zeros(DIMENSION, dtype=kind))
+    assert noise.t == 0
+
+
+@pytest.mark.parametrize(("value", "counts_as"), [(math.nan, 0.0), (-math.inf, 0.0), (1e30, 1.0)])
+def test_rows_of_a_stream(value: float, counts_as: float, tmp_path: Path) -> None:
+    """A row that is not finite takes its step as zeros, a long one is cut to ζ; both to the bit."""
+    said = []
+    for x in (value, counts_as):
+        with pushed(tmp_path / f"{x}", 8, dimension=3) as stream:
+            said.append(stream.push([x, 0.0, 0.0], user="a").to_dict())
+            with pytest.raises(ParticipationViolation):
+                stream.push([0.5, 0.0, 0.0], user="a")
+            assert stream.t == 1
+    assert said[0] == said[1]

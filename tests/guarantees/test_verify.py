@@ -1,0 +1,360 @@
+"""A release proves itself: `simulations/verify.py` accepts what is honest, and sees each lie."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import math
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from support.streams import releases, run_once, sample, write_rows
+
+import fedmf
+from fedmf.accounting.gaussian import gaussian_epsilon
+from fedmf.data import read_schema
+from fedmf.errors import LedgerError
+from fedmf.ledger.released_integers import FOLDER, INTEGERS, PLAN, ReleasedIntegers
+from fedmf.runs.released_model import ReleasedModel, write_tensors
+from fedmf.runs.simulation import run_in_process
+from fedmf.runs.statement import account
+from fedmf.streaming import Settings, account_stream
+from guarantees.small import bisr, patterns, random_rows, run_of
+from guarantees.small import stream as pushed
+
+SCRIPT = Path(__file__).parents[2] / "simulations/verify.py"
+DIMENSION = 5
+KEPT = fedmf.Execution(keep_releases=True)
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("verify", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def publish(place: Path, statement: Any) -> Path:
+    """The public statement next to the folder of the run or stream."""
+    path = place.with_suffix(".json")
+    path.write_text(statement.public().to_json())
+    return path
+
+
+def private_run(place: Path, **changes: Any) -> list[Path]:
+    """What a third party has of a run: statement, folder, model."""
+    run = run_of(random_rows(DIMENSION), execution=KEPT, **changes)
+    with fedmf.start(run, place) as session:
+        run_in_process(session)
+    model = place.with_suffix(".safetensors")
+    released = ReleasedModel.of(place)
+    write_tensors(model, released.tensors, {"rounds": str(released.rounds)})
+    return [publish(place, account(place)), place / FOLDER, model]
+
+
+def private_stream(place: Path, users: bool = True, **changes: Any) -> list[Path]:
+    """What a third party has of a stream: statement, folder, output."""
+    place.mkdir()
+    names = [f"u{i % 10}" for i in range(30)] if users else None
+    more = {"user_column": "user", "max_participations": 3} if users else {}
+    values = {"clip_norm": 1.0, "epsilon": 8.0, "delta": 1e-5, "keep_releases": True}
+    settings = Settings(**{**values, **more, **changes})
+    rows = write_rows(place / "rows.csv", sample(), names)
+    run_once(place, settings, rows, raw=True)
+    state = place / "state"
+    return [publish(place, account_stream(state)), state / FOLDER, place / "out.jsonl"]
+
+
+SGD = fedmf.Sgd(learning_rate=0.7, momentum=0.9, schedule="cosine", warmup=3, weight_decay=0.05)
+RUNS: dict[str, dict[str, Any]] = {
+    "banded inverse": {"server": SGD},
+    "banded": {"mechanism": "banded-toeplitz", "server": fedmf.Sgd(schedule="linear")},
+    "buffers": {"mechanism": "blt"},
+    "dense": {"mechanism": "dense"},
+    "column norms": {"mechanism": "normalized-banded"},
+    "moving clip norm": {"clipping": fedmf.QuantileClipping(rounds_per_update=2), "server": SGD},
+    "steps": {"clipping": fedmf.QuantileClipping(rounds_per_update=3, normalize_updates=True)},
+    "secret key": {"privacy": fedmf.UserLevel(epsilon=2.0, delta=1e-5, clip_norm=0.5)},
+    "replace one": {
+        "privacy": fedmf.UserLevel(
+            epsilon=2.0, delta=1e-5, clip_norm=0.5, noise_seed=3, adjacency="replace-one"
+        )
+    },
+}
+STREAMS: dict[str, dict[str, Any]] = {
+    "average": {},
+    "blocks": {"release_every": 4, "mechanisms": ("bisr",)},
+    "replace one": {"adjacency": "replace-one", "second_moment": "diagonal"},
+    "window": {"workloads": ("window:5",), "method": "independent"},
+    "rows": {"users": False, "workloads": ("exponential:0.8",), "method": "concatenated"},
+}
+
+
+@pytest.mark.parametrize("what", RUNS)
+def test_an_honest_run_is_accepted(what: str, script: ModuleType, tmp_path: Path) -> None:
+    statement, folder, model = private_run(tmp_path / "run", **RUNS[what])
+    script.verify(statement, folder, [model])
+
+
+@pytest.mark.parametrize("what", STREAMS)
+def test_an_honest_stream_is_accepted(what: str, script: ModuleType, tmp_path: Path) -> None:
+    statement, folder, output = private_stream(tmp_path / "stream", **STREAMS[what])
+    script.verify(statement, folder, [output])
+
+
+def test_a_stream_that_counts_valid_rows_is_accepted(script: ModuleType, tmp_path: Path) -> None:
+    schema = tmp_path / "schema.toml"
+    columns = [f'[columns.x{i}]\nkind = "number"\nlower = -3\nupper = 2\nnullable = true\n' for i in range(3)]
+    schema.write_text("".join(columns) + '[columns.user]\nkind = "user"\n')
+    more = {"schema": read_schema(schema), "clip_norm": math.nan, "epsilon": 1e5}
+    statement, folder, output = private_stream(tmp_path / "stream", **more)
+    assert "valid_share" in releases(output)[0]
+    script.verify(statement, folder, [output])
+
+
+def test_the_statement_of_a_pair_is_checked_without_models(script: ModuleType, tmp_path: Path) -> None:
+    """Both moments of JME-Adam; its models are left to others, and that is said."""
+    statement, folder, model = private_run(tmp_path / "run", server=fedmf.JmeAdam())
+    script.verify(statement, folder, [])
+    with pytest.raises(script.Unchecked, match="models of the optimizer jme-adam"):
+        script.verify(statement, folder, [model])
+
+
+def edited(path: Path, change: Callable[[Any], None]) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def less_noise(statement: Path, folder: Path, published: Path) -> None:
+    """τ is nine tenths of what ε needs, in every file that says so."""
+
+    def change(plan: Any) -> None:
+        for part in plan["parts"]:
+            part["std"] *= 0.9
+
+    edited(folder / PLAN, change)
+    edited(statement, lambda said: said.update(noise_std=0.9 * said["noise_std"]))
+
+
+def less_epsilon(statement: Path, folder: Path, published: Path) -> None:
+    edited(statement, lambda said: said.update(epsilon_known_cohorts=0.999 * said["epsilon_known_cohorts"]))
+
+
+def other_coefficients(scale: float) -> Callable[[Path, Path, Path], None]:
+    """C with other coefficients after the first, larger or smaller, so that sens(C) is another one."""
+
+    def change(plan: Any) -> None:
+        for part in plan["parts"]:
+            coefficients = part["strategy"]["coefficients"]
+            part["strategy"]["coefficients"] = [coefficients[0], *(scale * c for c in coefficients[1:])]
+
+    return lambda statement, folder, published: edited(folder / PLAN, change)
+
+
+def other_integers(statement: Path, folder: Path, published: Path) -> None:
+    """One of the integers is off by a hundredth of its noise."""
+    std = json.loads((folder / PLAN).read_text())["parts"][0]["std"]
+    integers = np.fromfile(folder / INTEGERS, "<i8")
+    integers[1] += round(std / 100)
+    integers.tofile(folder / INTEGERS)
+
+
+def fewer_integers(statement: Path, folder: Path, published: Path) -> None:
+    content = (folder / INTEGERS).read_bytes()
+    (folder / INTEGERS).write_bytes(content[:-8])
+
+
+def other_model(statement: Path, folder: Path, published: Path) -> None:
+    tensors = safetensors.numpy.load_file(published)
+    tensors["weight"][0, 2] += 0.01 * np.abs(tensors["weight"]).max()
+    published.write_bytes(safetensors.numpy.save(tensors, {"rounds": "12"}))
+
+
+def other_value(name: str) -> Callable[[Path, Path, Path], None]:
+    def change(statement: Path, folder: Path, published: Path) -> None:
+        lines = [json.loads(line) for line in published.read_text().splitlines()]
+        values = np.array(lines[7][name])
+        values.reshape(-1)[1] += 1e-4 * np.abs(values).max()
+        lines[7][name] = values.tolist()
+        published.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    return change
+
+
+def more_participations(statement: Path, folder: Path, published: Path) -> None:
+    """The contract lets users take part more often than the noise was made for."""
+    edited(statement, lambda said: said.update(min_separation=1, max_participations=8))
+
+
+Lie = Callable[[Path, Path, Path], None]
+LIES: dict[str, Lie] = {
+    "tau too small": less_noise,
+    "epsilon too small": less_epsilon,
+    "larger C": other_coefficients(1.05),
+    "altered integers": other_integers,
+    "missing integers": fewer_integers,
+    "more participations": more_participations,
+}
+OF_RUNS: dict[str, Lie] = {**LIES, "smaller C": other_coefficients(0.95), "altered model": other_model}
+OF_STREAMS: dict[str, Lie] = {
+    **LIES,
+    "smaller C": other_coefficients(0.95),
+    "altered mean": other_value("mean"),
+    "altered covariance": other_value("covariance"),
+    "altered raw covariance": other_value("covariance_raw"),
+}
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+    place = tmp_path_factory.mktemp("honest")
+    more = {"mechanisms": ("banded-toeplitz",), "bands": 3}
+    return {
+        "run": private_run(place / "run", mechanism="banded-toeplitz", server=SGD),
+        "stream": private_stream(place / "stream", users=False, **more),
+    }
+
+
+@pytest.mark.parametrize(
+    ("what", "lie"), [("run", lie) for lie in OF_RUNS] + [("stream", lie) for lie in OF_STREAMS]
+)
+def test_a_lie_is_rejected(
+    what: str, lie: str, honest: dict[str, list[Path]], script: ModuleType, tmp_path: Path
+) -> None:
+    statement, folder, published = honest[what]
+    shutil.copytree(folder, tmp_path / FOLDER)
+    copies = [Path(shutil.copy(file, tmp_path)) for file in (statement, published)]
+    (OF_RUNS if what == "run" else OF_STREAMS)[lie](copies[0], tmp_path / FOLDER, copies[1])
+    with pytest.raises(script.Rejected):
+        script.verify(copies[0], tmp_path / FOLDER, [copies[1]])
+
+
+def test_the_command_accepts_and_rejects(
+    honest: dict[str, list[Path]],
+    script: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for what in honest:
+        statement, folder, published = map(str, honest[what])
+        monkeypatch.setattr(sys, "argv", ["verify.py", statement, folder, published])
+        assert script.main() == 0
+        said = capsys.readouterr().out
+        assert "ACCEPTED" in said
+        assert "that a user's rows were clipped" in said
+    shutil.copytree(honest["run"][1], tmp_path / FOLDER)
+    fewer_integers(Path(), tmp_path / FOLDER, Path())
+    monkeypatch.setattr(sys, "argv", ["verify.py", str(honest["run"][0]), str(tmp_path / FOLDER)])
+    assert script.main() == 1
+    assert "REJECTED: integers.bin does not hold 12 releases" in capsys.readouterr().out
+
+
+def test_it_imports_nothing_of_the_package() -> None:
+    tree = ast.parse(SCRIPT.read_text())
+    names = [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names]
+    names += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert {name.partition(".")[0] for name in names} == {
+        "itertools", "json", "math", "numpy", "pathlib", "safetensors", "scipy", "sys",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("k", "b"), [(1, 1), (2, 3), (3, 2), (8, 1)])
+def test_sensitivities_are_those_of_every_pattern(k: int, b: int, script: ModuleType) -> None:
+    rng = np.random.default_rng(3)
+    general = np.tril(rng.uniform(0, 1, (8, 8))) + np.eye(8)
+    signed = np.tril(rng.normal(size=(8, 8))) + 3 * np.eye(8)
+    for C in (bisr(8, 3), general, signed, np.eye(8)):
+        gram = np.abs(C.T @ C)
+        truth = max(gram[np.ix_(pattern, pattern)].sum() for pattern in patterns(8, k, b))
+        square, exact = script.worst_square([C], lambda p: p, k, b)
+        assert square >= truth * (1 - 1e-12)
+        assert square == pytest.approx(truth, rel=1e-12) or not exact
+        assert exact or (C is signed and square == pytest.approx(truth, rel=1e-12))
+
+
+@pytest.mark.parametrize("sigma", [0.3, 1.0, 20.0])
+def test_epsilon_is_that_of_the_gaussian_mechanism(sigma: float, script: ModuleType) -> None:
+    assert script.epsilon_of(1 / sigma, 1e-6) == pytest.approx(gaussian_epsilon(sigma, 1e-6), rel=1e-9)
+
+
+def failing_append(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """The process dies between a commit and the file, at the record of this number."""
+    append = ReleasedIntegers.append
+    calls = []
+
+    def failing(self: ReleasedIntegers, records: bytes) -> None:
+        if records:
+            calls.append(len(records))
+        if len(calls) == at:
+            raise LedgerError("No space left on device.")
+        append(self, records)
+
+    monkeypatch.setattr(ReleasedIntegers, "append", failing)
+
+
+def test_integers_of_a_run_are_complete_after_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No record before its commit; the next process writes the one that the file lacks."""
+    run = run_of(random_rows(DIMENSION), execution=KEPT)
+    with fedmf.start(run, tmp_path / "whole") as session:
+        run_in_process(session)
+    with fedmf.start(run, tmp_path / "run") as session:
+        with monkeypatch.context() as patched:
+            failing_append(patched, 5)
+            with pytest.raises(LedgerError, match="No space left"):
+                run_in_process(session)
+        assert session.directory.ledger.released == 5
+    file = tmp_path / "run" / FOLDER / INTEGERS
+    assert file.stat().st_size == 4 * DIMENSION * 8
+    with file.open("ab") as cut:
+        cut.write(b"half")  # of a record
+    with fedmf.resume(run, tmp_path / "run") as session:
+        assert file.stat().st_size == 5 * DIMENSION * 8
+        run_in_process(session)
+    assert file.read_bytes() == (tmp_path / "whole" / FOLDER / INTEGERS).read_bytes()
+    file.write_bytes(file.read_bytes()[: -2 * DIMENSION * 8])
+    with pytest.raises(LedgerError, match="must hold 11 records of released integers"):
+        fedmf.resume(run, tmp_path / "run")
+
+
+def test_integers_of_a_stream_are_complete_after_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = sample(6, 3) / 4
+    with pushed(tmp_path / "whole", 6, dimension=3, keep_releases=True) as stream:
+        for i, row in enumerate(rows):
+            stream.push(row, user=f"u{i}")
+    stream = pushed(tmp_path / "stream", 6, dimension=3, keep_releases=True)
+    with monkeypatch.context() as patched:
+        failing_append(patched, 3)
+        stream.push(rows[0], user="u0")
+        stream.push(rows[1], user="u1")
+        with pytest.raises(LedgerError, match="No space left"):
+            stream.push(rows[2], user="u2")
+    stream.close()
+    with pushed(tmp_path / "stream", 6, dimension=3, keep_releases=True) as stream:
+        assert stream.t == 3
+        for i in range(3, 6):
+            stream.push(rows[i], user=f"u{i}")
+    for name in (PLAN, INTEGERS):
+        files = [tmp_path / place / FOLDER / name for place in ("stream", "whole")]
+        assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_releases_are_kept_with_every_state() -> None:
+    with pytest.raises(ValueError, match="checkpoint_every must be 1 with keep_releases"):
+        fedmf.Execution(keep_releases=True, checkpoint_every=2)
