@@ -185,13 +185,21 @@ class ClippedSum:
             TypeError: the other is of another kind.
             ValueError: more users than an int64 total can hold.
         """
-        if other.lengths != self.lengths:
-            raise TypeError(f"other (sum) must hold {list(self.lengths)}; got {list(other.lengths)}.")
+        if (other.lengths, other.units) != (self.lengths, self.units):
+            raise TypeError(
+                f"other (sum) must hold {list(self.lengths)} in units {self.units}; got "
+                f"{list(other.lengths)} in units {other.units}."
+            )
         self._check_room(other.users)
         _add(self._total, other.fixed_point, self.bits)
         self._features.total.add_(other._features.total)
         self._scalars.merge(other._scalars)
         self.users += other.users
+
+    @property
+    def units(self) -> tuple[float, int, int]:
+        """ζ, B and F: what an integer of the sum and of its features stands for."""
+        return self.clip_norm, self.bits, self.feature_bits
 
     def _check_room(self, users: int) -> None:
         if self.users + users > MAX_USERS:
@@ -287,6 +295,11 @@ class SumSpec:
     def __post_init__(self) -> None:
         if self.statistics and self.second_moment is not None:
             raise ValueError("statistics must be none with a second moment: no theorem covers the three.")
+
+    @property
+    def units(self) -> tuple[float, int, int]:
+        """ζ, B and F, as of the sums."""
+        return self.clip_norm, self.bits, self.feature_bits
 
     def with_clip_norm(self, clip_norm: float | None) -> SumSpec:
         """The same with another ζ; None leaves it."""

@@ -226,7 +226,8 @@ class PrivateServer:
             θ_{t+1}, shape (d,). It was committed before this returns.
 
         Raises:
-            ValueError: the sum holds another number of updates than users are listed; nothing is released.
+            ValueError: the sum holds another number of updates than users are listed, or is in other
+                units than the plan's; nothing is released.
             HorizonExceededError: all rounds are spent.
             ParticipationViolation: a user may not take part in this round; nothing is released.
             LedgerError: the disk failed, now or before: this process releases nothing more. The round counts
@@ -245,6 +246,11 @@ class PrivateServer:
         if total.users != len(users):
             raise ValueError(
                 f"sum must hold exactly the listed users; got {total.users} updates for {len(users)} users."
+            )
+        if total.units != self.sums.units:
+            raise ValueError(
+                f"sum must be in the units of this round, {self.sums.units}; got {total.units}. Its noise "
+                "would be too small: make it with new_sum()."
             )
         self.ledger.check_round(self.t, users)
 

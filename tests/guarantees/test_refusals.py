@@ -63,6 +63,21 @@ def test_a_sum_of_other_users_than_listed(session: Session) -> None:
         session.server.release(summed(session, 0.1), FIRST)
 
 
+def test_a_sum_in_other_units_than_the_plan(session: Session) -> None:
+    """In a finer unit the noise would be too small, with another clip norm a user could move too much."""
+    with session:
+        units = session.server.sums.units
+        for total in (
+            ClippedSum(DIMENSION, CLIP, bits=units[1] - 1),
+            ClippedSum(DIMENSION, 2 * CLIP, bits=units[1], feature_bits=units[2]),
+        ):
+            total.add_updates(torch.full((6, DIMENSION), 0.1))
+            refused(session, total, FIRST, ValueError, "units of this round")
+            with pytest.raises(TypeError, match="in units"):
+                session.server.new_sum().merge(total)
+        session.server.release(summed(session, 0.1), FIRST)
+
+
 def test_a_user_within_b_or_twice(session: Session) -> None:
     with session:
         twice = [*FIRST[:5], FIRST[0]]
