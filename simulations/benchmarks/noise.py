@@ -68,32 +68,6 @@ def releases(C: Any, d: int) -> Job:
     return one
 
 
-def releases_before(C: Any, d: int) -> Job:
-    """A round of version 0.3.0."""
-    import torch
-    from fedmf.optim.server_pass import ServerPass
-
-    from fedmf.mechanisms.closed_forms import identity
-    from fedmf.noise import GaussianSource
-    from fedmf.noise.key import NoiseKey
-    from fedmf.noise.stream import NoiseStream
-    from fedmf.training import FixedPointSum
-
-    matrix = identity(HORIZON) if C is None else C
-    stream = NoiseStream(GaussianSource(NoiseKey.from_seed(0), d), matrix.recurrence(), HORIZON)
-    whole = ServerPass(stream, USERS, 0.0 if C is None else 1.0)
-    total = FixedPointSum(d, 1.0)
-    like = torch.zeros(d)
-    t = 0
-
-    def one() -> None:
-        nonlocal t
-        whole.mean(t, total, like)
-        t += 1
-
-    return one
-
-
 def normals(d: int) -> Job:
     """Independent variables alone: keystream, rounding and settling."""
     from fedmf.noise.innovations import Innovations
@@ -103,28 +77,15 @@ def normals(d: int) -> Job:
     return lambda: innovations.row(3, STD, d)
 
 
-def normals_before(d: int) -> Job:
-    """Variables of version 0.3.0."""
-    from fedmf.noise import GaussianSource
-    from fedmf.noise.key import NoiseKey
-
-    source = GaussianSource(NoiseKey.from_seed(0), d)
-    return lambda: source.block(3, 0, d)
-
-
 def job(case: str, d: int) -> Job:
     """One of the cases, in whichever version is imported."""
     import torch
 
-    import fedmf.noise
-
-    earlier = hasattr(fedmf.noise, "GaussianSource")
     if case == "normal_":
         return torch.empty(d).normal_
     if case == "normals":
-        return normals_before(d) if earlier else normals(d)
-    make = releases_before if earlier else releases
-    return make(matrices()[case], d)
+        return normals(d)
+    return releases(matrices()[case], d)
 
 
 def serve(d: int, threads: int) -> None:
