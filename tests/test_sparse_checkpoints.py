@@ -90,3 +90,25 @@ def test_killed_between_checkpoints_loses_work_and_repeats_nothing(
     released = [json.loads(line)["t"] for line in log.read_text().splitlines()]
     assert released == sorted(set(released)), "a round was released twice"
     assert np.abs(steps).max(axis=1).min() > 1e-3
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_a_stop_between_checkpoints_loses_nothing(error: type[BaseException], tmp_path: Path) -> None:
+    def stopping(record: fedmf.runs.RoundRecord) -> None:
+        if record.rounds == 7:
+            raise error
+
+    whole = fedmf.simulate(RUN, tmp_path / "whole")
+    with pytest.raises(error):
+        fedmf.simulate(RUN, tmp_path / "run", on_round=stopping)
+    with fedmf.resume(RUN, tmp_path / "run") as session:
+        assert (session.server.t, session.server.lost) == (7, range(0))
+    continued = fedmf.simulate(RUN, tmp_path / "run")
+    assert np.array_equal(continued.parameters.numpy(), whole.parameters.numpy())
+
+
+def test_only_true_stops_a_run(tmp_path: Path) -> None:
+    for answer in (1, "yes", np.True_, [0]):
+        place = tmp_path / f"{type(answer).__name__}"
+        assert not fedmf.simulate(RUN, place, on_round=lambda _, answer=answer: answer).stopped  # type: ignore[arg-type, misc, return-value]
+    assert fedmf.simulate(RUN, tmp_path / "true", on_round=lambda record: record.rounds == 3).stopped

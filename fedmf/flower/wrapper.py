@@ -233,7 +233,7 @@ class CorrelatedNoise:
     def close(self) -> None:
         """Let another process continue the run."""
         if self._session is not None:
-            self._session.directory.close()
+            self._session.close()
 
     def start(
         self,

@@ -133,6 +133,8 @@ class PrivateServer:
         parameters = initial.to(self.device)
         begun = {each.name: each.begin(plan.clip_norm) for each in plan.statistics}
         self._state = ServerState(0, parameters, optimizer.init(parameters), begun)
+        #: Up to which round this process has nothing that the ledger lacks.
+        self._kept_until = ledger.released
 
     def restore(self) -> None:
         """Continue where the ledger ends; to be called before the first round of a process.
@@ -158,6 +160,16 @@ class PrivateServer:
             self.ledger.keep_state(self._packed(self._state))
         if self._kept is not None:
             self._kept.restore(released, last)
+
+    def keep_state(self) -> None:
+        """Make the state after the last round durable if its commit did not: nothing is lost by a stop.
+
+        Raises:
+            LedgerError: a release failed before, or the disk fails now.
+        """
+        if self._kept_until < self.t:
+            self.ledger.keep_state(self._packed(self._state))
+            self._kept_until = self.t
 
     def _load(self, checkpoint: Mapping[str, Any]) -> None:
         noise: Mapping[str, Any] = checkpoint["noise"]
@@ -298,6 +310,8 @@ class PrivateServer:
         due = after.t == self.horizon or after.t % self._checkpoint_every == 0
         self.ledger.commit_round(self.t, users, self._packed(after, integers) if due else None)
         self._state = after
+        if due:
+            self._kept_until = after.t
         self._set_clip_norm()
         if self._kept is not None:
             self._kept.append(records_of(integers))

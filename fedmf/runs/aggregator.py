@@ -256,7 +256,7 @@ class PrivateAggregator:
             try:
                 session.write_reports()
             finally:
-                session.directory.close()
+                session.close()
 
     @property
     def _open(self) -> Session:

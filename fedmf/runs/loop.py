@@ -276,9 +276,8 @@ class Rounds:
         }
         arrays = session.directory.header.arrays
         seen = {**row, **(more or {})}
-        return bool(
-            self.on_round(RoundRecord(t, self._server.horizon, seen, self._server.parameters, arrays, report))
-        )
+        record = RoundRecord(t, self._server.horizon, seen, self._server.parameters, arrays, report)
+        return self.on_round(record) is True  # a value that happens to be true ends no run
 
     def carry_out(self, last: int | None = None) -> bool:
         """Continue from the session's committed round to round ``last`` (default: the horizon); write

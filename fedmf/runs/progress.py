@@ -147,7 +147,7 @@ def both(*callbacks: Callable[[Any], bool | None] | None) -> Callable[[Any], boo
     """One callback of several, which stops if one of them does."""
 
     def called(record: Any) -> bool:
-        stops = [callback(record) for callback in callbacks if callback is not None]
-        return any(stops)
+        answers = [callback(record) for callback in callbacks if callback is not None]
+        return any(answer is True for answer in answers)
 
     return called

@@ -171,6 +171,12 @@ class Session:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Keep the state after the last round, whatever ended the run, and let another process continue."""
+        with contextlib.suppress(Exception):  # what ended the run is what should be seen
+            self.server.keep_state()
         self.directory.close()
 
     @property
