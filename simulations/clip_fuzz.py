@@ -2,8 +2,8 @@
 
     python simulations/clip_fuzz.py [--users 1000000] [--seed 0]
 
-Models and examples are those of `tests/clipping/test_clip_fuzz.py`; compiled steps train each user alone, and
-the squares of its integers are summed exactly.
+Models and examples are those of `tests/clipping/test_clip_fuzz.py`; compiled steps train the users, and the
+squares of each user's integers are summed exactly.
 """
 
 from __future__ import annotations
@@ -11,42 +11,28 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from clipping import test_clip_fuzz as fuzz  # pyright: ignore[reportMissingImports]
 
-from fedmf.clipping.clipped_sum import ClippedSum
+from fedmf.clipping.clipped_rows import clip_to_fixed_point
 from fedmf.training import LocalTrainer
 
 KINDS, HALF = ("dense", "convolution"), 20
 
 
-class Apart(ClippedSum):
-    """Notes Σ n² of each user and forgets the sum."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.squares = list[int]()
-
-    def add_made(self, users: int, make: Callable[..., bool]) -> Tensor | None:
-        """See `ClippedSum.add_made`; of one user."""
-        counted = super().add_made(users, make)
-        assert users == 1
-        assert counted is not None
-        size = np.abs(self.fixed_point.numpy())
-        high, low = size >> HALF, size & ((1 << HALF) - 1)
-        parts = int(high @ high), int(high @ low), int(low @ low)
-        self.squares.append((parts[0] << 2 * HALF) + (parts[1] << HALF + 1) + parts[2])
-        self.fixed_point.zero_()
-        return counted
+def square(integers: NDArray[np.int64]) -> int:
+    """Σ n², exactly."""
+    size = np.abs(integers)
+    high = size >> HALF
+    low = size & ((1 << HALF) - 1)
+    return (int(high @ high) << 2 * HALF) + (int(high @ low) << HALF + 1) + int(low @ low)
 
 
 def main() -> None:
@@ -67,12 +53,13 @@ def main() -> None:
         if trainer.path != "compiled":  # rates at which updates of made-up users are not finite
             continue
         zeta = fuzz.clip_norm(trainer, rng)
-        alone, total = LocalTrainer(task, local, group_size=1), Apart(task.model.dimension, zeta)
-        alone.add_updates(task.model.initial(), task.dataset.user_ids, 0, total)
-        users += len(total.squares)
-        above += sum(square > fuzz.LIMIT for square in total.squares)
-        reached += sum(square > 0.99 * fuzz.LIMIT for square in total.squares)
-        most = max(most, *total.squares)
+        models = trainer.updates(task.model.initial(), task.dataset.user_ids, 0)
+        rows, _ = clip_to_fixed_point(models, zeta)
+        squares = [square(row) for row in rows.numpy()]
+        users += len(squares)
+        above += sum(found > fuzz.LIMIT for found in squares)
+        reached += sum(found > 0.99 * fuzz.LIMIT for found in squares)
+        most = max(most, *squares)
         if draw % 20 == 0:
             print(f"{users} users, {above} above, {time.monotonic() - begun:.0f} s", flush=True)
     print(

@@ -196,21 +196,6 @@ def label_of(value: object) -> str:
     return _UNFIT.sub("\ufffd", text)
 
 
-def norms_of(values: Array) -> Array:
-    """Return the norm of each row, for the operator's counts; the clip of `MomentStream` bounds rows.
-
-    Args:
-        values: shape (rows, d), finite.
-
-    >>> norms_of(np.array([[3.0, 4.0], [3e200, 4e200]]))
-    array([5.e+000, 5.e+200])
-    """
-    largest = np.abs(values).max(axis=1, initial=0.0)
-    shape = values / np.where(largest > 0, largest, 1.0)[:, None]
-    with np.errstate(over="ignore"):
-        return largest * np.sqrt(np.einsum("ij,ij->i", shape, shape))
-
-
 _EMPTY: Final = "input must have rows; got an empty one."
 
 
