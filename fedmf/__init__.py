@@ -18,8 +18,9 @@ A value only describes a run; `simulate`, `start`, `resume` and `plan` act on a 
 matrix, or an object with ``init`` and ``step`` for the server optimizer. `design` compares mechanisms
 without training, `account` computes the privacy statement of a run, and `PrivateStream` releases running
 means and covariances of rows.
-The subpackages are fedmf.mechanisms, fedmf.accounting, fedmf.noise, fedmf.moments, fedmf.training,
-fedmf.optim, fedmf.runs, fedmf.sweeps, fedmf.streaming and fedmf.flower.
+What privacy rests on is in fedmf.matrices, fedmf.accounting, fedmf.noise, fedmf.clipping, fedmf.ledger and
+fedmf.release (docs/auditing.md). Around them are fedmf.mechanisms, fedmf.moments, fedmf.training,
+fedmf.optim, fedmf.runs, fedmf.statements, fedmf.sweeps, fedmf.streaming and fedmf.flower.
 Pages that docstrings cite as docs/NAME.md are in the source distribution.
 
 Importing fedmf asks Intel's math library (MKL_CBWR), unless the environment already does, for products that
